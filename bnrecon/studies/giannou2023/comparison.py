@@ -18,7 +18,7 @@ from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
 from bnrecon.studies.giannou2023.constructive import constructed_error
-from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
+from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, draw_samples, draw_source
 
 __all__ = [
     "compare_methods",
@@ -72,7 +72,7 @@ def compared_tasks(
     variable: str, density: float = 1.0
 ) -> Callable[[str, Sequence[str]], list[Task]]:
     """One task per teacher width (``side``) or source width (``width``)."""
-    fixed = {"scale": {scale: scale for scale in SIZES}, "density": density}
+    fixed = BY_SCALE | {"density": density}
     return sweep(compare_methods, NAMES[variable], {("side", "width"): PAIRS[variable]}, fixed)
 
 
@@ -90,13 +90,7 @@ def sparse_part(
     return part(module, tasks, summarize_panels, partial(draw_panels, density=density), decide)
 
 
-def compare_methods(
-    side: int,
-    width: int,
-    scale: str,
-    density: float = 1.0,
-    methods: Sequence[str] = tuple(METHODS),
-) -> pd.DataFrame:
+def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> pd.DataFrame:
     """Test errors of all methods for one teacher width d and one source width c, a row per run.
 
     Args:
@@ -104,7 +98,6 @@ def compare_methods(
         width: the source's width c; Theorem 1 asks for d².
         scale: ``smoke``, ``laptop`` or ``paper``: samples, epochs, runs.
         density: share of nonzero frozen weights.
-        methods: names in ``METHODS``.
 
     Returns:
         side, width, density, method, run, mse, variance (of the test labels), and learning_rate,
@@ -120,15 +113,12 @@ def compare_methods(
     def add(method: str, **columns: Any) -> None:
         frames.append(pd.DataFrame({"method": method, "run": runs, **columns}))
 
-    if "baseline" in methods:
-        errors, chosen = train_sources(first, second, samples, sizes.epochs)
-        add("baseline", mse=errors, **asdict(chosen))
-    if "teacher" in methods:
-        add("teacher", **constructed_error(first, second, samples.teachers, samples))
-    if {"student", "dense"} & set(methods):
-        errors, chosen, weights = train_students(side, runs, samples, sizes.epochs)
-        add("dense", mse=errors, **asdict(chosen))
-        add("student", **constructed_error(first, second, weights, samples))
+    errors, chosen = train_sources(first, second, samples, sizes.epochs)
+    add("baseline", mse=errors, **asdict(chosen))
+    add("teacher", **constructed_error(first, second, samples.teachers, samples))
+    errors, chosen, weights = train_students(side, runs, samples, sizes.epochs)
+    add("dense", mse=errors, **asdict(chosen))
+    add("student", **constructed_error(first, second, weights, samples))
     frame = pd.concat(frames, ignore_index=True)
     frame["variance"] = [variance[run] for run in frame["run"]]
     return frame.assign(side=side, width=width, density=density)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
 from bnrecon.construction.sparse_invertibility import (
     bernoulli_masks,
@@ -143,26 +144,15 @@ def bound_crossing(side: int) -> float:
     return crossing(grid, np.array([without_zero_column(side, p) for p in grid]))
 
 
-def lower_bound(successes: int, draws: int, level: float = 0.95) -> float:
-    """The one-sided lower bound of a probability by Clopper and Pearson.
+def bounds(successes: int, draws: int) -> tuple[float, float]:
+    """The one-sided 95% bounds of a probability, lower and upper, by Clopper and Pearson.
 
-    >>> round(lower_bound(400, 400), 4)  # 0.05^(1/400)
-    0.9925
+    >>> [round(bound, 4) for bound in bounds(400, 400)]  # 0.05^(1/400)
+    [0.9925, 1.0]
     """
-    from scipy.special import betaincinv
-
-    if successes == 0:
-        return 0.0
-    return float(betaincinv(successes, draws - successes + 1, 1 - level))
-
-
-def upper_bound(successes: int, draws: int, level: float = 0.95) -> float:
-    """The one-sided upper bound of a probability by Clopper and Pearson.
-
-    >>> round(upper_bound(0, 400), 4)  # 1 - 0.05^(1/400)
-    0.0075
-    """
-    return 1 - lower_bound(draws - successes, draws, level)
+    sides = (stats.binomtest(successes, draws, alternative=side) for side in ("greater", "less"))
+    lower, upper = (side.proportion_ci(0.95) for side in sides)
+    return float(lower.low), float(upper.high)
 
 
 def half_density(rows: pd.DataFrame) -> float:
@@ -235,7 +225,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _draw_failures(axes: Axes, counts: Mapping[int, tuple[int, int]]) -> None:
     """At Theorem 3's density how often the product is singular, beside its 1/d."""
     for side, (regular, draws) in counts.items():
-        low, high = 1 - upper_bound(regular, draws), 1 - lower_bound(regular, draws)
+        low, high = bounds(draws - regular, draws)
         share = 1 - regular / draws
         bars = [[share - low], [high - share]]
         if regular == draws:  # on a logarithmic axis: the upper bound alone
@@ -270,8 +260,7 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
     Contradicted where at the largest d even the upper bound is below it: else draws are too few.
     """
     counts = at_theorem_3(rows)
-    least = {side: lower_bound(*count) for side, count in counts.items()}
-    most = {side: upper_bound(*count) for side, count in counts.items()}
+    least, most = ({d: bounds(*count)[end] for d, count in counts.items()} for end in (0, 1))
     held: list[int] = []
     for side in sorted(least, reverse=True):
         if least[side] < 1 - 1 / side:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
@@ -75,21 +75,13 @@ def measure_alignment(
     Returns:
         One row for each distribution of features and of targets.
     """
-    shape = LayerShape(channels, channels)
-    width = shape.equations - missing
-    rows = []
-    for label in features:
-        basis = permuting.unreached(label, shape, width, seed)
-        size = {"c1": width, "channels": channels, "seed": seed}
-        size["complement_dimension"] = basis.shape[1]
-        for target_label, target_name in FEATURES.items():
-            target = target_weight(target_name, channels, channels, seed, hidden)
-            target = target * (target.numel() ** 0.5 / target.norm())
-            rank = int(torch.linalg.matrix_rank(target))
-            row = {"features": label, "target": target_label, "hidden": hidden, "rank": rank}
-            errors = permuting.permutation_errors(basis, target, seed, label, searches)
-            rows.append(row | size | errors)
-    return pd.DataFrame(rows)
+    targets = []
+    for label, name in FEATURES.items():
+        target = target_weight(name, channels, channels, seed, hidden)
+        rank = int(torch.linalg.matrix_rank(target))
+        target = target * (target.numel() ** 0.5 / target.norm())
+        targets.append(({"target": label, "hidden": hidden, "rank": rank}, target))
+    return permuting.fit_targets(targets, channels, missing, seed, searches, features)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -154,18 +146,6 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
     axes.set_yticks(range(len(names)), names)
     axes.grid(visible=False)
     return image
-
-
-def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
-    """What is said of rows with a shared feature: at small sizes nothing would be missing."""
-    shared = rows[rows["features"] == permuting.SHARED]
-    if shared.empty:
-        return {"shared": ""}
-    n, widths = _channels(rows) ** 2, sorted(set(shared["c1"]), reverse=True)
-    missing = " or ".join(map(str, sorted(set(shared["complement_dimension"]))))
-    usual = " or ".join(str(n - width) for width in widths)
-    numbers = {"label": permuting.SHARED, "missing": missing, "n": n, "usual": usual}
-    return {"shared": TEXT.sentence("rows with one shared", **numbers)}
 
 
 def judge(rows: pd.DataFrame) -> Decisions:
@@ -301,4 +281,5 @@ def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
 
 FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
-PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)
+SAY_SHARED = partial(permuting.say_shared, TEXT)
+PART = part(__file__, tasks, summarize, draw, judge, SAY_SHARED, formats=FORMATS)

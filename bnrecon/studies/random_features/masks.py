@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.features.portable_random import Stream
-from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
@@ -57,16 +57,8 @@ def measure_masks(
     Returns:
         One row for each distribution of features and density of the mask.
     """
-    shape = LayerShape(channels, channels)
-    width = shape.equations - missing
-    rows, size = [], {"c1": width, "channels": channels, "seed": seed}
-    for label in features:
-        basis = permuting.unreached(label, shape, width, seed)
-        for density in DENSITIES:
-            target = bernoulli_mask(channels, density, seed)
-            errors = permuting.permutation_errors(basis, target, seed, label, searches)
-            rows.append({"features": label, "density": density} | size | errors)
-    return pd.DataFrame(rows)
+    targets = [({"density": p}, bernoulli_mask(channels, p, seed)) for p in DENSITIES]
+    return permuting.fit_targets(targets, channels, missing, seed, searches, features)
 
 
 def bernoulli_mask(channels: int, density: float, seed: int) -> torch.Tensor:
@@ -122,16 +114,6 @@ def _draw_line(
     line = line.sort_index()
     bars: Any = {"color": colour, "linestyle": style, "label": label, "marker": "."}
     axes.errorbar(line.index, line["mean"], line["half_width"], **bars)
-
-
-def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
-    """What is said of rows with a shared feature: at small sizes nothing would be missing."""
-    if permuting.SHARED not in set(rows["features"]):
-        return {"shared": ""}
-    channels, width = int(rows["channels"].iloc[0]), int(rows["c1"].iloc[0])
-    n = channels**2
-    missing = {"missing": n - width - channels + 1, "usual": n - width}
-    return {"shared": TEXT.sentence("rows with one shared", label=permuting.SHARED, **missing)}
 
 
 def judge(rows: pd.DataFrame) -> Decisions:
@@ -208,4 +190,5 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
 
 
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
-PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)
+SAY_SHARED = partial(permuting.say_shared, TEXT)
+PART = part(__file__, tasks, summarize, draw, judge, SAY_SHARED, formats=FORMATS)
