@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.studies.random_features import equivalence, sparse_matching
+from bnrecon.studies.random_features import equivalence
 from bnrecon.studies.random_features.descent import orthogonality
 from bnrecon.studies.random_features.feature_matrices import feature_matrix
 from bnrecon.studies.random_features.sparse_matching import (
@@ -91,19 +91,6 @@ def test_the_width_factor_derived_is_what_the_partition_needs(setting):
         hits += (~target | candidates).all(2).any(1).all()
     interval = stats.binomtest(int(hits), 3000).proportion_ci(0.999)
     assert interval.low <= partition_probability(whole, *setting[:4]) <= interval.high
-
-
-def test_the_factor_derived_for_disjoint_rows_is_what_independent_rows_need():
-    """(1 - (1 - p^d)^(k c2))^c2 = 1 - δ: every row fits one of all features."""
-    k = sparse_matching.disjoint_factor(5, 10, 0.8, 0.1)
-    assert (1 - (1 - 0.8**10) ** (5 * k)) ** 5 == pytest.approx(0.9)
-
-
-def test_the_density_derived_nearly_attains_theorem_4_2s_bound():
-    required = sparse_matching.required_density(50, 10, 0.2)
-    assert degree_bound(np.array([10] * 50), required, 50) == pytest.approx(0.8, abs=0.02)
-    printed = sparse_matching.required_density_in_print(50, 0.2)
-    assert degree_bound(np.array([10] * 50), printed, 50) < 1e-300
 
 
 def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():

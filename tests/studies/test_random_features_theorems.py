@@ -277,23 +277,3 @@ def test_the_product_behind_the_derived_k_is_an_upper_bound_by_little():
     interval = stats.binomtest(hits, 3000).proportion_ci(0.999)
     assert interval.low < product < 0.9097
     assert interval.low <= 0.908 <= interval.high
-
-
-def test_the_size_claim_is_a_trend_and_noise_leaves_it_open():
-    generator = np.random.default_rng(0)
-    rows = [
-        {"features": "He normal", "channels": size, "c1": aspect * size**2}
-        | {"seed": seed, "largest_off_diagonal": 0.5, "noise": generator.normal()}
-        for size in (5, 10, 20)
-        for aspect in (1, 2)
-        for seed in range(8)
-    ]
-    table = pd.DataFrame(rows)
-    for exponent, spread, verdict in (
-        (1, 0.1, "confirmed"),
-        (-1, 0.1, "contradicted"),
-        (0.05, 3, "undecided"),
-    ):
-        kappa = table["channels"] ** (2.0 * exponent) * np.exp(spread * table["noise"])
-        found = verdicts(descent.PART, table.assign(condition_number=kappa))
-        assert found["Sect. 2.1, size"] == verdict

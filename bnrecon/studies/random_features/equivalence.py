@@ -203,22 +203,22 @@ def _batches(data: Images) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield from data.train_batches(EpochPosition(BATCH, 0, epoch), CPU)
 
 
-def _difference(rows: pd.DataFrame, kind: str) -> dict[str, float]:
-    """How far one training is from that of the weights; a step of -1: it did not diverge."""
-    gradients = rows[f"gradient_difference_{kind}"].to_numpy()
-    diverged = (gradients > DIVERGED).nonzero()[0]
-    return {
-        "loss": float((rows["loss_weights"] - rows[f"loss_{kind}"]).abs().max()),
-        "first": float(gradients[0]),
-        "early": float(gradients[:EARLY].max()),
-        "all": float(gradients.max()),
-        "step": float(rows["step"].iloc[diverged[0]]) if len(diverged) else -1.0,
-    }
-
-
 def _differences(rows: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
-    """One row of ``_difference`` for each training of one precision."""
-    return pd.DataFrame([_difference(rows, kind) for kind in kinds], index=list(kinds))
+    """How far trainings of one precision are from that of the weights, a row for each.
+
+    A step of -1: it did not diverge.
+    """
+    gradients = rows[[f"gradient_difference_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
+    losses = rows[[f"loss_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
+    diverged = gradients > DIVERGED
+    columns = {
+        "loss": losses.sub(rows["loss_weights"], axis=0).abs().max(),
+        "first": gradients.iloc[0],
+        "early": gradients[:EARLY].max(),
+        "all": gradients.max(),
+        "step": diverged.mul(rows["step"], axis=0).where(diverged).min().fillna(-1),
+    }
+    return pd.DataFrame(columns)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -276,7 +276,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
     verdict = "contradicted" if failed else "confirmed" if decided else "undecided"
     same = "equal bit for bit" if exact else "different"
-    numbers = {"same": same, "steps": rows["step"].max(), "precisions": ", ".join(evidence)}
+    numbers = {"same": same, "steps": rows["step"].max(), "precisions": "; ".join(evidence)}
     return {"Theorem 3.1": verdict}, numbers | {"branch": branch}
 
 

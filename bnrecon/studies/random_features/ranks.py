@@ -128,8 +128,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
 def _ranks_of(row: dict[str, Any]) -> str:
     if row["constructed"]:
         return f"rank {row['smallest_rank']} of {row['n']}"
-    counts = f"{row['full_products']} of {row['full_factors']}"
-    return f"{counts} draws with full-rank factors at c0 = c2 = {row['channels']}"
+    counts = f"rank n in {row['full_products']} of {row['full_factors']} draws"
+    return f"{counts} with full-rank factors, c0 = c2 = {row['channels']}"
 
 
 PART = part(__file__, tasks, summarize, decide=judge)
