@@ -130,12 +130,11 @@ def large_products(rows: pd.DataFrame) -> pd.DataFrame:
 def crossing(densities: np.ndarray, probabilities: np.ndarray) -> float:
     """The density at which a probability that rises with it passes 1/2, by linear interpolation."""
     rising = np.maximum.accumulate(probabilities)
-    if rising[0] >= 0.5 or rising[-1] < 0.5:
+    if not rising[0] < 0.5 <= rising[-1]:
         return float("nan")
     after = int(np.argmax(rising >= 0.5))
-    low, high = rising[after - 1], rising[after]
-    weight = (0.5 - low) / (high - low)
-    return float(densities[after - 1] + weight * (densities[after] - densities[after - 1]))
+    both = slice(after - 1, after + 1)
+    return float(np.interp(0.5, rising[both], densities[both]))
 
 
 def bound_crossing(side: int) -> float:
@@ -261,35 +260,19 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
     """
     counts = at_theorem_3(rows)
     least, most = ({d: bounds(*count)[end] for d, count in counts.items()} for end in (0, 1))
-    held: list[int] = []
-    for side in sorted(least, reverse=True):
-        if least[side] < 1 - 1 / side:
-            break
-        held.insert(0, side)
+    short = [side for side, bound in least.items() if bound < 1 - 1 / side]
+    held = [side for side in least if side > max(short, default=0)]
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
-    return (
-        "Theorem 3",
-        "confirmed" if held else "contradicted" if fails else "undecided",
-        {
-            "since": f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown",
-            "bounds": ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items()),
-        },
-    )
+    verdict = "confirmed" if held else "contradicted" if fails else "undecided"
+    since = f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown"
+    listed = ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items())
+    return "Theorem 3", verdict, {"since": since, "bounds": listed}
 
 
 def decide_remark_3(rows: pd.DataFrame) -> Decision:
     """Open at any size; how far the products follow the zero columns."""
-    by_side = rows.groupby("side", sort=True)
-    ratios = [half_density(group) / bound_crossing(side) for side, group in by_side]
-    ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
-    return (
-        "Remark 3",
-        "undecided",
-        {
-            "low": min(ratios, default=math.nan),
-            "high": max(ratios, default=math.nan),
-        },
-    )
+    ratios = (half_density(group) / bound_crossing(side) for side, group in rows.groupby("side"))
+    return "Remark 3", "undecided", {"ratios": span(ratios, ".2f")}
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:
@@ -303,19 +286,11 @@ def decide_lemma_9(rows: pd.DataFrame) -> Decision:
 
 def decide_step_4(rows: pd.DataFrame) -> Decision:
     """Decided at C = 1, the density in print."""
-    rows = rows.sort_values("side")
-    rows = rows.assign(
-        singular=1 - rows["invertible"] / rows["draws"], zero=rows["with_zero_line"] / rows["draws"]
-    )
-    printed = rows[rows["multiple"] == 1]
-    numbers = {
-        "sizes": ", ".join(f"{size:.0f}" for size in printed["side"]),
-        "shares": ", ".join(f"{share:.3f}" for share in printed["singular"]),
-        "zeros": ", ".join(f"{share:.3f}" for share in printed["zero"]),
-        "repaired": span(rows.loc[rows["multiple"] == 2, "singular"], ".3f"),
-        "more": span(rows.loc[rows["multiple"] == 3, "singular"], ".3f"),
-    }
-    wrong = printed["singular"].max() > 0.5
+    singular, zeros = 1 - rows["invertible"] / rows["draws"], rows["with_zero_line"] / rows["draws"]
+    printed = rows["multiple"] == 1
+    numbers = {f"at_{c}": span(singular[rows["multiple"] == c], ".3f") for c in (1, 2, 3)}
+    numbers |= {"zeros": span(zeros[printed], ".3f"), "sizes": span(rows["side"], ".0f")}
+    wrong = singular[printed].max() > 0.5
     return "Step 4", "false as stated" if wrong else "undecided", numbers
 
 
