@@ -58,7 +58,8 @@ def measure_masks(
         One row for each distribution of features and density of the mask.
     """
     targets = [({"density": p}, bernoulli_mask(channels, p, seed)) for p in DENSITIES]
-    return permuting.fit_targets(targets, channels, missing, seed, searches, features)
+    rows = permuting.fit_targets(targets, channels, missing, seed, searches, features)
+    return rows.drop(columns="complement_dimension")  # which shipped rows do not have
 
 
 def bernoulli_mask(channels: int, density: float, seed: int) -> torch.Tensor:
