@@ -106,7 +106,7 @@ def test_the_constructed_source_is_the_network_of_theorem_1():
 
 
 def test_with_too_few_scales_the_constructed_source_is_off():
-    rows = compare_methods(5, 15, "smoke", methods=["teacher"])
+    rows = compare_methods(5, 15, "smoke").query("method == 'teacher'")
     assert (rows["mse"] > 1e-3).all()
     assert (rows["residual"] > 0.1).all()
 
@@ -188,7 +188,7 @@ def test_a_run_without_a_winner_does_not_decide_figure_5_bottom_left():
         return STUDY.part("figure5b").claims(_compared(errors))[2]
 
     assert verdict([1.0, 1, 5]).verdict == "confirmed"
-    assert "2 of 3 at d = 5 (ties: 1)" in verdict([1.0, 1, 5]).evidence
+    assert "in 2 of 3 runs at d = 5 (ties: 1)" in verdict([1.0, 1, 5]).evidence
     assert verdict([1.0, 5, 5]).verdict == "contradicted"
     assert verdict([1.0, 1, 6]).verdict == "contradicted"
     assert verdict([1.0, 1, math.nan]).verdict == "contradicted"
@@ -211,15 +211,15 @@ def test_a_legend_stands_above_the_axes_and_small_errors_on_the_floor():
         figure.draw_without_rendering()
     (axes,) = figure.axes
     assert figure.legends[0].get_window_extent().y0 >= axes.get_window_extent().y1
-    assert axes.get_ylim()[0] > 1e-18
+    assert axes.get_ylim()[0] > 1e-4
 
 
 def test_the_bound_of_clopper_and_pearson_has_its_coverage():
     """At the bound so many successes, or more, have a probability of 5%."""
-    bound = theorem3.lower_bound(392, 400)
+    bound, _ = theorem3.bounds(392, 400)
     at_least = sum(math.comb(400, k) * bound**k * (1 - bound) ** (400 - k) for k in range(392, 401))
     assert at_least == pytest.approx(0.05)
-    assert theorem3.lower_bound(0, 10) == 0
+    assert theorem3.bounds(0, 10)[0] == 0
 
 
 def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():
@@ -228,13 +228,11 @@ def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():
     assert row["numerical_agrees"] == 300
 
 
-def test_theorem_2_lists_by_k_where_float64_suffices():
+def test_theorem_2_lists_the_settings_at_which_float64_does_not_suffice():
     rows = pd.DataFrame(
         {"block": [1, 1, 2], "side": [4, 12, 4], "functional_error": [1e-9, math.nan, 1e-12]}
     )
-    assert theorem2.limits(rows) == (
-        "k = 1: below 1e-6 at d = 4, inf at d = 12; k = 2: below 1e-6 at d = 4"
-    )
+    assert theorem2.limits(rows) == {"lost": "d = 12 (k = 1)", "kept": 2}
 
 
 def test_the_theorem_holds_where_float64_has_ended():
@@ -284,4 +282,4 @@ def test_theorem_3_is_contradicted_by_evidence_and_not_by_the_lack_of_it(counts,
         }
         for side, (invertible, draws) in counts.items()
     )
-    assert theorem3.decide_theorem_3(rows.round({"density": 6}))[0] == verdict
+    assert theorem3.decide_theorem_3(rows.round({"density": 6}))[1] == verdict

@@ -16,7 +16,7 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.task_store import TaskResult, task_path
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
-from bnrecon.studies.random_features import averages, conditioned, conditioning
+from bnrecon.studies.random_features import averages, conditioning
 
 STUDY = registry.find("random_features")
 SHIPPED = OUTPUTS / "random_features"
@@ -73,14 +73,6 @@ def test_intervals_of_unpaired_draws_are_those_of_the_textbook():
     found = averages.trend(list(x), list(y))
     expected = (solution[1], stats.t.ppf(0.975, 2) * error)
     assert (found.mean, found.half_width) == pytest.approx(expected)
-
-
-def test_what_the_caption_of_table_1_says_is_computed_from_its_rows():
-    both = conditioned.caption_numbers(pd.DataFrame({"setting": ["1", "5413", "1541601"]}))
-    one = conditioned.caption_numbers(pd.DataFrame({"setting": ["1", "5413"]}))
-    assert f"{conditioned.quantiles_apart([5413, 1541601]):.1g}" in both["differ"]
-    assert "5,413" in both["differ"]
-    assert one == {"differ": "", "at_other_rates": ""}
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,11 @@ TABLE1 = {
 
 
 def test_the_claims_on_table_1_rest_on_pooled_rows_and_on_the_factors_themselves():
-    cost, cause, order = conditioned.PART.claims(trained(TABLE1))
+    cost, cause, _ = conditioned.PART.claims(trained(TABLE1))
     assert (cost.verdict, cause.verdict) == ("confirmed", "undecided")
     apart = np.diff([factors_at(10123), factors_at(1541601)], axis=0)
     said = conditioned.quantiles_apart([10123, 1541601])
     assert said == pytest.approx(np.sqrt(np.mean(apart**2)), rel=0.25)
-    assert f"{said:.2g}" in order.evidence
     assert conditioned.PART.claims(trained({"1": [70.0]}))[0].verdict == "undecided"
 
 
@@ -152,11 +151,10 @@ def test_rows_of_table_1_have_no_order_unless_their_laws_differ_by_more_than_dra
 
 def test_seeds_added_after_looking_decide_nothing_on_table_1():
     added = {name: [*values, 90.0, 40.0] for name, values in TABLE1.items() if name != "1"}
-    cost = conditioned.PART.claims(trained(added | {"1": [*TABLE1["1"], 40.0, 90.0]}))[0]
-    assert cost.verdict == "confirmed"
-    three = conditioned.PART.claims(trained(TABLE1))[0]
-    assert cost.evidence.split("; with those")[0] == three.evidence.split("; with those")[0]
-    assert "(n=5)" in cost.evidence
+    verdict, numbers = decisions(trained(added | {"1": [*TABLE1["1"], 40.0, 90.0]}))["cost"]
+    assert verdict == "confirmed"
+    assert numbers["cost"] == decisions(trained(TABLE1))["cost"][1]["cost"]
+    assert numbers["added"].endswith("(n=5)")
 
 
 @pytest.mark.parametrize("condition", [10, 100, 1000])
@@ -165,7 +163,6 @@ def test_the_lengths_of_steps_behind_log_uniform_factors_are_those_of_the_captio
     length = np.sqrt(np.mean(factors**4)) / np.mean(factors**2)
     assert length == pytest.approx(conditioned.step_length(condition), rel=1e-3)
     assert length == pytest.approx(np.sqrt(np.log(condition)), rel=0.02)
-    assert f"{length:.1f}" in conditioned.PART.caption_for(trained(TABLE1))
 
 
 def decisions(rows):
@@ -191,7 +188,7 @@ def test_steps_are_matched_along_the_gradient_and_in_length(shorter, verdict):
     word, numbers = decisions(rows)["steps"]
     assert word == verdict
     assert numbers["along"].startswith("-5.93 ± 0.29 (n=3); ")
-    assert numbers["alone"].mean == pytest.approx(-0.97, abs=0.01)
+    assert numbers["alone"].startswith("-0.97 ±")
     assert decisions(trained(known))["steps"][0] == "undecided"
     assert "steps" not in decisions(trained(TABLE1))
 
@@ -233,12 +230,10 @@ def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
     varied = {"no factors": [80.0, 81, 82], "log-uniform, 10": [79.0, 80.1, 81]}
     varied["log-uniform, 1000"] = last
     rest = {"log-uniform, 100": [78.0, 79.1, 80]}
-    claim = conditioned.PART.claims(trained(varied | rest))[-2]
-    assert claim.verdict == verdict
-    assert "3 comparisons" in claim.evidence
-    claim = conditioned.PART.claims(trained(varied))[-2]
-    assert claim.verdict == ("contradicted" if verdict == "contradicted" else "undecided")
-    assert "not computed at 100" in claim.evidence
+    assert decisions(trained(varied | rest))["varied"][0] == verdict
+    word, numbers = decisions(trained(varied))["varied"]
+    assert word == ("contradicted" if verdict == "contradicted" else "undecided")
+    assert "not computed yet at 100" in numbers["differences"]
 
 
 @pytest.mark.parametrize(
@@ -261,9 +256,7 @@ def test_the_page_of_sparse_works_with_any_single_task():
     steps = pd.DataFrame([{"density": 0.2, "steps": 20, "difference": 1e-13}])
     for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.MASKED[0.5]: [75.0]})):
         assert len(sparse.PART.summary(rows)) == 1
-        assert sparse.PART.claims(rows)[0].verdict == (
-            "confirmed" if rows is steps else "undecided"
-        )
+        assert len(sparse.PART.claims(rows)) == (rows is steps)
     rows = pd.concat(
         [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.MASKED[0.2]: [76.0, 77, 77.9]})]
     )

@@ -18,7 +18,7 @@ from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
 from bnrecon.studies.giannou2023.constructive import constructed_error
-from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
+from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, draw_samples, draw_source
 
 __all__ = [
     "compare_methods",
@@ -42,7 +42,8 @@ WIDTHS = {
     "laptop": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
     "paper": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
 }
-SMALL, FLOOR = 1e-6, 1e-16  # an error that counts as none; what is drawn lower is rounding
+SMALL = 1e-6  # an error that counts as none
+FLOOR, BELOW, BOTTOM = 1e-3, 3e-4, 1.5e-4  # of a figure: smaller errors are drawn in one row
 # By what varies, d or c: a task's name, the axis, and at every scale the pairs of d and c.
 NAMES = {"side": "d = {side}", "width": "c = {width}"}
 AXES = {
@@ -71,7 +72,7 @@ def compared_tasks(
     variable: str, density: float = 1.0
 ) -> Callable[[str, Sequence[str]], list[Task]]:
     """One task per teacher width (``side``) or source width (``width``)."""
-    fixed = {"scale": {scale: scale for scale in SIZES}, "density": density}
+    fixed = BY_SCALE | {"density": density}
     return sweep(compare_methods, NAMES[variable], {("side", "width"): PAIRS[variable]}, fixed)
 
 
@@ -89,13 +90,7 @@ def sparse_part(
     return part(module, tasks, summarize_panels, partial(draw_panels, density=density), decide)
 
 
-def compare_methods(
-    side: int,
-    width: int,
-    scale: str,
-    density: float = 1.0,
-    methods: Sequence[str] = tuple(METHODS),
-) -> pd.DataFrame:
+def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> pd.DataFrame:
     """Test errors of all methods for one teacher width d and one source width c, a row per run.
 
     Args:
@@ -103,7 +98,6 @@ def compare_methods(
         width: the source's width c; Theorem 1 asks for d².
         scale: ``smoke``, ``laptop`` or ``paper``: samples, epochs, runs.
         density: share of nonzero frozen weights.
-        methods: names in ``METHODS``.
 
     Returns:
         side, width, density, method, run, mse, variance (of the test labels), and learning_rate,
@@ -119,15 +113,12 @@ def compare_methods(
     def add(method: str, **columns: Any) -> None:
         frames.append(pd.DataFrame({"method": method, "run": runs, **columns}))
 
-    if "baseline" in methods:
-        errors, chosen = train_sources(first, second, samples, sizes.epochs)
-        add("baseline", mse=errors, **asdict(chosen))
-    if "teacher" in methods:
-        add("teacher", **constructed_error(first, second, samples.teachers, samples))
-    if {"student", "dense"} & set(methods):
-        errors, chosen, weights = train_students(side, runs, samples, sizes.epochs)
-        add("dense", mse=errors, **asdict(chosen))
-        add("student", **constructed_error(first, second, weights, samples))
+    errors, chosen = train_sources(first, second, samples, sizes.epochs)
+    add("baseline", mse=errors, **asdict(chosen))
+    add("teacher", **constructed_error(first, second, samples.teachers, samples))
+    errors, chosen, weights = train_students(side, runs, samples, sizes.epochs)
+    add("dense", mse=errors, **asdict(chosen))
+    add("student", **constructed_error(first, second, weights, samples))
     frame = pd.concat(frames, ignore_index=True)
     frame["variance"] = [variance[run] for run in frame["run"]]
     return frame.assign(side=side, width=width, density=density)
@@ -228,38 +219,36 @@ def draw_errors(
 ) -> None:
     """Error against ``variable``, logarithmic, a line per value of ``column``.
 
-    Bars span the middle runs.
+    Bars span the middle runs. Errors below ``FLOOR`` stand in a row of their own. Lines stand a
+    little apart, so that none covers another.
     """
-    floored = False
-    for (name, label), colour in zip(labels.items(), PALETTE, strict=False):
+    apart = 0.008 * (rows[variable].max() - rows[variable].min())
+    lowest = np.inf
+    for number, (name, label) in enumerate(labels.items()):
         errors = rows[rows[column] == name].groupby(variable)["mse"]
         if not len(errors):
             continue
         ranges = np.array([middle_range(per_run) for _, per_run in errors]).T
-        floored |= bool(ranges.min() < FLOOR)
-        middle, low, high = np.maximum(ranges, FLOOR)
+        lowest = min(lowest, ranges.min())
+        middle, low, high = np.where(ranges < FLOOR, BELOW, ranges)
         style = STYLES.get(name, {}) if column == "method" else {}
-        options = {"marker": "o", "capsize": 2, "label": label, "color": colour, **style}
-        axes.errorbar(list(errors.groups), middle, [middle - low, high - middle], **options)
+        options = {"marker": "o", "capsize": 2, "label": label, "color": PALETTE[number], **style}
+        x = np.array(list(errors.groups)) + apart * (number - (len(labels) - 1) / 2)
+        axes.errorbar(x, middle, [middle - low, high - middle], **options)
     axes.set_yscale("log")
     axes.set_xlabel(AXES[variable].format(side=int(rows["side"].iloc[0])))
     axes.set_ylabel("test MSE")
-    if floored:
-        axes.axhline(FLOOR, color="grey", linestyle=":", linewidth=0.8, zorder=0)
-        axes.annotate(
-            "below 1e-16: rounding",
-            (0.02, FLOOR),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 4),
-            textcoords="offset points",
-            fontsize=6,
-            color="grey",
-        )
+    if lowest < FLOOR:
+        axes.set_ylim(bottom=BOTTOM)
+        axes.axhspan(BOTTOM, FLOOR, color="0.93", zorder=0)
+        where: Any = {"xycoords": axes.get_yaxis_transform(), "va": "top", "ha": "left"}
+        axes.annotate("below 1e-3", (0.01, 0.9 * FLOOR), fontsize=7, color="0.4", **where)
 
 
 def draw_panel(rows: pd.DataFrame, **options: Any) -> Figure:
     """A figure of one panel; options as ``draw_errors`` has them."""
     figure, axes = new_figure(size=(COLUMN, 3.2))
+    axes.set_title(_what_is_drawn(rows))
     draw_errors(axes, rows, **options)
     place_legend(figure)
     return figure
@@ -269,12 +258,17 @@ def draw_panels(rows: pd.DataFrame, density: float) -> Figure:
     """The paper's two panels."""
     figure, (first, second) = new_figure(1, 2, (PAGE, 3.1))
     left, right = split_panels(rows)
-    first.set_title(f"{density:.0%} nonzero weights")
-    second.set_title(f"{rows['run'].nunique()} runs: median and the middle ones' range")
     draw_errors(first, left, "side")
     draw_errors(second, right, "width")
+    first.set_title(f"{density:.0%} nonzero weights")
+    second.set_title(_what_is_drawn(rows))
     place_legend(figure, 2)
     return figure
+
+
+def _what_is_drawn(rows: pd.DataFrame) -> str:
+    runs = rows["run"].nunique()
+    return f"median of {runs} runs; bars: the middle {max(runs - 2, 1)}"
 
 
 def place_legend(figure: Figure, columns: int = 1, **options: Any) -> None:

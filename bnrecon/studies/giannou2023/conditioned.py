@@ -14,7 +14,13 @@ from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import part
 from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
 from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
-from bnrecon.studies.giannou2023.teacher import SIZES, VARIANT_SIDES, draw_samples, draw_source
+from bnrecon.studies.giannou2023.teacher import (
+    BY_SCALE,
+    SIZES,
+    VARIANT_SIDES,
+    draw_samples,
+    draw_source,
+)
 
 FEATURES = {
     "random": "scales of random features",
@@ -78,6 +84,5 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-FIXED = {"scale": {scale: scale for scale in SIZES}}
-TASKS = sweep(compare_features, "d = {side}", {"side": VARIANT_SIDES}, FIXED)
+TASKS = sweep(compare_features, "d = {side}", {"side": VARIANT_SIDES}, BY_SCALE)
 PART = part(__file__, TASKS, summarize, partial(draw_panel, column="features", labels=FEATURES))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import torch
 from torch import nn
@@ -37,9 +39,9 @@ def rebuild(side: int, rank: int, seeds: int) -> pd.DataFrame:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per width and rank."""
-    columns = {
-        "d": lambda group: group["side"].iloc[0],
-        "rank r": lambda group: group["rank"].iloc[0],
+    columns: dict[str, Any] = {
+        "d": "side",
+        "rank r": "rank",
         "width d r": lambda group: int(group["width"].max()),
         "width by Theorem 1": lambda group: group["side"].iloc[0] ** 2,
         "error of a layer": lambda group: f"{group['layer_error'].max():.0e}",

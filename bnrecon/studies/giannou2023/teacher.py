@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 __all__ = [
+    "BY_SCALE",
     "SIZES",
     "VARIANT_SIDES",
     "Samples",
@@ -34,6 +35,7 @@ SIZES = {
     "laptop": Sizes(50_000, 10_000, 50_000, 20, 5),
     "paper": Sizes(1_000_000, 100_000, 1_000_000, 20, 5),
 }
+BY_SCALE: dict[str, object] = {"scale": {scale: scale for scale in SIZES}}  # for ``sweep``
 # Of variants beyond the paper: at laptop scale the two largest widths of Figure 4 are left out.
 VARIANT_SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20), "paper": (5, 10, 15, 20, 25, 30)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import torch
@@ -63,9 +64,9 @@ def format_errors(column: str) -> Callable[[pd.DataFrame], str]:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per target width and depth."""
-    columns = {
-        "d": lambda group: group["side"].iloc[0],
-        "l": lambda group: group["depth"].iloc[0],
+    columns: dict[str, Any] = {
+        "d": "side",
+        "l": "depth",
         "source width": lambda group: int(group["width"].max()),
         "source depth": lambda group: 2 * group["depth"].iloc[0],
         "error of a layer": format_errors("layer_error"),

@@ -112,10 +112,10 @@ def _seeds(values: pd.Series, most: float = math.inf) -> str:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per d and k."""
-    columns = {
-        "d": lambda group: group["side"].iloc[0],
-        "k": lambda group: group["block"].iloc[0],
-        "width d k": lambda group: group["width"].iloc[0],
+    columns: dict[str, Any] = {
+        "d": "side",
+        "k": "block",
+        "width d k": "width",
         "layers": lambda group: group["layers"].iloc[0] + 1,
         "condition": lambda group: _seeds(group["condition"], MOST_CONDITION),
         "block, float64": lambda group: _seeds(group["error"]),
@@ -165,23 +165,26 @@ def decide(rows: pd.DataFrame) -> Decisions:
         verdicts["rank"] = "confirmed" if worst < 1e12 else "undecided"
     if len(solved):
         verdicts["scales"] = "confirmed" if least > 1e-10 else "undecided"
-    numbers = {"exact": exact, "digits": DIGITS, "unknowns": MOST_UNKNOWNS, "limits": limits(rows)}
+    numbers = {"exact": exact, "digits": DIGITS, "unknowns": MOST_UNKNOWNS} | limits(rows)
     numbers |= {"products": len(whole), "side": whole["side"].max(), "worst": worst}
     numbers |= {"least": least, "chains": len(solved), "held": HELD}
     return verdicts, numbers
 
 
-def limits(rows: pd.DataFrame) -> str:
-    """For every k the widths d up to which float64 suffices, and those at which it does not."""
-    by_block = []
-    for block, group in rows.groupby("block", sort=True):
-        errors = group.fillna({"functional_error": math.inf}).groupby("side")["functional_error"]
-        worst = errors.max()
-        bad = [f"{error:.0e} at d = {side}" for side, error in worst.items() if error > HELD]
-        good = ", ".join(str(side) for side, error in worst.items() if error <= HELD)
-        below = [f"below 1e-6 at d = {good}"] if good else []
-        by_block.append(f"k = {block}: {', '.join(below + bad)}")
-    return "; ".join(by_block)
+def limits(rows: pd.DataFrame) -> dict[str, Any]:
+    """The settings at which float64 does not suffice for some seed, and how many others there are.
+
+    >>> limits(pd.DataFrame({"block": [1, 2], "side": [8, 8], "functional_error": [0.5, 1e-9]}))
+    {'lost': 'd = 8 (k = 1)', 'kept': 1}
+    """
+    errors = rows.fillna({"functional_error": math.inf}).groupby(["block", "side"])
+    worst = errors["functional_error"].max()
+    lost = worst.index[worst > HELD].to_frame(index=False)
+    listed = (
+        f"d = {', '.join(map(str, group['side']))} (k = {block})"
+        for block, group in lost.groupby("block")
+    )
+    return {"lost": "; ".join(listed) or "none", "kept": len(worst) - len(lost)}
 
 
 FIXED = {"seeds": SEEDS, "digits": DIGITS, "refinements": REFINEMENTS}

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
 from bnrecon.construction.sparse_invertibility import (
     bernoulli_masks,
@@ -20,9 +22,10 @@ from bnrecon.construction.sparse_invertibility import (
     without_zero_column,
 )
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.studies.giannou2023.comparison import place_legend
 
 INDEPENDENT = "independent"  # the kind of rows that are not of products
@@ -43,9 +46,8 @@ IID = {
     "laptop": tuple((n, c) for n in (64, 256, 1024) for c in (1, 2, 3)),
 }
 IID["paper"] = IID["laptop"]
+BESIDE: dict[str, Any] = {"xytext": (-6, 5), "textcoords": "offset points"}
 IID_DRAWS = {"smoke": 10, "laptop": 1000, "paper": 10_000}
-
-Decision = tuple[bool | str, Mapping[str, Any]]  # of one claim, and the numbers it names
 
 
 def invertible(side: int, density: float, draws: int, numerical: int) -> pd.DataFrame:
@@ -128,12 +130,11 @@ def large_products(rows: pd.DataFrame) -> pd.DataFrame:
 def crossing(densities: np.ndarray, probabilities: np.ndarray) -> float:
     """The density at which a probability that rises with it passes 1/2, by linear interpolation."""
     rising = np.maximum.accumulate(probabilities)
-    if rising[0] >= 0.5 or rising[-1] < 0.5:
+    if not rising[0] < 0.5 <= rising[-1]:
         return float("nan")
     after = int(np.argmax(rising >= 0.5))
-    low, high = rising[after - 1], rising[after]
-    weight = (0.5 - low) / (high - low)
-    return float(densities[after - 1] + weight * (densities[after] - densities[after - 1]))
+    both = slice(after - 1, after + 1)
+    return float(np.interp(0.5, rising[both], densities[both]))
 
 
 def bound_crossing(side: int) -> float:
@@ -142,32 +143,33 @@ def bound_crossing(side: int) -> float:
     return crossing(grid, np.array([without_zero_column(side, p) for p in grid]))
 
 
-def lower_bound(successes: int, draws: int, level: float = 0.95) -> float:
-    """The one-sided lower bound of a probability by Clopper and Pearson.
+def bounds(successes: int, draws: int) -> tuple[float, float]:
+    """The one-sided 95% bounds of a probability, lower and upper, by Clopper and Pearson.
 
-    >>> round(lower_bound(400, 400), 4)  # 0.05^(1/400)
-    0.9925
+    >>> [round(bound, 4) for bound in bounds(400, 400)]  # 0.05^(1/400)
+    [0.9925, 1.0]
     """
-    from scipy.special import betaincinv
-
-    if successes == 0:
-        return 0.0
-    return float(betaincinv(successes, draws - successes + 1, 1 - level))
-
-
-def upper_bound(successes: int, draws: int, level: float = 0.95) -> float:
-    """The one-sided upper bound of a probability by Clopper and Pearson.
-
-    >>> round(upper_bound(0, 400), 4)  # 1 - 0.05^(1/400)
-    0.0075
-    """
-    return 1 - lower_bound(draws - successes, draws, level)
+    sides = (stats.binomtest(successes, draws, alternative=side) for side in ("greater", "less"))
+    lower, upper = (side.proportion_ci(0.95) for side in sides)
+    return float(lower.low), float(upper.high)
 
 
 def half_density(rows: pd.DataFrame) -> float:
     """The density at which half of the products of one d are invertible."""
     rows = rows.sort_values("density")
     return crossing(rows["density"].to_numpy(), (rows["invertible"] / rows["draws"]).to_numpy())
+
+
+def theorem_3_density(side: int) -> float:
+    """The theorem's density as rows have it."""
+    return round(predicted_density(side, "theorem"), 6)
+
+
+def at_theorem_3(rows: pd.DataFrame) -> dict[int, tuple[int, int]]:
+    """By d at the theorem's density: how many products are invertible, and of how many."""
+    theorem = rows[rows["density"] == rows["side"].map(theorem_3_density)]
+    counts = theorem.groupby("side")[["invertible", "draws"]].sum()
+    return {int(side): (int(n), int(of)) for side, n, of in counts.itertuples()}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -197,41 +199,58 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Probability against the density, as it is and in units of log d / d."""
-    figure, (left, right) = new_figure(1, 2, (PAGE, 2.9), sharey=True)
-    groups = large_products(rows).groupby("side", sort=True)
-    for (side, group), colour in zip(groups, PALETTE, strict=False):
+    """Probability against the density, as it is and in units of log d / d; Theorem 3's density."""
+    figure, (left, middle, right) = new_figure(1, 3, (PAGE, 2.9))
+    large = large_products(rows)
+    for (side, group), colour in zip(large.groupby("side"), PALETTE, strict=False):
         group = group.sort_values("density")
-        share = group["invertible"] / group["draws"]
-        left.plot(group["density"], share, "o-", color=colour, label=f"d = {side}")
-        grid = np.linspace(0.02, group["density"].max(), 200)
-        left.plot(grid, [without_zero_column(side, p) for p in grid], ":", color=colour)
+        density, share = group["density"], group["invertible"] / group["draws"]
+        theorem = list((density == theorem_3_density(side)).to_numpy().nonzero()[0])
         unit = predicted_density(side, "conjecture")
-        right.plot(group["density"] / unit, share, "o-", color=colour)
+        style: dict[str, Any] = {"marker": "D", "markevery": theorem, "markersize": 4.5}
+        left.plot(density, share, color=colour, label=f"d = {side}", **style)
+        middle.plot(density / unit, share, color=colour, **style)
+        grid = np.linspace(0.02, density.max(), 200)
+        left.plot(grid, [without_zero_column(side, p) for p in grid], ":", color=colour)
     left.plot([], [], ":", color="black", label="no zero column")
-    left.set_xlabel("density p")
-    left.set_ylabel("probability of an invertible product")
-    right.set_xlabel("p / (log d / d)")
-    place_legend(figure, 7)
+    left.plot([], [], "D", color="black", markersize=4.5, label="p = sqrt(log d / d)")
+    left.set(title="(a)", xlabel="density p", ylabel="probability of an invertible product")
+    middle.set(title="(b)", xlabel="p / (log d / d)")
+    _draw_failures(right, at_theorem_3(large))
+    place_legend(figure, 4)
     return figure
+
+
+def _draw_failures(axes: Axes, counts: Mapping[int, tuple[int, int]]) -> None:
+    """At Theorem 3's density how often the product is singular, beside its 1/d."""
+    for side, (regular, draws) in counts.items():
+        low, high = bounds(draws - regular, draws)
+        share = 1 - regular / draws
+        bars = [[share - low], [high - share]]
+        if regular == draws:  # on a logarithmic axis: the upper bound alone
+            axes.plot(side, high, "v", color="black", markerfacecolor="none")
+        else:
+            axes.errorbar(side, share, bars, marker="D", capsize=2, color="black", markersize=4.5)
+    axes.plot(list(counts), [1 / side for side in counts], "--", color=PALETTE[3])
+    if counts:
+        axes.annotate("1/d", (max(counts), 1 / max(counts)), color=PALETTE[3], **BESIDE)
+    axes.set(title="(c) p = sqrt(log d / d)", xlabel="d", ylabel="probability of a singular one")
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(list(counts), [str(side) for side in counts])
+    axes.minorticks_off()
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Theorem 3, Remark 3, Lemma 9 and Step 4, as far as their rows are there."""
     independent = rows[rows["kind"] == INDEPENDENT] if "kind" in rows else rows[:0]
-    large, small = large_products(rows), products(rows)
-    verdicts: dict[str, bool | str] = {}
-    numbers: dict[str, Any] = {}
-    for name, decide_one, chosen in (
-        ("Theorem 3", decide_theorem_3, large),
-        ("Remark 3", decide_remark_3, large),
-        ("Lemma 9", decide_lemma_9, small),
-        ("Step 4", decide_step_4, independent),
-    ):
-        if len(chosen):
-            verdicts[name], named = decide_one(chosen)
-            numbers |= named
-    return verdicts, numbers
+    large = large_products(rows)
+    chosen = {
+        decide_theorem_3: large,
+        decide_remark_3: large,
+        decide_lemma_9: products(rows),
+        decide_step_4: independent,
+    }
+    return [decide_one(group) for decide_one, group in chosen.items() if len(group)]
 
 
 def decide_theorem_3(rows: pd.DataFrame) -> Decision:
@@ -239,35 +258,21 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
 
     Contradicted where at the largest d even the upper bound is below it: else draws are too few.
     """
-    least: dict[int, float] = {}
-    most: dict[int, float] = {}
-    for side, group in rows.groupby("side", sort=True):
-        density = round(predicted_density(side, "theorem"), 6)
-        printed = group[group["density"] == density]
-        if len(printed):
-            counts = int(printed["invertible"].sum()), int(printed["draws"].sum())
-            least[side], most[side] = lower_bound(*counts), upper_bound(*counts)
-    held: list[int] = []
-    for side in sorted(least, reverse=True):
-        if least[side] < 1 - 1 / side:
-            break
-        held.insert(0, side)
+    counts = at_theorem_3(rows)
+    least, most = ({d: bounds(*count)[end] for d, count in counts.items()} for end in (0, 1))
+    short = [side for side, bound in least.items() if bound < 1 - 1 / side]
+    held = [side for side in least if side > max(short, default=0)]
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
-    return "confirmed" if held else "contradicted" if fails else "undecided", {
-        "since": f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown",
-        "bounds": ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items()),
-    }
+    verdict = "confirmed" if held else "contradicted" if fails else "undecided"
+    since = f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown"
+    listed = ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items())
+    return "Theorem 3", verdict, {"since": since, "bounds": listed}
 
 
 def decide_remark_3(rows: pd.DataFrame) -> Decision:
     """Open at any size; how far the products follow the zero columns."""
-    by_side = rows.groupby("side", sort=True)
-    ratios = [half_density(group) / bound_crossing(side) for side, group in by_side]
-    ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
-    return "undecided", {
-        "low": min(ratios, default=math.nan),
-        "high": max(ratios, default=math.nan),
-    }
+    ratios = (half_density(group) / bound_crossing(side) for side, group in rows.groupby("side"))
+    return "Remark 3", "undecided", {"ratios": span(ratios, ".2f")}
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:
@@ -276,21 +281,17 @@ def decide_lemma_9(rows: pd.DataFrame) -> Decision:
     small = rows[rows["numerical_draws"] == rows["draws"]]
     singular = small["draws"] - small["invertible"] - small["with_zero_column"]
     numbers = {"agree": agree, "compared": compared, "singular": int(singular.sum())}
-    return agree == compared, numbers
+    return "Lemma 9", agree == compared, numbers
 
 
 def decide_step_4(rows: pd.DataFrame) -> Decision:
     """Decided at C = 1, the density in print."""
-    shares = []
-    for (size, multiple), group in rows.groupby(["side", "multiple"], sort=True):
-        draws = group["draws"].sum()
-        singular, zero = draws - group["invertible"].sum(), group["with_zero_line"].sum()
-        shares.append(
-            f"{singular / draws:.3f} and {zero / draws:.3f} at n = {int(size)}, C = {int(multiple)}"
-        )
-    printed = rows[rows["multiple"] == 1]
-    share = 1 - (printed["invertible"] / printed["draws"]).min() if len(printed) else math.nan
-    return "false as stated" if share > 0.5 else "undecided", {"shares": "; ".join(shares)}
+    singular, zeros = 1 - rows["invertible"] / rows["draws"], rows["with_zero_line"] / rows["draws"]
+    printed = rows["multiple"] == 1
+    numbers = {f"at_{c}": span(singular[rows["multiple"] == c], ".3f") for c in (1, 2, 3)}
+    numbers |= {"zeros": span(zeros[printed], ".3f"), "sizes": span(rows["side"], ".0f")}
+    wrong = singular[printed].max() > 0.5
+    return "Step 4", "false as stated" if wrong else "undecided", numbers
 
 
 SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}

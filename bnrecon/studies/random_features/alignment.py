@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
+from bnrecon.reproduction.intervals import decide, paired_difference
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features import permutation_search as permuting
+from bnrecon.studies.random_features.averages import differences_by, signs
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
 
 TEXT = read_text(__file__)
@@ -74,21 +75,13 @@ def measure_alignment(
     Returns:
         One row for each distribution of features and of targets.
     """
-    shape = LayerShape(channels, channels)
-    width = shape.equations - missing
-    rows = []
-    for label in features:
-        basis = permuting.unreached(label, shape, width, seed)
-        size = {"c1": width, "channels": channels, "seed": seed}
-        size["complement_dimension"] = basis.shape[1]
-        for target_label, target_name in FEATURES.items():
-            target = target_weight(target_name, channels, channels, seed, hidden)
-            target = target * (target.numel() ** 0.5 / target.norm())
-            rank = int(torch.linalg.matrix_rank(target))
-            row = {"features": label, "target": target_label, "hidden": hidden, "rank": rank}
-            errors = permuting.permutation_errors(basis, target, seed, label, searches)
-            rows.append(row | size | errors)
-    return pd.DataFrame(rows)
+    targets = []
+    for label, name in FEATURES.items():
+        target = target_weight(name, channels, channels, seed, hidden)
+        rank = int(torch.linalg.matrix_rank(target))
+        target = target * (target.numel() ** 0.5 / target.norm())
+        targets.append(({"target": label, "hidden": hidden, "rank": rank}, target))
+    return permuting.fit_targets(targets, channels, missing, seed, searches, features)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -155,31 +148,15 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
     return image
 
 
-def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
-    """What is said of rows with a shared feature: at small sizes nothing would be missing."""
-    shared = rows[rows["features"] == permuting.SHARED]
-    if shared.empty:
-        return {"shared": ""}
-    n, widths = _channels(rows) ** 2, sorted(set(shared["c1"]), reverse=True)
-    missing = " or ".join(map(str, sorted(set(shared["complement_dimension"]))))
-    usual = " or ".join(str(n - width) for width in widths)
-    sentence = TEXT.sentence(
-        "rows with one shared", label=permuting.SHARED, missing=missing, n=n, usual=usual
-    )
-    return {"shared": f"{sentence} "}
-
-
 def judge(rows: pd.DataFrame) -> Decisions:
     """What can be fitted, by which features, and whether a low rank helps."""
     shared, rows = permuting.split_shared(rows)
     dense = rows[rows["target"].isin(DENSE)]
-    greedy, exchanges = (_pooled(dense, search) for search in ("greedy", "exchanges"))
-    errors = {"errors": _errors_by_search(dense)}
     return [
         _fitted(rows),
         _approximation(dense),
-        ("greedy", decide([greedy], ENOUGH), _against_id_cond(dense, "greedy") | errors),
-        ("exchanges", _decide_below(exchanges), _against_id_cond(dense, "exchanges")),
+        _less_suitable("greedy", dense),
+        ("exchanges", _decide_below(_pooled(dense, "exchanges")), _compared(dense, "exchanges")),
         *_with_shared(dense, shared[shared["target"].isin(DENSE)]),
         _alike(rows),
         *_low_rank(dense),
@@ -212,18 +189,18 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     return "approximation", decide([50 - share], ENOUGH), {"counts": counts, "share": share}
 
 
+def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
+    """The paper's sentence on ID cond, by its greedy pass."""
+    start = {"more": _channels(dense) - 1, "unpermuted": spell(_pooled(dense, "unpermuted"), ".4f")}
+    return name, decide([_pooled(dense, "greedy")], ENOUGH), start | _compared(dense, "greedy")
+
+
 def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> list[Decision]:
-    """The paper's sentence on ID cond for as many features, of which all outputs share one."""
+    """The same for as many features, of which all outputs share one."""
     if not len(shared):
         return []
-    both = pd.concat([dense[dense["features"] != "ID cond"], shared.assign(features="ID cond")])
-    numbers = {
-        "more": _channels(both) - 1,
-        "unpermuted": spell(_pooled(both, "unpermuted"), ".4f"),
-        "errors": _errors_by_search(both),
-    }
-    verdict = decide([_pooled(both, "greedy")], ENOUGH)
-    return [("shared", verdict, numbers | _against_id_cond(both, "greedy"))]
+    others = dense[dense["features"] != "ID cond"]
+    return [_less_suitable("shared", pd.concat([others, shared.assign(features="ID cond")]))]
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
@@ -232,30 +209,15 @@ def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
     return paired_difference(dense[id_cond], dense[~id_cond], search)
 
 
-def _against_id_cond(dense: pd.DataFrame, search: str) -> dict[str, Any]:
+def _compared(dense: pd.DataFrame, search: str) -> dict[str, Any]:
+    """The pooled difference, and the signs of those by size and other features."""
+    id_cond = dense["features"] == "ID cond"
     differences = [
-        paired_difference(group[group["features"] == "ID cond"], other, search)
-        for _, group in dense.groupby("hidden")
-        for label, other in group.groupby("features")
-        if label != "ID cond"
+        difference
+        for _, others in dense[~id_cond].groupby("features")
+        for difference in differences_by(dense[id_cond], others, "hidden", search)
     ]
-    paired = with_values(differences, least=1)
-    below, above = count_signs(paired)
-    pooled = spell(_pooled(dense, search), ".4f")
-    return {"pooled": pooled, "below": below, "above": above, "of": len(paired)}
-
-
-def _errors_by_search(dense: pd.DataFrame) -> str:
-    columns = ["greedy", "printed_masks", "masks", "exchanges", "best"]
-    means = dense.groupby(["hidden", "features"], sort=False)[columns].mean().map("{:.4f}".format)
-    spelled = []
-    for hidden in dense["hidden"].unique():
-        id_cond, normal = means.loc[(hidden, "ID cond")], means.loc[(hidden, "He normal")]
-        spelled.append(
-            f"at {hidden} hidden channels {', '.join(id_cond)} and {normal['greedy']}, "
-            f"{normal['exchanges']}"
-        )
-    return "; ".join(spelled)
+    return {"pooled": spell(_pooled(dense, search), ".4f")} | signs(differences)
 
 
 def _alike(rows: pd.DataFrame) -> Decision:
@@ -282,13 +244,6 @@ def _low_rank(dense: pd.DataFrame) -> list[Decision]:
 
 def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
     pooled = paired_difference(low, full, "missing")
-    others = dict(list(full.groupby("features")))
-    differences = [
-        paired_difference(group, others[label], "missing")
-        for label, group in low.groupby("features")
-        if label in others
-    ]
-    below, above = count_signs(differences)
     mean = float(full["missing"].mean())
     numbers = {
         "hidden": low["hidden"].iloc[0],
@@ -297,11 +252,9 @@ def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
         "full": mean,
         "difference": spell(pooled, ".1f"),
         "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
-        "below": below,
-        "above": above,
-        "of": len(differences),
     }
-    return "rank", _decide_below(pooled), numbers
+    differences = differences_by(low, full, "features", "missing")
+    return "rank", _decide_below(pooled), numbers | signs(differences)
 
 
 def _decide_below(difference: Interval | None) -> str:
@@ -328,4 +281,5 @@ def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
 
 FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
-PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)
+SAY_SHARED = partial(permuting.say_shared, TEXT)
+PART = part(__file__, tasks, summarize, draw, judge, SAY_SHARED, formats=FORMATS)

@@ -1,23 +1,32 @@
-"""Means by a column for figures, unpaired differences, trends, and settings that are compared."""
+"""Means by a column for figures, differences and trends by group, settings that are compared."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
 
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.intervals import paired_difference_by
+from bnrecon.reproduction.intervals import (
+    count_signs,
+    paired_difference,
+    paired_difference_by,
+    with_values,
+)
 
 __all__ = [
     "compare_settings",
+    "differences_by",
     "errorbar_by",
     "interval_of",
     "intervals_by",
+    "powers_by_features",
+    "signs",
     "trend",
     "welch_interval",
 ]
@@ -87,6 +96,40 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
     free = len(x) - 2
     half = float(stats.t.ppf(0.975, free) * line.stderr) if free > 0 else None
     return Interval(float(line.slope), half, len(x))
+
+
+def powers_by_features(rows: pd.DataFrame, column: str) -> dict[str, Interval]:
+    """By distribution the power of c0 that a column's positive values grow as, a ``trend``."""
+    rows = rows[rows[column] > 0]
+    return {
+        str(label): trend(list(np.log10(group["channels"])), list(np.log10(group[column])))
+        for label, group in rows.groupby("features", sort=False)
+        if group["channels"].nunique() > 1
+    }
+
+
+def differences_by(
+    left: pd.DataFrame, right: pd.DataFrame, by: str | list[str], column: str
+) -> list[Interval]:
+    """The ``paired_difference`` of every group that both have.
+
+    >>> rows = pd.DataFrame({"x": [1, 1, 2], "seed": [0, 1, 0], "y": [2.0, 4.0, 5.0]})
+    >>> differences_by(rows, rows[:2], "x", "y")
+    [Interval(mean=0.0, half_width=0.0, n=2)]
+    """
+    others = dict(list(right.groupby(by)))
+    pairs = [(group, others[key]) for key, group in left.groupby(by) if key in others]
+    return with_values((paired_difference(*pair, column) for pair in pairs), least=1)
+
+
+def signs(intervals: Collection[Interval]) -> dict[str, int]:
+    """How many intervals lie below and above 0, and how many there are, as claims name them.
+
+    >>> signs([Interval(1.0, 0.5, 3), Interval(1.0, 2.0, 3)])
+    {'below': 0, 'above': 1, 'of': 2}
+    """
+    below, above = count_signs(intervals)
+    return {"below": below, "above": above, "of": len(intervals)}
 
 
 def compare_settings(

@@ -18,6 +18,7 @@ import pandas as pd
 
 from bnrecon.features.spectrum import aspect_of_condition, quantile
 from bnrecon.reporting.statistics import Interval
+from bnrecon.reporting.wording import spell
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, paired_difference_by
 from bnrecon.reproduction.study import read_reported
@@ -44,7 +45,6 @@ LONG_BASELINE = "no factors"
 CONDITIONS = (10, 100, 1000)  # of the log-uniform spectra
 LOG_UNIFORM = {condition: f"log-uniform, {condition}" for condition in CONDITIONS}
 WEIGHTS = 1_000_000  # c0 c2, as the paper assumes
-NOT_YET = "not computed"
 
 
 def step_length(condition: float) -> float:
@@ -152,10 +152,7 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     if len(conditions) > 1:
         apart = quantiles_apart(conditions)
         differ = TEXT.sentence("differ", condition=conditions[0], apart=apart) + " "
-    return {
-        "differ": differ,
-        "at_other_rates": TEXT.sentence("rates") + " " if at_other_rates else "",
-    }
+    return {"differ": differ, "at_other_rates": TEXT.sentence("rates") if at_other_rates else ""}
 
 
 def judge(rows: pd.DataFrame) -> Decisions:
@@ -164,7 +161,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     cost = paired_difference_by(both[both["seed"].isin(DECIDING)], "setting", POOLED, BASELINE)
     added = paired_difference_by(both, "setting", POOLED, BASELINE)
     decisions: list[Decision] = [
-        ("cost", decide_fall(cost), {"cost": cost or NOT_YET, "added": added or NOT_YET}),
+        ("cost", decide_fall(cost), {"cost": spell(cost), "added": spell(added)}),
         ("cause", "undecided", {}),
     ]
     longer = {
@@ -172,8 +169,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         for condition, name in LOG_UNIFORM.items()
     }
     if any(longer.values()):
-        listed = ", ".join(f"{value or NOT_YET} at {c:,}" for c, value in longer.items())
-        numbers = {"differences": listed, "of": len(longer)}
+        numbers = {"differences": ", ".join(f"{spell(one)} at {c:,}" for c, one in longer.items())}
         decisions.append(("varied", decide_fall(*longer.values()), numbers))
     if set(rows["setting"]) & set(BASELINES):
         decisions.append(_at_equal_steps(rows))
@@ -189,7 +185,7 @@ def _order(rows: pd.DataFrame) -> Decision:
     numbers = {"before": REPORTED[before]["test"], "after": REPORTED[after]["test"]}
     numbers |= {"apart": apart, "drawn": drawn, "factors": WEIGHTS}
     verdict = "undecided" if apart < drawn else decide_fall(difference)
-    return "order", verdict, numbers | {"difference": difference or NOT_YET}
+    return "order", verdict, numbers | {"difference": spell(difference)}
 
 
 def _at_equal_steps(rows: pd.DataFrame) -> Decision:
@@ -202,9 +198,9 @@ def _at_equal_steps(rows: pd.DataFrame) -> Decision:
     numbers = {
         "condition": max(CONDITIONS),
         "ratio": RATIO,
-        "along": "; ".join(str(one or NOT_YET) for one in along),
-        "as_long": "; ".join(str(one or NOT_YET) for one in as_long),
-        "alone": alone or NOT_YET,
+        "along": "; ".join(map(spell, along)),
+        "as_long": "; ".join(map(spell, as_long)),
+        "alone": spell(alone),
     }
     return "steps", decide_fall(*along, *as_long), numbers
 

@@ -14,10 +14,15 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.intervals import count_signs, geometric_mean, paired_difference
+from bnrecon.reproduction.intervals import count_signs, geometric_mean
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
-from bnrecon.studies.random_features.averages import intervals_by, trend
+from bnrecon.studies.random_features.averages import (
+    differences_by,
+    intervals_by,
+    powers_by_features,
+    signs,
+)
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
 from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors
 
@@ -26,7 +31,6 @@ CHANNELS = {"smoke": (5,), "laptop": (50, 40, 30, 20, 10), "paper": (50, 40, 30,
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
 EXCESS = (0, 10, 100)  # c1 - n
 IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32
-SIZES = 3  # that a trend takes
 TITLES = {
     "lbfgs": "LBFGS, at most 2,000",
     LONG: "LBFGS, at most 50,000",
@@ -116,7 +120,7 @@ def _effect_of_the_limit(rows: pd.DataFrame) -> str:
         f"{geometric_mean(values).mean:.1f} times smaller at {excess} excess features"
         for excess, values in factors.groupby(level="excess")
     )
-    return TEXT.sentence("limit", factors=by_excess, **numbers) + " "
+    return TEXT.sentence("limit", factors=by_excess, **numbers)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -185,47 +189,39 @@ def _legend(figure: Figure, rows: pd.DataFrame) -> None:
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """Those whose tasks are there: size, excess features, preconditioning, better features."""
-    rows = rows.assign(
-        log_condition=np.log10(rows["condition_number"]),
-        log_error=np.log10(rows["relative_rmse"].where(rows["relative_rmse"] > 0)),
-    )
+    errors = rows["relative_rmse"]
+    rows = rows.assign(log_error=np.log10(errors.where(errors > 0)))
     standard = rows[rows["features"].isin(ANY_WIDTH)]
     square = standard[standard["excess"] == 0]
     # The condition number is a draw's, which has a row for each solver.
     draws = square.drop_duplicates(["features", "channels", "seed"])
     long, svd, auto = (square[square["solver"] == name] for name in (LONG, "svd_lu_lbfgs", "auto"))
-    direct = span((one.mean for one in _slopes(auto, "log_error")), ".1f")
     return [
-        *_growth("condition", draws, "condition_number", "log_condition"),
-        *_growth("error", long, "relative_rmse", "log_error"),
-        *_comparison("excess", *_many_and_none(standard)),
-        *_comparison("preconditioning", *_with_and_without_svd(_largest(standard))),
-        *_growth("preconditioned", svd, "relative_rmse", "log_error", direct=direct),
-        *_comparison("better", *_better_features(_largest(rows[rows["excess"] == 0]))),
+        *_growth("condition", draws, "condition_number"),
+        *_growth("error", long, "relative_rmse"),
+        *_excess(_largest(standard)),
+        *_preconditioning(_largest(standard)),
+        *_growth("preconditioned", svd, "relative_rmse", direct=_powers(auto, "relative_rmse")),
+        *_better_features(_largest(rows[rows["excess"] == 0])),
     ]
 
 
-def _growth(
-    name: str, rows: pd.DataFrame, column: str, logarithm: str, **numbers: str
-) -> list[Decision]:
-    """At c1 = n: the trend of a logarithm over that of the size, for each distribution."""
-    slopes = _slopes(rows, logarithm)
-    if not slopes:
-        return [(f"{name}, few sizes", "undecided", {"sizes": SIZES})] if len(rows) else []
-    above = {"above": count_signs(slopes)[1], "of": len(slopes)}
-    means = {
-        "means": _means(rows, column, "channels"),
-        "power": span((one.mean for one in slopes), ".1f"),
-    }
-    return [(name, _verdict([-one for one in slopes]), above | means | numbers)]
+def _growth(name: str, rows: pd.DataFrame, column: str, **numbers: str) -> list[Decision]:
+    """At c1 = n: the trend over the size, for each distribution."""
+    powers = powers_by_features(rows, column).values()
+    if not powers:
+        return []
+    named = {"power": _powers(rows, column)} | signs(powers) | numbers
+    return [(name, _verdict([-one for one in powers]), named)]
 
 
-def _comparison(
-    name: str, differences: Sequence[Interval], numbers: dict[str, Any]
-) -> list[Decision]:
-    below, above = count_signs(differences)
-    signs = {"below": below, "above": above, "of": len(differences)}
-    return [(name, _verdict(differences), numbers | signs)] if differences else []
+def _powers(rows: pd.DataFrame, column: str) -> str:
+    return span((one.mean for one in powers_by_features(rows, column).values()), ".1f")
+
+
+def _comparison(name: str, differences: list[Interval], **numbers: Any) -> list[Decision]:
+    named = numbers | signs(differences)
+    return [(name, _verdict(differences), named)] if differences else []
 
 
 def _verdict(intervals: Sequence[Interval]) -> str:
@@ -237,88 +233,63 @@ def _verdict(intervals: Sequence[Interval]) -> str:
     return "contradicted" if above and not below else "undecided"
 
 
-def _compare(one: pd.DataFrame, other: pd.DataFrame, by: list[str]) -> list[Interval]:
-    """The logarithm of one error less that of the other, for every group that both have."""
-    others = dict(list(other.groupby(by)))
-    differences = [
-        paired_difference(group, others[key], "log_error")
-        for key, group in one.groupby(by)
-        if key in others
-    ]
-    return [difference for difference in differences if difference is not None]
-
-
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["channels"] == rows["channels"].max()]
 
 
-def _means(rows: pd.DataFrame, column: str, by: str) -> str:
-    """Geometric means of what is above 0."""
-    return ", ".join(
-        f"{geometric_mean(values).mean:.2g} ({key})"
-        for key, values in rows[rows[column] > 0].groupby(by, sort=True)[column]
-    )
-
-
-def _slopes(rows: pd.DataFrame, column: str) -> list[Interval]:
-    """The power of c0 that a value grows as, by distribution."""
-    return [
-        trend(list(np.log10(group["channels"])), list(group[column]))
-        for _, group in rows.dropna(subset=column).groupby("features")
-        if group["channels"].nunique() >= SIZES
-    ]
-
-
-def _many_and_none(rows: pd.DataFrame) -> tuple[list[Interval], dict[str, Any]]:
+def _excess(largest: pd.DataFrame) -> list[Decision]:
     """The error of LBFGS with the most excess features less that without any."""
-    largest = _largest(rows[rows["solver"].isin(["lbfgs", LONG])])
-    most = largest["excess"].max()
-    many, none = (largest[largest["excess"] == excess] for excess in (most, 0))
-    differences = _compare(many, none, ["features", "solver"]) if most else []
-    errors = {
-        solver: _means(largest[largest["solver"] == solver], "relative_rmse", "excess")
-        for solver in ("lbfgs", LONG)
-    }
-    return differences, errors | {"most": most, "channels": largest["channels"].max()}
+    rows = largest[largest["solver"].isin(["lbfgs", LONG])]
+    most, channels = rows["excess"].max(), rows["channels"].max()
+    many, none = (rows[rows["excess"] == excess] for excess in (most, 0))
+    differences = differences_by(many, none, ["features", "solver"], "log_error") if most else []
+    return _comparison("excess", differences, most=most, channels=channels)
 
 
-def _with_and_without_svd(largest: pd.DataFrame) -> tuple[list[Interval], dict[str, Any]]:
-    """At c1 = n and with one limit of iterations, 2,000, with and without."""
-    square = largest[largest["excess"] == 0]
+def _preconditioning(largest: pd.DataFrame) -> list[Decision]:
+    """At c1 = n and with one limit of iterations, 2,000, with and without SVD."""
     longer = _against(largest, "lbfgs") + _against(largest, LONG)
-    return _against(square, "lbfgs"), {
-        "channels": largest["channels"].max(),
-        "longer": f"{count_signs(longer)[0]} of {len(longer)}",
-        "errors": _means(square[square["solver"] != "auto"], "relative_rmse", "solver"),
-    }
+    return _comparison(
+        "preconditioning",
+        _against(largest[largest["excess"] == 0], "lbfgs"),
+        channels=largest["channels"].max(),
+        longer=f"{count_signs(longer)[0]} of {len(longer)}",
+    )
 
 
 def _against(rows: pd.DataFrame, plain: str) -> list[Interval]:
     """The error after an SVD less that of LBFGS alone, by distribution and excess."""
-    svd, other = ["svd_lbfgs", "svd_lu_lbfgs"], rows[rows["solver"] == plain]
-    by_solver = (rows[rows["solver"] == solver] for solver in svd)
-    return [one for group in by_solver for one in _compare(group, other, ["features", "excess"])]
-
-
-def _better_features(square: pd.DataFrame) -> tuple[list[Interval], dict[str, Any]]:
-    """Ortho cond features with LBFGS alone against preconditioned standard ones."""
-    plain = square[(square["features"] == "Ortho cond") & (square["solver"] == "lbfgs")]
-    standard = square[square["features"].isin(ANY_WIDTH)]
-    preconditioned = standard[standard["solver"] == "svd_lu_lbfgs"]
-    differences = [
-        one
-        for _, group in preconditioned.groupby("features")
-        if (one := paired_difference(plain, group, "log_error")) is not None
+    other = rows[rows["solver"] == plain]
+    return [
+        difference
+        for solver in ("svd_lbfgs", "svd_lu_lbfgs")
+        for difference in differences_by(
+            rows[rows["solver"] == solver], other, ["features", "excess"], "log_error"
+        )
     ]
-    errors = square.loc[(square["features"] == "ID cond") & (square["solver"] == "lbfgs"), "rmse"]
-    exact = TEXT.sentence("id_cond", exact=(errors == 0).sum(), seeds=len(errors))
+
+
+def _better_features(square: pd.DataFrame) -> list[Decision]:
+    """Ortho cond features with LBFGS alone against preconditioned standard ones."""
+    alone, svd = (square[square["solver"] == name] for name in ("lbfgs", "svd_lu_lbfgs"))
+    plain = alone[alone["features"] == "Ortho cond"]
+    differences = [
+        difference
+        for label in ANY_WIDTH
+        for difference in differences_by(
+            plain.assign(features=label), svd[svd["features"] == label], "features", "log_error"
+        )
+    ]
     positive = plain.loc[plain["relative_rmse"] > 0, "relative_rmse"]
-    return differences, {
-        "channels": square["channels"].max(),
-        "error": geometric_mean(positive).mean if differences else None,
-        "errors": _means(preconditioned, "relative_rmse", "features"),
-        "id_cond": "" if errors.empty else f" {exact}",
-    }
+    errors = alone.loc[alone["features"] == "ID cond", "rmse"]
+    exact = TEXT.sentence("id_cond", exact=(errors == 0).sum(), seeds=len(errors))
+    return _comparison(
+        "better",
+        differences,
+        channels=square["channels"].max(),
+        error=geometric_mean(positive).mean if len(positive) else None,
+        id_cond="" if errors.empty else f" {exact}",
+    )
 
 
 PART = part(__file__, tasks, summarize, draw, judge, caption_numbers)

@@ -15,10 +15,15 @@ from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.intervals import count_signs, decide, geometric_mean
+from bnrecon.reproduction.intervals import decide, geometric_mean
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
-from bnrecon.studies.random_features.averages import interval_of, trend, welch_interval
+from bnrecon.studies.random_features.averages import (
+    interval_of,
+    powers_by_features,
+    signs,
+    welch_interval,
+)
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
     COLOURS,
@@ -146,34 +151,28 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 def _peak(rows: pd.DataFrame) -> Decision:
     """Confirmed where log κ at c1 = n is surely larger than at every other width."""
-    peaks, means = [], []
+    peaks = []
     channels = rows["channels"].iloc[0]
-    for label, group in rows.groupby("features", sort=False):
+    for _, group in rows.groupby("features"):
         logs = {width: np.log10(draws["condition_number"]) for width, draws in group.groupby("c1")}
         top = logs.pop(channels**2)
         peaks.append(all(welch_interval(top, other)[0] > 0 for other in logs.values()))
-        rival = max(float(other.mean()) for other in logs.values())
-        means.append(f"{label} {10 ** top.mean():.3g}, elsewhere at most {10**rival:.3g}")
     numbers = {"channels": channels, "comparisons": rows["c1"].nunique() - 1}
-    return "peak", "confirmed" if all(peaks) else "undecided", numbers | {"means": "; ".join(means)}
+    numbers |= {"peaks": sum(peaks), "of": len(peaks)}
+    return "peak", "confirmed" if all(peaks) else "undecided", numbers
 
 
 def _growth(square: pd.DataFrame) -> Decision:
     """Confirmed where the trend of log κ over log c0 is upwards for every distribution."""
-    trends = {
-        label: trend(list(np.log10(group["channels"])), list(np.log10(group["condition_number"])))
-        for label, group in square.groupby("features", sort=False)
-    }
+    powers = powers_by_features(square, "condition_number")
     channels = sorted(square["channels"].unique())
     already = TEXT.sentence("already", channels=channels[-1], printed=IN_FIGURE_2)
     numbers = {
         "already": f" {already}" if channels[-1] < IN_FIGURE_2 else "",
         "sizes": ", ".join(map(str, channels)),
-        "powers": ", ".join(f"{label} {power}" for label, power in trends.items()),
-        "above": count_signs(trends.values())[1],
-        "of": len(trends),
+        "powers": ", ".join(f"{power} ({label})" for label, power in powers.items()),
     }
-    return "growth", decide(trends.values()), numbers
+    return "growth", decide(powers.values()), numbers | signs(powers.values())
 
 
 def _columns(square: pd.DataFrame) -> Decision:

@@ -203,22 +203,22 @@ def _batches(data: Images) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield from data.train_batches(EpochPosition(BATCH, 0, epoch), CPU)
 
 
-def _difference(rows: pd.DataFrame, kind: str) -> dict[str, float]:
-    """How far one training is from that of the weights; a step of -1: it did not diverge."""
-    gradients = rows[f"gradient_difference_{kind}"].to_numpy()
-    diverged = (gradients > DIVERGED).nonzero()[0]
-    return {
-        "loss": float((rows["loss_weights"] - rows[f"loss_{kind}"]).abs().max()),
-        "first": float(gradients[0]),
-        "early": float(gradients[:EARLY].max()),
-        "all": float(gradients.max()),
-        "step": float(rows["step"].iloc[diverged[0]]) if len(diverged) else -1.0,
-    }
-
-
 def _differences(rows: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
-    """One row of ``_difference`` for each training of one precision."""
-    return pd.DataFrame([_difference(rows, kind) for kind in kinds], index=list(kinds))
+    """How far trainings of one precision are from that of the weights, a row for each.
+
+    A step of -1: it did not diverge.
+    """
+    gradients = rows[[f"gradient_difference_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
+    losses = rows[[f"loss_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
+    diverged = gradients > DIVERGED
+    columns = {
+        "loss": losses.sub(rows["loss_weights"], axis=0).abs().max(),
+        "first": gradients.iloc[0],
+        "early": gradients[:EARLY].max(),
+        "all": gradients.max(),
+        "step": diverged.mul(rows["step"], axis=0).where(diverged).min().fillna(-1),
+    }
+    return pd.DataFrame(columns)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -244,12 +244,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _steps(values: pd.Series) -> str:
-    reached = values[values > 0]
-    if reached.empty:
-        return "never"
-    low, high = int(reached.min()), int(reached.max())
-    span = str(low) if low == high else f"{low} to {high}"
-    return span if len(reached) == len(values) else f"{span}, {len(reached)} of {len(values)}"
+    reached = values[values > 0].astype(int)
+    steps = span(reached, absent="never")
+    share = "" if len(reached) in (0, len(values)) else f", {len(reached)} of {len(values)}"
+    return f"{steps}{share}"
 
 
 def judge(rows: pd.DataFrame) -> Decisions:
@@ -258,7 +256,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     Decided by collapsed pairs, which have to agree bit for bit, by float64, and by the first
     steps of float32: later rounding decides about ReLUs, and any two trainings may differ.
     """
-    exact, evidence, alike = True, [], {}
+    exact, evidence, branch, alike = True, [], "", {}
     for precision, group in rows.groupby("precision", sort=False):
         differences = _differences(group, (*PAIRS, *NAMES))
         exact = exact and bool((differences.loc["one_convolution", ["loss", "all"]] == 0).all())
@@ -272,14 +270,14 @@ def judge(rows: pd.DataFrame) -> Decisions:
             "others": span(others[judged], ".1e"),
             "controls": len(NAMES),
         }
-        sentence = TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group)))
-        evidence.append(sentence if double else sentence + _branch(group, differences))
+        evidence.append(TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group))))
+        branch += "" if double else _branch(group, differences)
     failed = not exact or not alike.get("float64", True)
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
     verdict = "contradicted" if failed else "confirmed" if decided else "undecided"
     same = "equal bit for bit" if exact else "different"
     numbers = {"same": same, "steps": rows["step"].max(), "precisions": "; ".join(evidence)}
-    return {"Theorem 3.1": verdict}, numbers
+    return {"Theorem 3.1": verdict}, numbers | {"branch": branch}
 
 
 def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
@@ -293,7 +291,8 @@ def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
     kind, number = nearest.split("_")
     control = {"kind": kind, "number": int(number) + 1, "apart": apart[nearest]}
     diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
-    return TEXT.sentence("branch", step=pair["step"], loss=pair["loss"], **control, **diverged)
+    said = TEXT.sentence("branch", step=pair["step"], loss=pair["loss"], **control, **diverged)
+    return f" {said}"
 
 
 def draw(rows: pd.DataFrame) -> Figure:

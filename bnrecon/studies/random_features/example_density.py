@@ -144,7 +144,6 @@ def _more(target: str, rows: pd.DataFrame) -> Decision:
         "inputs": rows["inputs"].iloc[0],
         "more": needed[0] - DENSITY,
         "needed": _bracketed(needed),
-        "more_often": _bracketed(quantile_interval(values, 0.9)),
         "share": _bracketed(share),
         "draws": len(values),
     }

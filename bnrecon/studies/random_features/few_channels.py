@@ -192,23 +192,23 @@ def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decision:
 def _blocks(normal: pd.DataFrame) -> Decision:
     """Wrong where the correlation is above 0 at every c2, each at its largest n."""
     correlations = {
-        (int(outputs), int(inputs)): mean_interval(list(group["block_correlation"]))
+        (outputs, inputs): mean_interval(list(group["block_correlation"]))
         for (outputs, inputs), group in normal.groupby(["outputs", "inputs"])
     }
-    largest = normal[normal["n"] == normal.groupby("outputs")["n"].transform("max")]
-    shapes = set(zip(largest["outputs"], largest["inputs"], strict=True))
-    shown = {shape: one for shape, one in correlations.items() if shape in shapes}
+    at_largest = {outputs: one for (outputs, _), one in correlations.items()}  # inputs ascend
     differences = [
         interval - 1 / (outputs + 3)
         for (outputs, _), interval in correlations.items()
         if interval.half_width is not None
     ]
-    verdict = "false as stated" if all(one.sign > 0 for one in shown.values()) else "undecided"
+    wrong = all(interval.sign > 0 for interval in at_largest.values())
+    verdict = "false as stated" if wrong else "undecided"
+    fewest, most = min(at_largest), max(at_largest)
     numbers = {
-        "shown": "; ".join(
-            f"{interval:.3f} at c2 = {outputs}, c0 = {inputs}, derived {1 / (outputs + 3):.3f}"
-            for (outputs, inputs), interval in shown.items()
-        ),
+        "fewest": fewest,
+        "largest": at_largest[fewest],
+        "most": most,
+        "smallest": at_largest[most],
         "outside": sum(one.sign != 0 for one in differences),
         "of": len(differences),
         "by_chance": 0.05 * len(differences),

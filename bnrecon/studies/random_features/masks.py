@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.features.portable_random import Stream
-from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
@@ -57,16 +57,9 @@ def measure_masks(
     Returns:
         One row for each distribution of features and density of the mask.
     """
-    shape = LayerShape(channels, channels)
-    width = shape.equations - missing
-    rows, size = [], {"c1": width, "channels": channels, "seed": seed}
-    for label in features:
-        basis = permuting.unreached(label, shape, width, seed)
-        for density in DENSITIES:
-            target = bernoulli_mask(channels, density, seed)
-            errors = permuting.permutation_errors(basis, target, seed, label, searches)
-            rows.append({"features": label, "density": density} | size | errors)
-    return pd.DataFrame(rows)
+    targets = [({"density": p}, bernoulli_mask(channels, p, seed)) for p in DENSITIES]
+    rows = permuting.fit_targets(targets, channels, missing, seed, searches, features)
+    return rows.drop(columns="complement_dimension")  # which shipped rows do not have
 
 
 def bernoulli_mask(channels: int, density: float, seed: int) -> torch.Tensor:
@@ -124,18 +117,6 @@ def _draw_line(
     axes.errorbar(line.index, line["mean"], line["half_width"], **bars)
 
 
-def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
-    """What is said of rows with a shared feature: at small sizes nothing would be missing."""
-    if permuting.SHARED not in set(rows["features"]):
-        return {"shared": ""}
-    channels, width = int(rows["channels"].iloc[0]), int(rows["c1"].iloc[0])
-    n = channels**2
-    missing = {"missing": n - width - channels + 1, "usual": n - width}
-    return {
-        "shared": TEXT.sentence("rows with one shared", label=permuting.SHARED, **missing) + " "
-    }
-
-
 def judge(rows: pd.DataFrame) -> Decisions:
     """Which masks permuting fits with too few features, and what it does to the others' error."""
     shared, rows = permuting.split_shared(rows)
@@ -149,8 +130,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 def _fits(rows: pd.DataFrame) -> pd.DataFrame:
     """Draws fitted without error, by density and search."""
-    searches = ["unpermuted", "best_random", "greedy", "printed_masks", "masks", "best"]
-    return (rows[searches] < permuting.NONE).groupby(rows["density"]).sum()
+    fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
+    return fitted.groupby(rows["density"]).sum()
 
 
 def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
@@ -158,7 +139,6 @@ def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
     numbers = {
         "draws": rows["seed"].nunique(),
-        "tries": permuting.TRIES,
         "fits": "; ".join(
             f"p = {density}: {', '.join(map(str, line))}"
             for density, line in fits.iterrows()
@@ -211,4 +191,5 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
 
 
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
-PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)
+SAY_SHARED = partial(permuting.say_shared, TEXT)
+PART = part(__file__, tasks, summarize, draw, judge, SAY_SHARED, formats=FORMATS)

@@ -145,18 +145,6 @@ def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
         yield _simulated(statement, setting, density, bound, target, outputs * k, few)
 
 
-def product(k: int) -> float:
-    """(1 - (1 - p^d)^(k c2))^c2 of ``SPECIAL``: each row fits some feature row.
-
-    An upper bound of the probability that the target is found among k c2 feature rows.
-
-    >>> round(product(7), 4)
-    0.9096
-    """
-    outputs, degree, density, _ = SPECIAL
-    return float((1 - (1 - density**degree) ** (k * outputs)) ** outputs)
-
-
 def _always(target: np.ndarray) -> sparse_matching.MakeTarget:
     def make(_generator: np.random.Generator) -> np.ndarray:
         return target
@@ -243,11 +231,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
 def _bound(bound: pd.DataFrame) -> Decision:
     """Confirmed by the enumeration, where no interval contradicts it."""
     exact = bound[bound["exact"].notna()]
-    shares = ", ".join(
-        f"{row['exact'] / row['bound']:.5f} at p = {row['feature_density']:g}"
-        for row in exact.to_dict("records")
-    )
-    enumerated = TEXT.sentence("enumerated", shares=shares) if shares else ""
+    share = (exact["exact"] / exact["bound"]).max()
+    enumerated = "" if exact.empty else " " + TEXT.sentence("enumerated", share=share)
     verdict = "undecided" if exact.empty else "confirmed"
     numbers = {"counts": _counts(bound), "enumerated": enumerated}
     return "bound", "false as stated" if (bound["holds"] == "no").any() else verdict, numbers
@@ -270,13 +255,10 @@ def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> tuple[str, dict[str
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
     verdict = "false as stated" if len(failed) else "undecided"
-    k = math.ceil(sparse_matching.disjoint_factor(*SPECIAL))
     return "confirmed" if (printed["holds"] == "yes").all() else verdict, {
         "counts": _counts(printed),
         "promised": shown["bound"],
         "derived": _counts(derived),
-        "k": k,
-        "product": product(k),
     } | _example(shown)
 
 

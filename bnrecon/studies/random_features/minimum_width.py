@@ -108,14 +108,10 @@ def rebuild(features: Features, weight: torch.Tensor) -> tuple[torch.Tensor, flo
     outer[lost_rows(weight) if shared else outer == 0] = PIVOT if shared else 1
     quotients = (weight / outer[:, None]).nan_to_num(0)  # of a row of zeros
     quotients[:, 0] = float(shared)
-    inner = features_of(quotients)
+    # In the order of the features: the entry (1, 1), then all (i, j > 1), row by row.
+    inner = torch.cat([quotients[:1, 0], quotients[:, 1:].flatten()])
     rebuilt = outer[:, None] * (second.flatten(1) * inner) @ first
     return rebuilt, float(torch.cat([inner, outer]).abs().max())
-
-
-def features_of(quotients: torch.Tensor) -> torch.Tensor:
-    """γ1 in the order of the features: the entry (1, 1), then all (i, j > 1), row by row."""
-    return torch.cat([quotients[:1, 0], quotients[:, 1:].flatten()])
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -147,7 +143,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     if not set(TARGETS) <= set(rows["target"]):
         verdicts["any"] = "undecided"
     if len(normal):
-        verdicts["density" if normal.max() <= EXACT else "density, missed"] = normal.max() <= EXACT
+        verdicts["density"] = bool(normal.max() <= EXACT)
     return verdicts, {
         "normal": len(normal),
         "worst": normal.max(),

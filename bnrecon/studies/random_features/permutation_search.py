@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,6 +19,7 @@ from bnrecon.construction.alignment import (
     row_scores,
 )
 from bnrecon.features.shapes import LayerShape
+from bnrecon.reproduction.texts import Text
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
 
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
@@ -82,6 +84,51 @@ def unreached(label: str, shape: LayerShape, width: int, seed: int) -> torch.Ten
     order = torch.randperm(len(entries), generator=torch.Generator().manual_seed(seed))
     missing = entries[order[width - 1 :]].sort().values
     return torch.eye(shape.equations, dtype=torch.float64)[:, missing]
+
+
+def fit_targets(
+    targets: Sequence[tuple[Mapping[str, Any], torch.Tensor]],
+    channels: int,
+    missing: int,
+    seed: int,
+    searches: Sequence[str],
+    features: Sequence[str],
+) -> pd.DataFrame:
+    """Permute targets to fit n - ``missing`` features: a row for each distribution and target.
+
+    Args:
+        targets: each with the columns that describe it.
+        channels: c0 = c2.
+        missing: how many features short of n.
+        seed: of features and random permutations.
+        searches: names of ``SEARCHES``, those to run.
+        features: labels of ``features_of_width``.
+    """
+    shape, rows = LayerShape(channels, channels), []
+    size = {"c1": shape.equations - missing, "channels": channels, "seed": seed}
+    for label in features:
+        basis = unreached(label, shape, size["c1"], seed)
+        row = {"features": label} | size | {"complement_dimension": basis.shape[1]}
+        for described, target in targets:
+            errors = permutation_errors(basis, target, seed, label, searches)
+            rows.append(row | dict(described) | errors)
+    return pd.DataFrame(rows)
+
+
+def say_shared(text: Text, rows: pd.DataFrame) -> dict[str, str]:
+    """What a caption says of rows with a shared feature; at small sizes there are none."""
+    shared = rows[rows["features"] == SHARED]
+    if shared.empty:
+        return {"shared": ""}
+    n, channels = int(rows["channels"].iloc[0]) ** 2, int(rows["channels"].iloc[0])
+    usual = sorted({int(n - width) for width in shared["c1"]})
+    numbers = {
+        "label": SHARED,
+        "n": n,
+        "usual": " or ".join(map(str, usual)),
+        "missing": " or ".join(str(count - channels + 1) for count in usual),
+    }
+    return {"shared": text.sentence("rows with one shared", **numbers)}
 
 
 def equivalent_missing(errors: pd.Series, channels: int | pd.Series) -> pd.Series:

@@ -9,23 +9,21 @@ import numpy as np
 __all__ = ["printed_density", "printed_distribution", "printed_edges"]
 
 
-def printed_edges(aspect: float, literal: bool = False) -> tuple[float, float]:
-    """The edges λ- = 1 - sqrt(λ) and λ+ for λ = max(n/c1, c1/n).
+def printed_edges(aspect: float) -> tuple[float, float]:
+    """The edges λ- = 1 - sqrt(λ) and λ+ for λ = max(n/c1, c1/n), the aspect being c1/n.
 
-    Args:
-        aspect: c1/n.
-        literal: λ+² = 1 + sqrt(λ) as the text has it, else λ+ = 1 + sqrt(λ), which is meant.
+    The text has λ+² = 1 + sqrt(λ); λ+ = 1 + sqrt(λ) is meant.
 
     >>> printed_edges(1.0)
     (0.0, 2.0)
     """
     root = math.sqrt(max(aspect, 1 / aspect))
-    return abs(1 - root), math.sqrt(1 + root) if literal else 1 + root
+    return abs(1 - root), 1 + root
 
 
-def printed_density(x: np.ndarray, aspect: float, literal: bool = False) -> np.ndarray:
+def printed_density(x: np.ndarray, aspect: float) -> np.ndarray:
     """sqrt((x² - λ-²)(λ+² - x²)) / (λ π x) with ``printed_edges``."""
-    low, high = printed_edges(aspect, literal)
+    low, high = printed_edges(aspect)
     x = np.asarray(x, dtype=float)
     inside = np.clip((x**2 - low**2) * (high**2 - x**2), 0, None)
     return np.sqrt(inside) / (max(aspect, 1 / aspect) * math.pi * x)

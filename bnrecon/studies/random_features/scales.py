@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import spell
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, differences_by_seed, paired_difference_by
 from bnrecon.reproduction.study import read_reported
@@ -62,7 +63,6 @@ LABELS = {
     WEIGHTS: ("weights", WEIGHTS_COLOUR),
 }
 PRINTED_EPOCHS = 300  # the shorter of the paper's trainings
-NOT_YET = "not computed yet"
 ENOUGH = 2  # seeds: the half-width says how little two of them tell
 
 
@@ -201,7 +201,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     }
     short = epochs < PRINTED_EPOCHS
     verdicts |= {"in print, short": "not at the paper's size"} if short else {"in print": gap}
-    numbers: dict[str, Any] = {name: one or NOT_YET for name, one in differences.items()}
+    numbers: dict[str, Any] = {name: spell(one) for name, one in differences.items()}
     numbers["share"] = "a share not computed yet" if share is None else f"{share:.0f} %"
     return verdicts, numbers | {"epochs": epochs, "width": int(rows["width"].max())}
 

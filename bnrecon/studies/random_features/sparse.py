@@ -147,18 +147,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
-    decisions: list[Decision] = [_one_support(_differences(rows))]
+    decisions: list[Decision] = _one_support(_differences(rows))
     trained = _trained(rows)
     for density in DENSITIES if len(trained) else ():
         difference = paired_difference_by(trained, "setting", SCALES[density], MASKED[density])
         loss = paired_difference_by(trained, "setting", ALL, MASKED[density])
         width, epochs = (int(trained[name].iloc[0]) for name in ("width", "epochs"))
-        numbers = {"density": density, "width": width, "epochs": epochs} | {
-            "difference": difference,
-            "loss": loss,
-            "margin": MARGIN,
-            "usual": USUAL_WIDTH,
-        }
+        numbers = {"difference": difference, "loss": loss, "margin": MARGIN, "usual": USUAL_WIDTH}
+        numbers |= {"density": density, "width": width, "epochs": epochs}
+        numbers |= {"finding": density == DENSITIES[0]}  # the one that the paper names
         if difference is not None:
             decisions.append(("equal", decide_equal(difference), numbers))
         if loss is not None:
@@ -169,11 +166,11 @@ def judge(rows: pd.DataFrame) -> Decisions:
     return decisions
 
 
-def _one_support(differences: pd.DataFrame) -> Decision:
+def _one_support(differences: pd.DataFrame) -> list[Decision]:
     if differences.empty:
-        return "exact, not computed", "undecided", {}
+        return []
     largest, steps = differences["difference"].max(), differences["steps"].iloc[0]
-    return "exact", bool(largest < ROUNDING), {"largest": largest, "steps": steps}
+    return [("exact", bool(largest < ROUNDING), {"largest": largest, "steps": steps})]
 
 
 def decide_equal(difference: Interval) -> str:

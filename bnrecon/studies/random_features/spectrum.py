@@ -16,6 +16,7 @@ from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.sweeps import sweep, table
@@ -213,16 +214,14 @@ def judge(rows: pd.DataFrame) -> Decisions:
 def _density(rows: pd.DataFrame) -> Decision:
     """Decided by the settings of fewer features than equations: elsewhere both are the same law."""
     fewer = rows[rows["c1"] < rows["channels"] ** 2]
-    wrong, right, measured = [], [], []
-    for (label, width), group in fewer.groupby(["features", "c1"], sort=False):
-        distance, printed = _distance(group), _printed_distance(group)
-        low, high = distance.ends
-        wrong.append(printed > max(CLOSE, high))
-        right.append(printed < min(CLOSE, low))
-        measured.append(f"{label} {printed:.3f} ({distance.mean:.3f}), c1 = {width}")
+    groups = [group for _, group in fewer.groupby(["features", "c1"])]
+    distances = [(_distance(group), _printed_distance(group)) for group in groups]
+    wrong = [printed > max(CLOSE, distance.ends[1]) for distance, printed in distances]
+    right = [printed < min(CLOSE, distance.ends[0]) for distance, printed in distances]
     verdict = "false as stated" if wrong and all(wrong) else "undecided"
     numbers = {
-        "measured": "; ".join(measured) or "no setting yet",
+        "printed_distances": span((printed for _, printed in distances), ".3f"),
+        "distances": span((distance.mean for distance, _ in distances), ".3f"),
         "printed": printed_edges(0.8),
         "edges": spectrum.edges(0.8),
     }
