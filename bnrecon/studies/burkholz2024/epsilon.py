@@ -28,7 +28,7 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     others = len(finished) - len(kept)
     numbers = {
         "kept": len(kept),
-        "shares": ", ".join(f"{share:.1%}" for share in shares),
+        "most": max(shares),
         "others": f"; {others} with other layers do not decide" if others else "",
     }
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers

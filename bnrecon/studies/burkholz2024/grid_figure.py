@@ -27,7 +27,7 @@ FEATURES = {
     "sparse_he_normal": "sparse",
 }
 BARS: dict[str, Any] = {"capsize": 1.5, "linewidth": 1}
-STEP = 0.2  # between the four points of a cell; cells are 1 apart
+STEP = 0.25  # between the three points of a cell; cells are 1 apart
 MOST_BESIDE = 4  # cells of a panel that stands beside another one
 CELL_WIDTH_BESIDE = 2.3  # of such a cell, in cells of the other panels: each has a name above it
 
@@ -37,8 +37,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     if not cells:
         return None
     panels = [
-        (name, _by_place([cell for cell in cells if cell.row.labels["target width"] == name]))
-        for name in dict.fromkeys(cell.row.labels["target width"] for cell in cells)
+        (str(width), _by_place([cell for cell in cells if cell.config.target.width == width]))
+        for width in sorted({cell.config.target.width for cell in cells}, reverse=True)
     ]
     wide = [panel for panel in panels if len(panel[1]) > MOST_BESIDE] or panels[:1]
     beside = [panel for panel in panels if panel not in wide]
@@ -126,7 +126,7 @@ def _point(axes: Axes, spot: int, cell: Cell) -> None:
     assert cell.result is not None
     way, loss = cell.row.labels["solver"], cell.result.loss
     colour, marker = STYLES[way]
-    shift = STEP * (list(STYLES).index(way) - 1.5)
+    shift = STEP * (list(STYLES).index(way) - 1)
     style: dict[str, Any] = {
         "marker": marker,
         "markersize": 3,
@@ -137,12 +137,14 @@ def _point(axes: Axes, spot: int, cell: Cell) -> None:
 
 
 def _reported(axes: Axes, spot: int, cell: Cell) -> None:
+    """The interval in print, where it is of a target as wide."""
     reported = cell.row.reported
-    if reported is None or not cell.row.possible:
+    if reported is None or not cell.compared:
         return
-    style: dict[str, Any] = {"marker": "x", "markersize": 3.5, "color": "0.35"}
-    style["label"] = f"reported (width {reported.width})"
-    axes.errorbar(spot + 1.5 * STEP, reported.loss, reported.half_width, **BARS, **style)
+    low, ends = reported.loss - reported.half_width, [spot - 0.4, spot + 0.4]
+    label = f"in print (width {reported.width})"
+    axes.bar(spot, 2 * reported.half_width, 0.8, low, color="0.85", zorder=0.5, label=label)
+    axes.plot(ends, [reported.loss] * 2, color="0.45", linewidth=1, zorder=0.6)
 
 
 def _legend(panels: Sequence[Axes]) -> tuple[list[Any], list[str]]:

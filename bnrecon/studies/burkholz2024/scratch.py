@@ -24,6 +24,7 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.targets.collapsed_pair import CollapsedPair
 
 REPORTED = read_reported(__package__)["scratch"]
+PAPERS_WIDTH = 100
 SWITCHED_OFF = 0.01  # |γ| below which Frankle et al. 2021 count a feature as switched off
 ACTIVITY_IMAGES = 1000
 TARGET = "none: all weights trained"
@@ -231,9 +232,14 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "closed": weights - (target + ones) / 2,
     }
     numbers = {name: _spell(values) for name, values in compared.items()}
-    numbers["last"] = str(next(reversed(_intervals(compared["behind"]).values()), "unknown"))
+    last = str(next(reversed(_intervals(compared["behind"]).values()), "unknown"))
+    width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
+    numbers |= {"last": last, "width": width, "epochs": epochs}
     numbers |= {"lacking": _spell(target - weights)} | REPORTED
-    return {name: _decides(values) for name, values in compared.items()}, numbers
+    verdicts = {name: _decides(values) for name, values in compared.items()}
+    if width < PAPERS_WIDTH:
+        verdicts |= {"behind": "not at the paper's size", "below": verdicts["behind"]}
+    return verdicts, numbers
 
 
 def _spell(values: pd.Series) -> str:
@@ -306,7 +312,6 @@ PART = part(
     summary,
     draw,
     judge,
-    lambda _rows: REPORTED,
     options=no_overrides,
     formats=FORMATS,
 )

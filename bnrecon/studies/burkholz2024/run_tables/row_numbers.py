@@ -18,6 +18,7 @@ from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
 __all__ = [
     "FORMATS",
     "at_limit",
+    "excerpt",
     "mcnemar_p",
     "numbers",
     "oversampling",
@@ -44,6 +45,9 @@ SHOWN += ["McNemar p", "smallest reserve", "max. layer error", "median layer err
 SHOWN += ["max. error as assembled", "layers not converged", "most iterations"]
 SHOWN += ["layers at the LBFGS limit", "features redrawn", "evaluated on"]
 SHOWN += ["max. logit difference", "values outside the linear range", TARGET, PAPER]
+DETAILS = {"accuracy: rebuilt", "McNemar p", "smallest reserve", "median layer error"}
+DETAILS |= {"most iterations", "layers at the LBFGS limit", "features redrawn", "evaluated on"}
+DETAILS |= {"max. logit difference", "values outside the linear range", TARGET, PAPER}
 
 
 def numbers(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
@@ -166,6 +170,11 @@ def at_limit(result: RunResult) -> int | None:
 def summarize(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
     """The table for readers: no empty columns, and the paper's digits as printed."""
     return without_empty(pd.DataFrame([_summary(cell, absolute) for cell in cells], dtype=object))
+
+
+def excerpt(summary: pd.DataFrame) -> pd.DataFrame:
+    """The columns of ``summarize`` that tell most."""
+    return summary[[name for name in summary if name not in DETAILS]]
 
 
 def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:

@@ -156,8 +156,8 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
         notes += [Text(_reading("against the paper"), "reading"), Text(compared + smaller)]
     summary = row_numbers.summarize(cells, absolute)
     if part.grid is None:
-        first: list[Block] = [Table(summary, row_numbers.FORMATS)]
-        rest: list[Block] = [NotRun(commands)]
+        first: list[Block] = [Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
+        rest: list[Block] = [Table(summary, row_numbers.FORMATS), NotRun(commands)]
     else:
         first, rest = _printed(cells, part.grid), _grids(cells, part.grid)
         first, rest = first or rest, rest if first else []
