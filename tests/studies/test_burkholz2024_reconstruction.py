@@ -85,7 +85,7 @@ def test_both_solvers_are_compared_cell_by_cell(paper, minimum, verdict):
     claim = CLAIMS(both(paper, minimum))[2]
     assert claim.is_beyond
     assert claim.verdict == verdict
-    assert "(targets: 3, " in claim.evidence
+    assert "(n=3), of 10,000 test images" in claim.evidence
 
 
 def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
@@ -97,7 +97,7 @@ def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
     assert losses.evidence.startswith("0.00 to 0.00, without intervals (1 of 1 cell, 1 network)")
     assert "width 64" in more.statement
     assert "70.0 by the paper's solver" in more.evidence
-    assert "50.0 (targets: 1)" in more.evidence
+    assert "50.0 (n=1)" in more.evidence
 
 
 def test_cells_whose_predictions_were_not_counted_are_not_compared():

@@ -165,6 +165,11 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """What the theorem is about: the draws at n + L."""
+    return table[["target", "L", "n", *(name for name in table if name.endswith("n + L"))]]
+
+
 def describe(rows: pd.DataFrame) -> dict[str, str]:
     """What the rows at total width n + L say about the theorem, and the failures of the search."""
     notes = []
@@ -243,4 +248,4 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = part(__file__, tasks, summary, draw, judge, describe)
+PART = part(__file__, tasks, summary, draw, judge, describe, excerpt=excerpt)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction.intervals import decide, decide_within, geometric_mean
 from bnrecon.reproduction.request import option_name, refuse_compared
@@ -268,7 +268,7 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
         "minimum": mean(other for _, other in means),
         "compared": len(pairs),
         "cells": count_of(len(paper), "cell"),
-        "difference": _written(difference),
+        "difference": f"{difference:.1f}",
         "each": ", ".join(f"{d:+.1f}" for d in differences),
         "more": sum(one > other for one, other in pairs),
         "pairs": count_of(len(pairs), "cell"),
@@ -282,9 +282,7 @@ def _ratio(means: Sequence[tuple[float, ...]]) -> str:
     if len(means) < 2 or any(other == 0 for _, other in means):
         return ""
     times = geometric_mean(one / other for one, other in means)
-    ends = f"{times.ends[0]:.2g} to {times.ends[1]:,.0f}"
-    of = "geometric mean over targets, 95% Student-t interval"
-    return f", {times.mean:.2g} ({ends}) times as many ({of})"
+    return f", {times:.3g} times as many (geometric mean over targets)"
 
 
 def _place(cell: Cell) -> tuple[str, ...]:
@@ -299,9 +297,3 @@ def _otherwise(cell: Cell | None) -> float | None:
     counts = [seed.predictions for seed in cell.result.seeds]
     rates = [PER * one.differ / one.images for one in counts if one is not None]
     return sum(rates) / len(rates) if len(rates) == len(counts) else None
-
-
-def _written(interval: Interval) -> str:
-    half = "" if interval.half_width is None else f" ± {interval.half_width:.1f}"
-    interval_of = "" if interval.half_width is None else ", 95% Student-t interval over targets"
-    return f"{interval.mean:.1f}{half} (targets: {interval.n}{interval_of})"

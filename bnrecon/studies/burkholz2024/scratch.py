@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide
@@ -194,6 +194,11 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """Accuracies by setting."""
+    return table.drop(columns=["width", "seconds", *SHARES.values()])
+
+
 def by_start(rows: pd.DataFrame) -> pd.DataFrame:
     """Test accuracies by setting and seed: of scales by their start, and of a target's weights."""
     rows = _named_starts(rows)
@@ -207,12 +212,11 @@ def by_start(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _intervals(values: pd.Series) -> dict[str, Interval]:
-    """Means over seeds, by setting."""
+    """Means over seeds, by setting; those of the longest trainings first."""
+    by_setting = values.dropna().groupby(["epochs", "inner", "excess"])
     return {
         f"{inner}, {excess:.0f}, {epochs} epochs": mean_interval(list(of_seeds))
-        for (epochs, inner, excess), of_seeds in values.dropna().groupby(
-            ["epochs", "inner", "excess"]
-        )
+        for (epochs, inner, excess), of_seeds in reversed(list(by_setting))
     }
 
 
@@ -232,7 +236,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "closed": weights - (target + ones) / 2,
     }
     numbers = {name: _spell(values) for name, values in compared.items()}
-    last = str(next(reversed(_intervals(compared["behind"]).values()), "unknown"))
+    last = str(next(iter(_intervals(compared["behind"]).values()), "unknown"))
     width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
     numbers |= {"last": last, "width": width, "epochs": epochs}
     numbers |= {"lacking": _spell(target - weights)} | REPORTED
@@ -257,8 +261,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     weights = {epochs: list(group["accuracy"]) for epochs, group in targets.groupby("epochs")}
     trained = accuracies.index.get_level_values("epochs")
     lengths = sorted({*trained, *weights})
-    width = COLUMN if len(lengths) < 2 else PAGE
-    figure, grid = new_figure(1, max(len(lengths), 1), (width, 2.9), sharey=True, squeeze=False)
+    figure, grid = new_figure(1, max(len(lengths), 1), (PAGE, 2.9), sharey=True, squeeze=False)
     for letter, epochs, axes in zip("abcdef", lengths, grid[0], strict=False):
         is_known = epochs in trained
         of_epochs = accuracies.xs(epochs, level="epochs") if is_known else accuracies.iloc[:0]
@@ -270,9 +273,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         for axes in grid[0]
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(
-        handles.values(), handles, loc="outside upper center", ncols=1 if width == COLUMN else 3
-    )
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=3)
     return figure
 
 
@@ -314,4 +315,5 @@ PART = part(
     judge,
     options=no_overrides,
     formats=FORMATS,
+    excerpt=excerpt,
 )

@@ -45,7 +45,6 @@ __all__ = ["RunTable", "list_rows", "run_table"]
 
 READING = read_text(__file__)  # how tables of runs are to be read
 LIMITS = {"equivalent": EQUIVALENT, "reserve": RESERVE, "significant": SIGNIFICANT}
-SMALLER = "At this scale accuracies themselves are not compared: the targets are smaller."
 
 
 @dataclass(frozen=True)
@@ -146,15 +145,13 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     done = [cell for cell in cells if cell.result is not None]
     missing = [cell for cell in cells if cell.result is None]
     lacking, commands = [cell.name for cell in missing], tuple(cell.command for cell in missing)
-    absolute = heading.scale == "paper"
     claims = Claims(tuple(part.claims(cells)) if part.claims else ())
     caption, details = caption_and_details(part.caption)
     notes: list[Block] = [Text(details, "reading")]
     notes += [Text(READING.caption, "reading"), Text(_reading("against the target"), "reading")]
     if compared := _compared(done):
-        smaller = "" if absolute else f" {SMALLER}"
-        notes += [Text(_reading("against the paper"), "reading"), Text(compared + smaller)]
-    summary = row_numbers.summarize(cells, absolute)
+        notes += [Text(_reading("against the paper"), "reading"), Text(compared)]
+    summary = row_numbers.summarize(cells)
     if part.grid is None:
         first: list[Block] = [Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
         rest: list[Block] = [Table(summary, row_numbers.FORMATS), NotRun(commands)]
@@ -180,7 +177,7 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
         heading,
         progress,
         blocks,
-        tables.csv(row_numbers.numbers(cells, absolute)),
+        tables.csv(row_numbers.numbers(cells)),
         table,
         figure,
         [
