@@ -216,13 +216,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """The errors, without what solving took."""
-    return table[["n", "step", "systems", *(name for name in table if name.startswith("error"))]]
-
-
 def describe(rows: pd.DataFrame) -> dict[str, Any]:
-    """How ill-conditioned the systems are, and what each step contributes."""
+    """How many systems there are, and how ill-conditioned."""
     small = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
     condition, smallest = small["condition"], small["smallest_singular_value"]
     words = TEXT.sentence(
@@ -231,26 +226,11 @@ def describe(rows: pd.DataFrame) -> dict[str, Any]:
         condition=(condition.min(), condition.max()),
         smallest=(smallest.min(), smallest.max()),
     )
-    sizes = sorted(rows["n"].unique())
     return {
         "limit": rows["limit"].max(),
-        "ended": _ended(rows, LBFGS),
-        "ended_in_float64": _ended(rows, LBFGS_IN_FLOAT64),
         "systems": rows.groupby("n")["seed"].nunique().max(),
         "condition": f" {words}" if len(small) else "",
-        "shares": ", ".join(f"{_share(rows[rows['n'] == n]):.2g} at n = {n:,}" for n in sizes),
     }
-
-
-def _ended(rows: pd.DataFrame, step: str) -> str:
-    of_step = rows[rows["step"] == step]
-    return f"{int((~of_step['at_limit'].astype(bool)).sum())} of {len(of_step)} systems"
-
-
-def _share(rows: pd.DataFrame) -> float:
-    """The refined solution's error in the float32 network, over that of LU and LBFGS."""
-    errors = rows.groupby("step")["assembled_error"].apply(lambda e: geometric_mean(e).mean)
-    return float(errors[REFINED] / errors[LBFGS])
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -357,7 +337,8 @@ def _sizes(rows: pd.DataFrame) -> str:
     return ", ".join(f"{n:,}" for n in sorted(rows["n"].unique()))
 
 
-FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e", "cancellation": ".0e"}
+ERRORS = ("error in float64", "error in the float32 network")
+FORMATS = dict.fromkeys(ERRORS, ".1e") | {"cancellation": ".0e"}
 PART = part(
     __file__,
     tasks,
@@ -367,5 +348,5 @@ PART = part(
     describe,
     options=no_overrides,
     formats=FORMATS,
-    excerpt=excerpt,
+    excerpt=lambda table: table[["n", "step", "systems", *ERRORS]],
 )

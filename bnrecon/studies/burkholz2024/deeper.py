@@ -18,7 +18,7 @@ from bnrecon.construction.deep import (
     least_total_width,
     solve_deep,
 )
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part, read_text
 from bnrecon.studies.burkholz2024.draws import count_rebuilt, draw_shares
@@ -233,11 +233,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.tick_params(labelbottom=True)
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    handles = {
-        label: handle
-        for axes in grid.flat
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    handles = legend_entries(figure)
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.legend(
         [handles[label] for label in sorted(handles)],

@@ -32,6 +32,7 @@ SHARES: Mapping[str, tuple[float | None, ...]] = {
     "smoke": (20.0, 5.0, None),
     "laptop": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, None),
 }
+LIMITED = "stopped by the limit"
 PAPERS = "paper: 80 to 120 beyond its minimum"
 MINIMUM_AT = 0.02  # where the figure's logarithmic axis has the minimum width
 # Seeds by width of the target; n = 9 w². 2,000 iterations take half a minute of an idle thread at
@@ -96,14 +97,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         "error in float64": lambda group: geometric_mean(group["error"]),
         "error in the float32 network": lambda group: geometric_mean(group["assembled_error"]),
         "iterations": _steps,
-        "stopped by the limit": _stopped,
+        LIMITED: _stopped,
     }
     return table(rows, ["n", "excess"], **columns)
-
-
-def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """Errors and iterations."""
-    return table.drop(columns=["error in the float32 network", "stopped by the limit"])
 
 
 def _percent(share: float) -> str:
@@ -209,5 +205,5 @@ PART = part(
     judge,
     options=no_overrides,
     formats=FORMATS,
-    excerpt=excerpt,
+    excerpt=lambda table: table.drop(columns=["error in the float32 network", LIMITED]),
 )

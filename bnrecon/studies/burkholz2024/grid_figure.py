@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.studies.burkholz2024.reconstruction import NAMES
 from bnrecon.studies.burkholz2024.run_tables.row import Cell
@@ -46,7 +46,9 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         seeds = span(len(c.result.seeds) for p in places for c in places[p] if c.result)
         axes.set_title(f"({letter}) target width {width}, source seeds: {seeds}")
         axes.set_ylabel("loss of accuracy, points")
-    handles, labels = _legend(figure.axes)
+    entries = legend_entries(figure)
+    labels = [name for name in dict.fromkeys((*NAMES.values(), *entries)) if name in entries]
+    handles = [entries[name] for name in labels]
     figure.legend(handles, labels, loc="outside upper center", ncols=4, columnspacing=1.2)
     return figure
 
@@ -124,14 +126,3 @@ def _reported(axes: Axes, spot: int, cell: Cell) -> None:
     label = f"in print (width {reported.width})"
     axes.bar(spot, 2 * reported.half_width, 0.8, low, color="0.85", zorder=0.5, label=label)
     axes.plot(ends, [reported.loss] * 2, color="0.45", linewidth=1, zorder=0.6)
-
-
-def _legend(panels: Sequence[Axes]) -> tuple[list[Any], list[str]]:
-    """Every label once: the ways in the order of ``NAMES``, then the others."""
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    ways = [name for name in NAMES.values() if name in handles]
-    order = [*ways, *(label for label in handles if label not in ways)]
-    return [handles[label] for label in order], order

@@ -9,7 +9,7 @@ from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction.intervals import decide, decide_within, geometric_mean
+from bnrecon.reproduction.intervals import decide, decide_within
 from bnrecon.reproduction.request import option_name, refuse_compared
 from bnrecon.reproduction.texts import Decision, Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row
@@ -272,17 +272,8 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
         "each": ", ".join(f"{d:+.1f}" for d in differences),
         "more": sum(one > other for one, other in pairs),
         "pairs": count_of(len(pairs), "cell"),
-        "ratio": _ratio(means),
     }
     yield "more", decide([difference if len(pairs) == len(paper) else None]), numbers
-
-
-def _ratio(means: Sequence[tuple[float, ...]]) -> str:
-    """How many times as many, where no target has none."""
-    if len(means) < 2 or any(other == 0 for _, other in means):
-        return ""
-    times = geometric_mean(one / other for one, other in means)
-    return f", {times:.3g} times as many (geometric mean over targets)"
 
 
 def _place(cell: Cell) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide
@@ -194,11 +195,6 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """Accuracies by setting."""
-    return table.drop(columns=["width", "seconds", *SHARES.values()])
-
-
 def by_start(rows: pd.DataFrame) -> pd.DataFrame:
     """Test accuracies by setting and seed: of scales by their start, and of a target's weights."""
     rows = _named_starts(rows)
@@ -235,7 +231,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "gains": weights - ones,
         "closed": weights - (target + ones) / 2,
     }
-    numbers = {name: _spell(values) for name, values in compared.items()}
+    numbers: dict[str, Any] = {name: _spell(values) for name, values in compared.items()}
     last = str(next(iter(_intervals(compared["behind"]).values()), "unknown"))
     width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
     numbers |= {"last": last, "width": width, "epochs": epochs}
@@ -268,11 +264,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         _panel(axes, of_epochs, weights.get(epochs, ()))
         axes.set_title(f"({letter}) {epochs} epochs")
     grid[0][0].set_ylabel("test accuracy (%)")
-    handles = {
-        label: handle
-        for axes in grid[0]
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    handles = legend_entries(figure)
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=3)
     return figure
 
@@ -315,5 +307,5 @@ PART = part(
     judge,
     options=no_overrides,
     formats=FORMATS,
-    excerpt=excerpt,
+    excerpt=lambda table: table.drop(columns=["width", "seconds", *SHARES.values()]),
 )

@@ -149,8 +149,8 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     caption, details = caption_and_details(part.caption)
     notes: list[Block] = [Text(details, "reading")]
     notes += [Text(READING.caption, "reading"), Text(_reading("against the target"), "reading")]
-    if compared := _compared(done):
-        notes += [Text(_reading("against the paper"), "reading"), Text(compared)]
+    if any(cell.compared for cell in done):
+        notes += [Text(_reading("against the paper"), "reading")]
     summary = row_numbers.summarize(cells)
     if part.grid is None:
         first: list[Block] = [Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
@@ -202,21 +202,6 @@ def _comparison(done: Sequence[Cell], total: int) -> Comparison:
         counted(cell.against_target for cell in done),
         counted(cell.against_paper for cell in done),
     )
-
-
-def _compared(done: Sequence[Cell]) -> str:
-    """How many comparisons with the paper are made, and with how many of its numbers."""
-    cells = [cell for cell in done if cell.compared]
-    if not cells:
-        return ""
-    printed = {
-        (cell.config.data.name, cell.config.features.name, cell.row.reported) for cell in cells
-    }
-    alone = sum(len(result.seeds) == 1 for result in results_of(cells))
-    single = f"; rows of one seed: {alone}" if alone else ""
-    rows = "1 row is" if len(cells) == 1 else f"{len(cells)} rows are"
-    many = "" if len(printed) == 1 else "es"
-    return f"{rows} compared with {len(printed)} printed loss{many}{single}."
 
 
 def _legend(cells: Sequence[Cell]) -> str:
