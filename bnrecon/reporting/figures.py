@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # matplotlib takes a second to load, which a run that draws n
     from matplotlib.figure import Figure
 
 __all__ = [
-    "COLUMN", "PAGE", "PALETTE", "add_note", "image", "is_whole", "layer_errors", "new_figure",
-    "style",
+    "COLUMN", "PAGE", "PALETTE", "add_note", "image", "is_whole", "layer_errors",
+    "legend_entries", "new_figure", "style",
 ]  # fmt: skip
 
 
@@ -52,6 +52,15 @@ def new_figure(
 
     figure = Figure(figsize=size)
     return figure, figure.subplots(rows, columns, **options)
+
+
+def legend_entries(figure: Figure) -> dict[str, Any]:
+    """What its panels show, by label, each once."""
+    return {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
 
 
 def add_note(figure: Figure, note: str) -> None:

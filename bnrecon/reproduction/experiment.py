@@ -122,6 +122,7 @@ class Experiment:
             has none and the user's options change nothing.
         formats: format specifications of the printed table's numbers, by column.
         claims: the statements of the paper that the rows decide, with their verdicts.
+        excerpt: of a long table the lines that stand above the rule; all of them stand below.
     """
 
     where: str
@@ -133,6 +134,7 @@ class Experiment:
     options: Callable[[str], Sequence[str]] | None = None
     formats: Mapping[str, str] = field(default_factory=dict)
     claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
+    excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:
         """The caption, computed from the rows where it depends on them."""
@@ -178,9 +180,10 @@ class Experiment:
         )
         blocks: list[Block] = [
             Text(caption),
-            Table(summary, self.formats),
+            Table(self.excerpt(summary) if self.excerpt else summary, self.formats),
             Claims(tuple(self.claims(rows)) if self.claims else ()),
             RULE,
+            *([Table(summary, self.formats)] if self.excerpt else []),
             Text(details, "reading"),
             Text(f"Trained with `{overrides}`." if overrides else ""),
             Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),

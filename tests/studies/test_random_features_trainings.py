@@ -299,7 +299,8 @@ def trained_from_scratch(weights, target):
 )
 def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
     rows = trained_from_scratch(weights, target)
-    claims = scratch.PART.claims(rows)
+    printed, *claims = scratch.PART.claims(rows)
+    assert printed.verdict == "not at the paper's size"
     assert [claim.verdict for claim in claims] == verdicts
     lacked = mean_interval([target - 60 - seed for seed in range(3)])
     assert f"scale, 100, 10 epochs: {lacked} (comparisons: 1)" in claims[0].evidence
@@ -327,7 +328,7 @@ def test_scratch_compares_trainings_of_one_length():
     longer = trained_from_scratch(63, 84).assign(epochs=30)
     both = pd.concat([rows, longer], ignore_index=True)
     for claim, short, long in zip(
-        *(scratch.PART.claims(found) for found in (both, rows, longer)), strict=True
+        *(scratch.PART.claims(found)[1:] for found in (both, rows, longer)), strict=True
     ):
         for single in (short, long):
             evidence = single.evidence.split("Points that")[0].split(" (comparisons")[0]
@@ -350,7 +351,7 @@ def test_scratch_trains_for_longer_what_has_one_excess():
 
 def test_scratch_decides_nothing_without_what_it_compares():
     rows = trained_from_scratch(69, 74)
-    alone = scratch.PART.claims(rows[rows["inner"] != scratch.TARGET])
+    alone = scratch.PART.claims(rows[rows["inner"] != scratch.TARGET])[1:]
     assert [claim.verdict for claim in alone] == ["undecided", "confirmed", "undecided"]
-    one_seed = scratch.PART.claims(rows[rows["seed"] == 0])
+    one_seed = scratch.PART.claims(rows[rows["seed"] == 0])[1:]
     assert {claim.verdict for claim in one_seed} == {"undecided"}

@@ -32,7 +32,7 @@ from bnrecon.solvers.base import Answer
 from bnrecon.solvers.dense import approximate_inverse, corrected, factorize
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize, minimize_weight_error
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.studies.burkholz2024.power_laws import exponents, written
+from bnrecon.studies.burkholz2024.power_laws import exponents
 from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, SingleLayer, single_layer
 
 LU, LBFGS, LBFGS_IN_FLOAT64, REFINED = "LU", "LU, LBFGS", "LU, LBFGS in float64", "refined"
@@ -107,38 +107,42 @@ def measure_literal(layer: str, seed: int, options: Sequence[str]) -> pd.DataFra
     Arguments and columns are those of ``measure_defaults``.
     """
     single = single_layer(layer, seed, None, options)
-    shape, system = single.target.shape, single.system
-    spec = SolverSpec("lu_lbfgs_defaults")
+    system, spec = single.system, SolverSpec("lu_lbfgs_defaults")
     _, lu, _ = next(_solutions(system, spec))
-    scales = system.scales(lu.x.double())
+    start = system.scales(lu.x.double())
     started = time.perf_counter()
     with exact_float32():
-        found, iterations = minimize_weight_error(system, scales, spec)
-    ended = Scales(found.inner.double(), found.outer.double())
-    error, assembled = single.errors(ended)
-    labels = {"n": shape.equations, "width": shape.minimum_width, "layer": layer, "seed": seed}
-    row = labels | {"limit": PYTORCHS.iterations, **_spectrum(system), "step": LITERAL}
-    row |= {"error": error, "assembled_error": assembled}
-    row |= {"cancellation": _cancellation(system, ended), "iterations": iterations}
-    row |= {"at_limit": iterations >= PYTORCHS.iterations}
-    row |= {"seconds": time.perf_counter() - started, "lu_error": single.errors(scales)[0]}
+        ended, iterations = minimize_weight_error(system, start, spec)
+    scales = Scales(ended.inner.double(), ended.outer.double())
+    labels = {"layer": layer, "seed": seed, "limit": PYTORCHS.iterations}
+    row = _labels(single, labels) | {"step": LITERAL, **_errors(single, scales)}
+    row |= {"iterations": iterations, "at_limit": iterations >= PYTORCHS.iterations}
+    row |= {"seconds": time.perf_counter() - started, "lu_error": single.errors(start)[0]}
     return pd.DataFrame([row])
 
 
 def _rows(single: SingleLayer, solutions: Solutions, labels: Mapping[str, Any]) -> pd.DataFrame:
-    shape, system = single.target.shape, single.system
-    common = {"n": shape.equations, "width": shape.minimum_width, **labels, **_spectrum(system)}
-    rows = []
-    for step, answer, seconds in solutions:
-        scales = system.scales(answer.x.double())
-        error, assembled = single.errors(scales)
-        rows.append(
+    common = _labels(single, labels)
+    return pd.DataFrame(
+        [
             common
-            | {"step": step, "error": error, "assembled_error": assembled}
-            | {"cancellation": _cancellation(system, scales)}
+            | {"step": step, **_errors(single, single.system.scales(answer.x.double()))}
             | {"iterations": answer.iterations, "at_limit": answer.at_limit, "seconds": seconds}
-        )
-    return pd.DataFrame(rows)
+            for step, answer, seconds in solutions
+        ]
+    )
+
+
+def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
+    shape = single.target.shape
+    sizes = {"n": shape.equations, "width": shape.minimum_width}
+    return sizes | dict(labels) | _spectrum(single.system)
+
+
+def _errors(single: SingleLayer, scales: Scales) -> dict[str, float]:
+    error, assembled = single.errors(scales)
+    cancellation = _cancellation(single.system, scales)
+    return {"error": error, "assembled_error": assembled, "cancellation": cancellation}
 
 
 def _solutions(system: System, spec: SolverSpec) -> Solutions:
@@ -216,7 +220,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe(rows: pd.DataFrame) -> dict[str, Any]:
-    """How ill-conditioned the systems are, and what each step contributes."""
+    """How many systems there are, and how ill-conditioned."""
     small = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
     condition, smallest = small["condition"], small["smallest_singular_value"]
     words = TEXT.sentence(
@@ -225,26 +229,11 @@ def describe(rows: pd.DataFrame) -> dict[str, Any]:
         condition=(condition.min(), condition.max()),
         smallest=(smallest.min(), smallest.max()),
     )
-    sizes = sorted(rows["n"].unique())
     return {
         "limit": rows["limit"].max(),
-        "ended": _ended(rows, LBFGS),
-        "ended_in_float64": _ended(rows, LBFGS_IN_FLOAT64),
         "systems": rows.groupby("n")["seed"].nunique().max(),
         "condition": f" {words}" if len(small) else "",
-        "shares": ", ".join(f"{_share(rows[rows['n'] == n]):.2g} at n = {n:,}" for n in sizes),
     }
-
-
-def _ended(rows: pd.DataFrame, step: str) -> str:
-    of_step = rows[rows["step"] == step]
-    return f"{int((~of_step['at_limit'].astype(bool)).sum())} of {len(of_step)} systems"
-
-
-def _share(rows: pd.DataFrame) -> float:
-    """The refined solution's error in the float32 network, over that of LU and LBFGS."""
-    errors = rows.groupby("step")["assembled_error"].apply(lambda e: geometric_mean(e).mean)
-    return float(errors[REFINED] / errors[LBFGS])
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -299,8 +288,8 @@ def _accumulation(rows: pd.DataFrame) -> Decision:
     slopes = exponents(of_step, "n", "error")
     if not slopes:
         return "accumulation, one size", "undecided", {}
-    numbers = {"slopes": written(slopes), "sizes": _sizes(of_step)}
-    return "accumulation", decide([mean_interval(slopes)]), numbers
+    growth = mean_interval(slopes)
+    return "accumulation", decide([growth]), {"slopes": growth, "sizes": _sizes(of_step)}
 
 
 def _reductions(rows: pd.DataFrame) -> list[Decision]:
@@ -309,9 +298,8 @@ def _reductions(rows: pd.DataFrame) -> list[Decision]:
     factors = {
         n: geometric_mean(group[LU] / group[LBFGS]) for n, group in errors.groupby(level="n")
     }
-    common = {"sizes": len(factors)}
     return [
-        ("reduction", decide([factor.logarithm]), common | _factor(n, factor))
+        ("reduction", decide([factor.logarithm]), _factor(n, factor))
         for n, factor in factors.items()
     ]
 
@@ -352,5 +340,16 @@ def _sizes(rows: pd.DataFrame) -> str:
     return ", ".join(f"{n:,}" for n in sorted(rows["n"].unique()))
 
 
-FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e", "cancellation": ".0e"}
-PART = part(__file__, tasks, summary, draw, judge, describe, options=no_overrides, formats=FORMATS)
+ERRORS = ("error in float64", "error in the float32 network")
+FORMATS = dict.fromkeys(ERRORS, ".1e") | {"cancellation": ".0e"}
+PART = part(
+    __file__,
+    tasks,
+    summary,
+    draw,
+    judge,
+    describe,
+    options=no_overrides,
+    formats=FORMATS,
+    excerpt=lambda table: table[["n", "step", "systems", *ERRORS]],
+)

@@ -18,7 +18,7 @@ from bnrecon.construction.deep import (
     least_total_width,
     solve_deep,
 )
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part, read_text
 from bnrecon.studies.burkholz2024.draws import count_rebuilt, draw_shares
@@ -165,6 +165,11 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """What the theorem is about: the draws at n + L."""
+    return table[["target", "L", "n", *(name for name in table if name.endswith("n + L"))]]
+
+
 def describe(rows: pd.DataFrame) -> dict[str, str]:
     """What the rows at total width n + L say about the theorem, and the failures of the search."""
     notes = []
@@ -228,11 +233,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.tick_params(labelbottom=True)
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    handles = {
-        label: handle
-        for axes in grid.flat
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    handles = legend_entries(figure)
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.legend(
         [handles[label] for label in sorted(handles)],
@@ -243,4 +244,4 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = part(__file__, tasks, summary, draw, judge, describe)
+PART = part(__file__, tasks, summary, draw, judge, describe, excerpt=excerpt)

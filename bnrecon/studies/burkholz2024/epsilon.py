@@ -8,6 +8,7 @@ from math import nan
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction.texts import Decisions
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
@@ -28,7 +29,7 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     others = len(finished) - len(kept)
     numbers = {
         "kept": len(kept),
-        "shares": ", ".join(f"{share:.1%}" for share in shares),
+        "most": max(shares),
         "others": f"; {others} with other layers do not decide" if others else "",
     }
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
@@ -64,12 +65,9 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     left.set_ylim(-0.5, 2 * max(left.get_ylim()[1], 500))
     left.set_ylabel("test images predicted otherwise")
     right.set_ylabel("largest difference of a logit")
-    seeds_of = {len(result.seeds) for result in results_of(smooth)}
-    several = "s" if max(seeds_of, default=0) > 1 else ""
-    count = " or ".join(map(str, sorted(seeds_of)))
-    seeds = f"width {smooth[0].config.target.width}, {count} source seed{several}"
+    seeds = count_of(max(len(result.seeds) for result in results_of(smooth)), "source seed")
     for letter, axes in zip("ab", (left, right), strict=True):
-        axes.set_title(f"({letter}) {seeds}")
+        axes.set_title(f"({letter}) width {smooth[0].config.target.width}, {seeds}")
         axes.set_xlabel("epsilon of a layer (Theorem 2.4)")
         axes.legend()
     return figure

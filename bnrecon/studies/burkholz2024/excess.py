@@ -13,7 +13,7 @@ from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
-from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT
+from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends
 
 REPORTED = read_reported(__package__)["excess"]
 N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
@@ -57,9 +57,8 @@ def _excess(cell: Cell) -> int:
 
 
 def _spell(results: Sequence[RunResult]) -> str:
-    losses = [result.loss for result in results]
-    ends = [end for loss in losses for end in (loss.ends if loss.n > 1 else (loss.mean,))]
-    return f"losses of {min(ends):z.2f} to {max(ends):z.2f}, with the ends of their intervals"
+    least, most = farthest_ends([result.loss for result in results])
+    return f"losses of {least:z.2f} to {most:z.2f}, with the ends of their intervals"
 
 
 def draw(cells: Sequence[Cell]) -> Figure:

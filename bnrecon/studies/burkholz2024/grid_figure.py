@@ -9,7 +9,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PAGE, PALETTE
+from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.studies.burkholz2024.reconstruction import NAMES
 from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
@@ -27,9 +28,7 @@ FEATURES = {
     "sparse_he_normal": "sparse",
 }
 BARS: dict[str, Any] = {"capsize": 1.5, "linewidth": 1}
-STEP = 0.2  # between the four points of a cell; cells are 1 apart
-MOST_BESIDE = 4  # cells of a panel that stands beside another one
-CELL_WIDTH_BESIDE = 2.3  # of such a cell, in cells of the other panels: each has a name above it
+STEP = 0.25  # between the three points of a cell; cells are 1 apart
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
@@ -37,40 +36,19 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     if not cells:
         return None
     panels = [
-        (name, _by_place([cell for cell in cells if cell.row.labels["target width"] == name]))
-        for name in dict.fromkeys(cell.row.labels["target width"] for cell in cells)
+        (width, _by_place([cell for cell in cells if cell.config.target.width == width]))
+        for width in sorted({cell.config.target.width for cell in cells}, reverse=True)
     ]
-    wide = [panel for panel in panels if len(panel[1]) > MOST_BESIDE] or panels[:1]
-    beside = [panel for panel in panels if panel not in wide]
-    figure = Figure(figsize=(PAGE, 0.5 + 2.15 * len(wide)))
-    most = max(len(places) for _, places in wide)
-    shares = [most, *(max(CELL_WIDTH_BESIDE * len(places), 2.8) for _, places in beside)]
-    last = len(wide) - 1
-    grid = figure.add_gridspec(len(wide), len(shares), width_ratios=shares)
-    spots = [grid[row, :] if row < last or not beside else grid[row, 0] for row in range(len(wide))]
-    spots += [grid[last, 1 + column] for column in range(len(beside))]
-    first: Axes | None = None
-    for letter, spot, (name, places) in zip("abcdef", spots, [*wide, *beside], strict=False):
-        axes = figure.add_subplot(spot, sharey=first)
-        first = first or axes
+    size = (PAGE, 0.5 + 2.15 * len(panels))
+    figure, grid = new_figure(len(panels), 1, size, squeeze=False)
+    for letter, axes, (width, places) in zip("abcdef", grid[:, 0], panels, strict=False):
         _panel(axes, places)
-        counts = sorted({len(c.result.seeds) for p in places for c in places[p] if c.result})
-        seeds = f"{' or '.join(map(str, counts))} source seed{'s' * (counts != [1])}"
-        title = f"({letter}) target width {name}" if len(panels) > 1 else f"target width {name}"
-        if (name, places) in beside:
-            narrow = title.replace("target width", "width")
-            axes.set_title(f"{narrow}\n{seeds.replace(' source', '')}")
-            axes.tick_params(labelleft=False)
-        else:
-            axes.set_title(f"{title}, {seeds}")
-    assert first is not None
-    low, high = first.get_ylim()
-    lines = 1 + max(text.get_text().count("\n") for axes in figure.axes for text in axes.texts)
-    # Room for the activations' names: a line takes a twelfth of the axes.
-    first.set_ylim(low, high + (high - low) / (12 / lines - 1))
-    for axes in figure.axes[: len(wide)]:
+        seeds = span(len(c.result.seeds) for p in places for c in places[p] if c.result)
+        axes.set_title(f"({letter}) target width {width}, source seeds: {seeds}")
         axes.set_ylabel("loss of accuracy, points")
-    handles, labels = _legend(figure.axes)
+    entries = legend_entries(figure)
+    labels = [name for name in dict.fromkeys((*NAMES.values(), *entries)) if name in entries]
+    handles = [entries[name] for name in labels]
     figure.legend(handles, labels, loc="outside upper center", ncols=4, columnspacing=1.2)
     return figure
 
@@ -97,6 +75,7 @@ def _panel(axes: Axes, places: Places) -> None:
         for cell in cells:
             _point(axes, spot, cell)
         _reported(axes, spot, cells[0])
+    axes.use_sticky_edges = False  # the bars' lower ends are no edge
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlim(-0.6, max(len(places), 2) - 0.4)
     axes.set_xticks(
@@ -111,46 +90,39 @@ def _panel(axes: Axes, places: Places) -> None:
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
         name = target.replace(", training ", "\n").replace(", ", "\n")
-        note = "(printed values\nimpossible)"
-        if count == 1:  # the cell is narrower than the name
-            name, note = name.replace("leaky_relu", "leaky\nrelu"), "printed\nvalues\nimpossible"
-        if not any(cell.row.possible for spot in names for cell in places[spot]):
-            name += f"\n{note}"
+        printed = [cell for spot in names for cell in places[spot] if _is_as_wide(cell)]
+        if printed and not any(cell.row.possible for cell in printed):
+            name += "\n(printed values\nimpossible)"
         style: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7 if count > 1 else 6}
         middle, transform = start + count / 2 - 0.5, axes.get_xaxis_transform()
         axes.text(middle, 0.99, name, transform=transform, **style)
         start += count
+    low, high = axes.get_ylim()
+    lines = 1 + max(text.get_text().count("\n") for text in axes.texts)
+    # Room for the activations' names: a line takes a twelfth of the axes.
+    axes.set_ylim(low, high + (high - low) / (12 / lines - 1))
+
+
+def _is_as_wide(cell: Cell) -> bool:
+    """Whether the paper's target is as wide."""
+    return cell.row.reported is not None and cell.row.reported.width == cell.config.target.width
 
 
 def _point(axes: Axes, spot: int, cell: Cell) -> None:
     assert cell.result is not None
     way, loss = cell.row.labels["solver"], cell.result.loss
     colour, marker = STYLES[way]
-    shift = STEP * (list(STYLES).index(way) - 1.5)
-    style: dict[str, Any] = {
-        "marker": marker,
-        "markersize": 3,
-        "color": colour,
-        "label": NAMES[way],
-    }
-    axes.errorbar(spot + shift, loss.mean, loss.half_width, **BARS, **style)
+    shift = STEP * (list(STYLES).index(way) - 1)
+    style: dict[str, Any] = {"marker": marker, "markersize": 3, "color": colour}
+    axes.errorbar(spot + shift, loss.mean, loss.half_width, label=NAMES[way], **BARS, **style)
 
 
 def _reported(axes: Axes, spot: int, cell: Cell) -> None:
+    """The interval in print, where it is of a target as wide."""
     reported = cell.row.reported
-    if reported is None or not cell.row.possible:
+    if reported is None or not cell.compared:
         return
-    style: dict[str, Any] = {"marker": "x", "markersize": 3.5, "color": "0.35"}
-    style["label"] = f"reported (width {reported.width})"
-    axes.errorbar(spot + 1.5 * STEP, reported.loss, reported.half_width, **BARS, **style)
-
-
-def _legend(panels: Sequence[Axes]) -> tuple[list[Any], list[str]]:
-    """Every label once: the ways in the order of ``NAMES``, then the others."""
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    ways = [name for name in NAMES.values() if name in handles]
-    order = [*ways, *(label for label in handles if label not in ways)]
-    return [handles[label] for label in order], order
+    low, ends = reported.loss - reported.half_width, [spot - 0.4, spot + 0.4]
+    label = f"in print (width {reported.width})"
+    axes.bar(spot, 2 * reported.half_width, 0.8, low, color="0.85", zorder=0.5, label=label)
+    axes.plot(ends, [reported.loss] * 2, color="0.45", linewidth=1, zorder=0.6)

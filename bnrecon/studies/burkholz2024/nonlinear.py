@@ -17,7 +17,7 @@ from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.reconstruction.folding import FoundLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task, no_overrides
-from bnrecon.reproduction.texts import Decisions, part, read_text
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.solvers.base import Solution
@@ -31,7 +31,6 @@ EXACT, SMOOTH = ("relu", "leaky_relu"), ("tanh", "sigmoid")
 EPSILONS = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 TRAINING_IMAGES, TEST_IMAGES = 1024, 16
 MARGIN = 2.0
-TEXT = read_text(__file__)
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -139,23 +138,10 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def describe(rows: pd.DataFrame) -> dict[str, str]:
-    """Below which epsilon the errors grow again."""
-    turns = [
-        f"{activation} in {precision} below {epsilon:.0e}"
-        for activation in SMOOTH
-        for precision in PRECISIONS
-        if (epsilon := _turning_point(rows, activation, precision)) is not None
-    ]
-    named = TEXT.sentence("turning points", turns=" and for ".join(turns))
-    return {"turns": f" {named}" if turns else ""}
-
-
-def _turning_point(rows: pd.DataFrame, activation: str, precision: str) -> float | None:
-    """The best epsilon, if the smallest one has an error of more than twice as much."""
-    chosen = rows[(rows["activation"] == activation) & (rows["precision"] == precision)]
-    worst = chosen.groupby("epsilon")["error"].max()
-    return float(worst.idxmin()) if worst.iloc[0] > 2 * worst.min() else None
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """Every third epsilon."""
+    shown = ["exact", *(f"{epsilon:.0e}" for epsilon in EPSILONS[::3])]
+    return table[table["epsilon"].isin(shown)].drop(columns="values outside the range")
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -190,4 +176,4 @@ def judge(rows: pd.DataFrame) -> Decisions:
     return {"exact": relative < 1e-8, "smooth": bool(within.all())}, numbers
 
 
-PART = part(__file__, tasks, summary, draw, judge, describe, options=no_overrides)
+PART = part(__file__, tasks, summary, draw, judge, options=no_overrides, excerpt=excerpt)

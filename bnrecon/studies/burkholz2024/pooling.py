@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bnrecon.config import composition
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.request import option_name, refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import Decisions
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
@@ -50,29 +50,21 @@ PLANS: Mapping[str, tuple[str, ...]] = {"2, 3, 4, 4, 4": (), "4, 4, 4, 5": (f"{G
 
 
 def _rows(scale: str, options: Sequence[str]) -> list[Row]:
-    """Both plans side by side, for the widths and training seeds of the scale or the given one."""
-    refuse_compared(options, {GROUPS})
-    values = {option_name(option): option.partition("=")[2] for option in options}
-    others = [option for option in options if option_name(option) not in {WIDTH, SEED}]
-    # With a number of epochs the schedules of one width would be told apart by nothing.
-    chosen = [each for each in TARGETS[scale] if EPOCHS not in values or each.scale == scale]
-    if WIDTH in values:
-        of_width = [targets for targets in chosen if targets.width == values[WIDTH]]
-        chosen = of_width or [Trained(values[WIDTH], scale)]
+    """Both plans side by side, for the widths and training seeds of the scale."""
+    refuse_compared(options, {GROUPS, WIDTH, SEED, EPOCHS})
     rows = []
-    for targets in chosen:
-        for seed in [values[SEED]] if SEED in values else targets.seeds:
-            for plan, groups in PLANS.items():
-                target = f"scale={targets.scale}", f"{WIDTH}={targets.width}", f"{SEED}={seed}"
-                labels = {
-                    "groups": plan,
-                    "target width": targets.width,
-                    "epochs": str(
-                        composition.compose((f"scale={targets.scale}", *others)).train.epochs
-                    ),
-                    "training seed": seed,
-                }
-                rows.append(Row(labels, (*COMMON, *target, *targets.overrides, *groups, *others)))
+    for targets in TARGETS[scale]:
+        common = (*COMMON, f"scale={targets.scale}", f"{WIDTH}={targets.width}")
+        epochs = composition.compose((f"scale={targets.scale}", *options)).train.epochs
+        labels = {"target width": targets.width, "epochs": str(epochs)}
+        rows += [
+            Row(
+                {"groups": plan, **labels, "training seed": seed},
+                (*common, f"{SEED}={seed}", *targets.overrides, *groups, *options),
+            )
+            for seed in targets.seeds
+            for plan, groups in PLANS.items()
+        ]
     return rows
 
 

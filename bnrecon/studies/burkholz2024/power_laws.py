@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
-from bnrecon.reporting.statistics import mean_interval
-
-__all__ = ["exponents", "written"]
+__all__ = ["exponents"]
 
 
 def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
@@ -34,14 +30,3 @@ def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
         if of_seed[size].nunique() > 1:
             slopes.append(float(x @ y / (x @ x)))
     return slopes
-
-
-def written(slopes: Sequence[float]) -> str:
-    """The mean of seeds' slopes, the half-width of its 95% Student-t interval, and their number.
-
-    >>> written([1.0, 1.5]), written([2.0])
-    ('1.25 ± 3.18 (seeds: 2)', '2.00 (seeds: 1)')
-    """
-    mean = mean_interval(slopes)
-    spread = "" if mean.half_width is None else f" ± {mean.half_width:.2f}"
-    return f"{mean.mean:.2f}{spread} (seeds: {mean.n})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and fr
     "magnitude": (lambda share: magnitude_error(share, OVERSAMPLING), OVERSAMPLING),
     "refit": (lambda share: refit_error(share, OVERSAMPLING), 1.0),
 }
-COMPARED = 0.9  # the share of n at which choosing is compared with drawing fewer
 NETWORK = "vgg18 on cifar10"  # that of every scale but smoke
 LAPTOP = ("target=vgg18", "data=cifar10", "scale=laptop", "target.width=16")
 PAPER = ("target=vgg18", "data=cifar10", "scale=paper", "target.width=64")
@@ -62,6 +61,7 @@ ABOVE, AT = (1.0, 0.9, 0.8, 0.7), 2 / 3
 BELOW = (0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.2)
 SHARES = {"smoke": ((1.0, 0.8), (0.6, 0.4)), "laptop": (ABOVE, BELOW), "paper": (ABOVE, BELOW)}
 LOSS = 0.1  # percentage points of accuracy
+EXCERPT = (1.0, 0.9)  # shares of n
 COLOURS = dict(zip(LABELS, PALETTE, strict=False))
 MARKERS = dict(zip(LABELS, "osD^vX", strict=True))
 SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # none of the methods'
@@ -125,6 +125,11 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines in which methods are told apart."""
+    return table[table["kept / n"].isin(EXCERPT)].drop(columns=["kept / c1", "largest layer error"])
+
+
 def _name_targets(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows that were stored first do not name their target and its activation."""
     activation = rows["activation"] if "activation" in rows else pd.Series("", rows.index)
@@ -163,7 +168,7 @@ def is_small(method: str, loss: Interval) -> str:
 
 
 def describe(rows: pd.DataFrame) -> dict[str, Any]:
-    """The targets, errors beside those derived, and how many features are needed."""
+    """The targets, and errors beside those derived."""
     rows = _name_targets(rows)
     accuracies = rows.groupby("activation", sort=False)["target_accuracy"].first()
     return {
@@ -174,8 +179,6 @@ def describe(rows: pd.DataFrame) -> dict[str, Any]:
         "against_derived": _against_derived(rows),
         "least_at_09": least_error(0.9, OVERSAMPLING),
         "least_at_05": least_error(0.5, OVERSAMPLING),
-        "against_random": _against_random(rows),
-        "answers": "; ".join(_answers(rows)),
     }
 
 
@@ -188,62 +191,7 @@ def _against_derived(rows: pd.DataFrame) -> str:
         ratios = [mean / error(float(str(share))) for (_, share), mean in means.items()]
         if ratios:
             spans.append(f"{span(ratios, '.2f')} ({LABELS[method]})")
-    return TEXT.sentence("against derived", ratios=", ".join(spans)) + " " if spans else ""
-
-
-def _against_random(rows: pd.DataFrame) -> str:
-    """What choosing κ n of 1.5 n features gains over drawing κ n, paired by seed."""
-    by_target = []
-    for name, compared in rows[rows["share"] == COMPARED].groupby("activation", sort=False):
-        by_seed = compared.pivot(index="seed", columns="method", values="accuracy")
-        gains = [
-            f"{mean_interval(list(gain))} by {label}"
-            for method, label in LABELS.items()
-            if {method, RANDOM} <= set(by_seed) and method not in (RANDOM, WEIGHTS)
-            if len(gain := (by_seed[method] - by_seed[RANDOM]).dropna())
-        ]
-        if gains:
-            drawn = mean_interval(list(by_seed[RANDOM].dropna()))
-            by_target.append(f"{name} from {drawn}: {', '.join(gains)}")
-    if not by_target:
-        return ""
-    return TEXT.sentence("against random", gains="; ".join(by_target)) + " "
-
-
-def _answers(rows: pd.DataFrame) -> Iterator[str]:
-    """From which kept share on each method loses at most 0.1 points, by target."""
-    for method, label in LABELS.items():
-        by_target = rows[rows["method"] == method].groupby("activation", sort=False)
-        answers = {name: _smallest_share(method, group) for name, group in by_target}
-        if 1 < len(answers) == rows["activation"].nunique() and len(set(answers.values())) == 1:
-            yield f"{label} {next(iter(answers.values()))} (every target)"
-        elif answers:
-            listed = ", ".join(f"{answer} ({name})" for name, answer in answers.items())
-            yield f"{label} {listed}"
-
-
-def _smallest_share(method: str, rows: pd.DataFrame) -> str:
-    """The answer for one method and target, as "1 n [0.9 n]"."""
-    losses = {float(str(share)): loss_of(group) for share, group in rows.groupby("share")}
-    decided = {share: is_small(method, loss) for share, loss in losses.items()}
-    sure = _smallest({share: answer == "yes" for share, answer in decided.items()})
-    likely = _smallest(
-        {share: decided[share] != "no" and loss.mean <= LOSS for share, loss in losses.items()}
-    )
-    words = "none" if sure is None else f"{sure:g} n"
-    if likely is not None and (sure is None or likely < sure):
-        words += f" [{likely:g} n]"
-    return words
-
-
-def _smallest(small: dict[float, bool]) -> float | None:
-    """From which share on, downwards from the largest, all losses are small."""
-    smallest = None
-    for share in sorted(small, reverse=True):
-        if not small[share]:
-            break
-        smallest = share
-    return smallest
+    return TEXT.sentence("against derived", ratios=", ".join(spans)) if spans else ""
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -359,4 +307,13 @@ def _add_legend(figure: Figure, panel: Axes, rows: pd.DataFrame) -> None:
 
 FORMATS = {"kept / n": ".3f", "kept / c1": ".3f"}
 FORMATS |= {"median layer error": ".1e", "largest layer error": ".1e"}
-PART = part(__file__, tasks, summary, draw, numbers=describe, options=no_overrides, formats=FORMATS)
+PART = part(
+    __file__,
+    tasks,
+    summary,
+    draw,
+    numbers=describe,
+    options=no_overrides,
+    formats=FORMATS,
+    excerpt=excerpt,
+)

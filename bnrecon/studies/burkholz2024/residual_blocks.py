@@ -80,6 +80,13 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return table(rows, ["target", "before", "blocks"], False, **columns)
 
 
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """One block, and as many as there are outputs."""
+    most = table.groupby("target")["blocks"].transform("max")
+    ends = table[(table["blocks"] == 1) | (table["blocks"] == most)]
+    return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "draws"])
+
+
 def times_two_layers(rows: pd.DataFrame) -> pd.Series:
     """Scales over the n + 1 of two layers of minimum width (Theorem 2.2)."""
     return rows["scales"] / (rows["equations"] + 1)
@@ -107,4 +114,12 @@ TASKS = sweep(
     {"seeds": SEEDS},
 )
 FORMATS = {"over two layers": ".2f", "(c0 + c2)² / (c0 c2)": ".1f", "largest error": ".0e"}
-PART = part(__file__, TASKS, summary, decide=judge, options=no_overrides, formats=FORMATS)
+PART = part(
+    __file__,
+    TASKS,
+    summary,
+    decide=judge,
+    options=no_overrides,
+    formats=FORMATS,
+    excerpt=excerpt,
+)

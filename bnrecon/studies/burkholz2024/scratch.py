@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide
@@ -24,6 +25,7 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.targets.collapsed_pair import CollapsedPair
 
 REPORTED = read_reported(__package__)["scratch"]
+PAPERS_WIDTH = 100
 SWITCHED_OFF = 0.01  # |γ| below which Frankle et al. 2021 count a feature as switched off
 ACTIVITY_IMAGES = 1000
 TARGET = "none: all weights trained"
@@ -206,12 +208,11 @@ def by_start(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _intervals(values: pd.Series) -> dict[str, Interval]:
-    """Means over seeds, by setting."""
+    """Means over seeds, by setting; those of the longest trainings first."""
+    by_setting = values.dropna().groupby(["epochs", "inner", "excess"])
     return {
         f"{inner}, {excess:.0f}, {epochs} epochs": mean_interval(list(of_seeds))
-        for (epochs, inner, excess), of_seeds in values.dropna().groupby(
-            ["epochs", "inner", "excess"]
-        )
+        for (epochs, inner, excess), of_seeds in reversed(list(by_setting))
     }
 
 
@@ -230,10 +231,15 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "gains": weights - ones,
         "closed": weights - (target + ones) / 2,
     }
-    numbers = {name: _spell(values) for name, values in compared.items()}
-    numbers["last"] = str(next(reversed(_intervals(compared["behind"]).values()), "unknown"))
+    numbers: dict[str, Any] = {name: _spell(values) for name, values in compared.items()}
+    last = str(next(iter(_intervals(compared["behind"]).values()), "unknown"))
+    width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
+    numbers |= {"last": last, "width": width, "epochs": epochs}
     numbers |= {"lacking": _spell(target - weights)} | REPORTED
-    return {name: _decides(values) for name, values in compared.items()}, numbers
+    verdicts = {name: _decides(values) for name, values in compared.items()}
+    if width < PAPERS_WIDTH:
+        verdicts |= {"behind": "not at the paper's size", "below": verdicts["behind"]}
+    return verdicts, numbers
 
 
 def _spell(values: pd.Series) -> str:
@@ -251,22 +257,15 @@ def draw(rows: pd.DataFrame) -> Figure:
     weights = {epochs: list(group["accuracy"]) for epochs, group in targets.groupby("epochs")}
     trained = accuracies.index.get_level_values("epochs")
     lengths = sorted({*trained, *weights})
-    width = COLUMN if len(lengths) < 2 else PAGE
-    figure, grid = new_figure(1, max(len(lengths), 1), (width, 2.9), sharey=True, squeeze=False)
+    figure, grid = new_figure(1, max(len(lengths), 1), (PAGE, 2.9), sharey=True, squeeze=False)
     for letter, epochs, axes in zip("abcdef", lengths, grid[0], strict=False):
         is_known = epochs in trained
         of_epochs = accuracies.xs(epochs, level="epochs") if is_known else accuracies.iloc[:0]
         _panel(axes, of_epochs, weights.get(epochs, ()))
         axes.set_title(f"({letter}) {epochs} epochs")
     grid[0][0].set_ylabel("test accuracy (%)")
-    handles = {
-        label: handle
-        for axes in grid[0]
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(
-        handles.values(), handles, loc="outside upper center", ncols=1 if width == COLUMN else 3
-    )
+    handles = legend_entries(figure)
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=3)
     return figure
 
 
@@ -306,7 +305,7 @@ PART = part(
     summary,
     draw,
     judge,
-    lambda _rows: REPORTED,
     options=no_overrides,
     formats=FORMATS,
+    excerpt=lambda table: table.drop(columns=["width", "seconds", *SHARES.values()]),
 )

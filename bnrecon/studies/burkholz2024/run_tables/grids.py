@@ -114,37 +114,25 @@ def _losses(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
 
 def _compared(cell: Cell) -> str:
     """The reproduced loss, the reported one, and the mark of the verdict."""
-    text = _over(_loss(cell), _reported_loss(cell))
-    return " ".join(filter(None, (text, MARKS.get(cell.against_paper.partition(" (")[0]))))
-
-
-def _over(reproduced: str, reported: str) -> str:
-    return " / ".join(filter(None, (reproduced, reported)))
+    text, reported = NOT_RUN, cell.row.reported
+    if cell.result is not None:
+        loss = cell.result.loss
+        text = f"{loss.mean:z.2f}"
+        if loss.half_width is not None:
+            text += f" ± {loss.half_width:.2f}"
+    if reported is not None:
+        printed = f"{reported.loss:z.2f} ± {reported.half_width:g}"
+        text += f" / {printed if cell.row.possible else 'impossible'}"
+    mark = MARKS.get(cell.against_paper.partition(" (")[0])
+    return f"{text} {mark}" if mark else text
 
 
 def _targets(cell: Cell) -> str:
     """The accuracy of the target, and the reported one; nothing before a run is finished."""
     if cell.result is None:
         return ""
-    reported = "" if cell.row.reported is None else f"{cell.row.reported.target:.2f}"
-    return _over(f"{cell.result.target.accuracy:.2f}", reported)
-
-
-def _loss(cell: Cell) -> str:
-    if cell.result is None:
-        return NOT_RUN
-    loss = cell.result.loss
-    spread = "" if loss.half_width is None else f" ± {loss.half_width:.2f}"
-    return f"{loss.mean:z.2f}{spread}"
-
-
-def _reported_loss(cell: Cell) -> str:
-    reported = cell.row.reported
-    if reported is None:
-        return ""
-    if not cell.row.possible:
-        return "impossible"
-    return f"{reported.loss:z.2f} ± {reported.half_width:g}"
+    printed = "" if cell.row.reported is None else f" / {cell.row.reported.target:.2f}"
+    return f"{cell.result.target.accuracy:.2f}{printed}"
 
 
 def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:

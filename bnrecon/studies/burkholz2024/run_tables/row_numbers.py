@@ -18,6 +18,7 @@ from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
 __all__ = [
     "FORMATS",
     "at_limit",
+    "excerpt",
     "mcnemar_p",
     "numbers",
     "oversampling",
@@ -30,8 +31,6 @@ __all__ = [
 FORMATS = {
     "reported: target": ".2f",
     "accuracy: target": ".2f",
-    "loss, reproduced minus reported": "+.2f",
-    "rebuilt, reproduced minus reported": "+.2f",
     "max. layer error": ".1e",
     "median layer error": ".1e",
     "max. error as assembled": ".1e",
@@ -44,16 +43,14 @@ SHOWN += ["McNemar p", "smallest reserve", "max. layer error", "median layer err
 SHOWN += ["max. error as assembled", "layers not converged", "most iterations"]
 SHOWN += ["layers at the LBFGS limit", "features redrawn", "evaluated on"]
 SHOWN += ["max. logit difference", "values outside the linear range", TARGET, PAPER]
+DETAILS = {"accuracy: rebuilt", "McNemar p", "smallest reserve", "median layer error"}
+DETAILS |= {"most iterations", "layers at the LBFGS limit", "features redrawn", "evaluated on"}
+DETAILS |= {"max. logit difference", "values outside the linear range", TARGET, PAPER}
 
 
-def numbers(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
-    """One line per row: numbers, intervals over source seeds, verdicts, the command of the run.
-
-    Args:
-        cells: the rows with their results.
-        absolute: the runs are at the paper's scale, so that accuracies compare, not only losses.
-    """
-    lines = [_expected(cell) | _measured(cell, absolute) for cell in cells]
+def numbers(cells: Sequence[Cell]) -> pd.DataFrame:
+    """One line per row: numbers, intervals over source seeds, verdicts, the command of the run."""
+    lines = [_expected(cell) | _measured(cell) for cell in cells]
     frame = pd.DataFrame(lines, dtype=object)
     last = [name for name in (TARGET, PAPER, "run", "command") if name in frame]
     return frame[[*(name for name in frame if name not in last), *last]]
@@ -76,7 +73,7 @@ def _expected(cell: Cell) -> dict[str, Any]:
     return line
 
 
-def _measured(cell: Cell, absolute: bool) -> dict[str, Any]:
+def _measured(cell: Cell) -> dict[str, Any]:
     """What a row's run measured."""
     result, reported = cell.result, cell.row.reported
     if result is None:
@@ -88,9 +85,6 @@ def _measured(cell: Cell, absolute: bool) -> dict[str, Any]:
     }
     if reported is not None and cell.compared:
         line["loss, reproduced minus reported"] = result.loss.mean - reported.loss
-        if absolute:
-            difference = result.accuracy.mean - reported.rebuilt
-            line["rebuilt, reproduced minus reported"] = difference
     line |= _predictions(result.seeds) | _layers(result)
     line |= {"evaluated on": evaluated_on(result), "test images": result.target.images}
     line["max. logit difference"] = result.evaluation.largest_difference_to_target
@@ -163,13 +157,18 @@ def at_limit(result: RunResult) -> int | None:
     return sum(ended) if ended else None
 
 
-def summarize(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
+def summarize(cells: Sequence[Cell]) -> pd.DataFrame:
     """The table for readers: no empty columns, and the paper's digits as printed."""
-    return without_empty(pd.DataFrame([_summary(cell, absolute) for cell in cells], dtype=object))
+    return without_empty(pd.DataFrame(list(map(_summary, cells)), dtype=object))
 
 
-def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
-    reported, line = cell.row.reported, _measured(cell, absolute)
+def excerpt(summary: pd.DataFrame) -> pd.DataFrame:
+    """The columns of ``summarize`` that tell most."""
+    return summary[[name for name in summary if name not in DETAILS]]
+
+
+def _summary(cell: Cell) -> dict[str, Any]:
+    reported, line = cell.row.reported, _measured(cell)
     start: dict[str, Any] = {**cell.row.labels, "target width": cell.config.target.width}
     if reported is not None:
         start |= {"reported: target": reported.target, "reported: rebuilt": reported.text}

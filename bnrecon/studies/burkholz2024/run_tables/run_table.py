@@ -45,7 +45,6 @@ __all__ = ["RunTable", "list_rows", "run_table"]
 
 READING = read_text(__file__)  # how tables of runs are to be read
 LIMITS = {"equivalent": EQUIVALENT, "reserve": RESERVE, "significant": SIGNIFICANT}
-SMALLER = "At this scale accuracies themselves are not compared: the targets are smaller."
 
 
 @dataclass(frozen=True)
@@ -146,18 +145,16 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     done = [cell for cell in cells if cell.result is not None]
     missing = [cell for cell in cells if cell.result is None]
     lacking, commands = [cell.name for cell in missing], tuple(cell.command for cell in missing)
-    absolute = heading.scale == "paper"
     claims = Claims(tuple(part.claims(cells)) if part.claims else ())
     caption, details = caption_and_details(part.caption)
     notes: list[Block] = [Text(details, "reading")]
     notes += [Text(READING.caption, "reading"), Text(_reading("against the target"), "reading")]
-    if compared := _compared(done):
-        smaller = "" if absolute else f" {SMALLER}"
-        notes += [Text(_reading("against the paper"), "reading"), Text(compared + smaller)]
-    summary = row_numbers.summarize(cells, absolute)
+    if any(cell.compared for cell in done):
+        notes += [Text(_reading("against the paper"), "reading")]
+    summary = row_numbers.summarize(cells)
     if part.grid is None:
-        first: list[Block] = [Table(summary, row_numbers.FORMATS)]
-        rest: list[Block] = [NotRun(commands)]
+        first: list[Block] = [Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
+        rest: list[Block] = [Table(summary, row_numbers.FORMATS), NotRun(commands)]
     else:
         first, rest = _printed(cells, part.grid), _grids(cells, part.grid)
         first, rest = first or rest, rest if first else []
@@ -180,7 +177,7 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
         heading,
         progress,
         blocks,
-        tables.csv(row_numbers.numbers(cells, absolute)),
+        tables.csv(row_numbers.numbers(cells)),
         table,
         figure,
         [
@@ -205,21 +202,6 @@ def _comparison(done: Sequence[Cell], total: int) -> Comparison:
         counted(cell.against_target for cell in done),
         counted(cell.against_paper for cell in done),
     )
-
-
-def _compared(done: Sequence[Cell]) -> str:
-    """How many comparisons with the paper are made, and with how many of its numbers."""
-    cells = [cell for cell in done if cell.compared]
-    if not cells:
-        return ""
-    printed = {
-        (cell.config.data.name, cell.config.features.name, cell.row.reported) for cell in cells
-    }
-    alone = sum(len(result.seeds) == 1 for result in results_of(cells))
-    single = f"; rows of one seed: {alone}" if alone else ""
-    rows = "1 row is" if len(cells) == 1 else f"{len(cells)} rows are"
-    many = "" if len(printed) == 1 else "es"
-    return f"{rows} compared with {len(printed)} printed loss{many}{single}."
 
 
 def _legend(cells: Sequence[Cell]) -> str:

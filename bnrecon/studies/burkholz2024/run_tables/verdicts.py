@@ -20,6 +20,7 @@ __all__ = [
     "against_paper",
     "against_target",
     "counted",
+    "farthest_ends",
 ]
 
 EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
@@ -162,6 +163,16 @@ def against_paper(
     if apart > loss.half_width + reported.reach + CLOSE:
         return f"different ({'smaller' if loss.mean < reported.loss else 'larger'})"
     return "inconclusive"
+
+
+def farthest_ends(losses: Sequence[Interval]) -> tuple[float, float]:
+    """The least and the largest end of intervals; of a single value the value.
+
+    >>> farthest_ends([Interval(0.5, 1.0, 3), Interval(2.0, None, 1)])
+    (-0.5, 2.0)
+    """
+    ends = [end for loss in losses for end in (loss.ends if loss.n > 1 else (loss.mean,))]
+    return min(ends), max(ends)
 
 
 def counted(verdicts: Iterable[str], separator: str = ", ") -> str:
