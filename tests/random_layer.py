@@ -1,4 +1,4 @@
-"""A random layer, features for it, and the system of the two."""
+"""A random layer, features for it, the system of the two, and a checkpoint of its solve."""
 
 import torch
 
@@ -16,3 +16,18 @@ def random_layer(name, shape, width, seed=0, storage="memory"):
     features = draw(name, shape, width, seed, 0, storage=storage)
     orthogonal = DISTRIBUTIONS[name].orthogonal
     return target, features, layer_system(target, features, torch.device("cpu"), orthogonal)
+
+
+class Kept:
+    """A checkpoint in memory, which interrupts the solve at its first state of a kind."""
+
+    def __init__(self, wanted):
+        self.state, self.wanted = None, wanted
+
+    def load(self):
+        return self.state
+
+    def save(self, state):
+        if self.wanted(state):
+            self.state = state
+            raise KeyboardInterrupt

@@ -78,45 +78,6 @@ def test_layers_beyond_the_number_of_operations_are_kept_and_said(small_model, t
     assert found["kept"] == {"too large for this table": 1}
 
 
-def test_the_page_has_a_line_for_each_model_and_each_reason(tmp_path):
-    found = {
-        "layers": 5, "rebuilt": 4, "converged": 4, "kept": {"read by linear": 1},
-        "layer_error": 0.0, "difference": 2e-9, "seconds": 3.2,
-    }  # fmt: skip
-    rows = {
-        "one": {"model": "one", "class": "VGG", "id_cond": found, "he_normal": found},
-        "two": {"model": "two", "class": "VGG", "id_cond": found, "he_normal": {"error": "a|b"}},
-        "six": {"model": "six", "class": "VGG", "id_cond": found},
-    }
-    for entry in rows.values():
-        entry |= {"torch": "1", "version": "2", "threads": 1}
-    page = model_table.page(model_table.TORCHVISION, rows)
-    assert "| one | 5 | 4 | 2e-09 | 3 | 4 | 2e-09 | 3 |" in page
-    assert "| two | 5 | 4 | 2e-09 | 3 | refused: a/b |  |  |" in page
-    assert "| six | 5 | 4 | 2e-09 | 3 | not computed |  |  |" in page
-    assert "| read by linear | one (1), six (1), two (1) |" in page
-    assert "these are one network each" not in page  # he_normal's differences are not there
-    assert "did not converge" not in page
-
-
-def test_models_that_are_one_network_and_layers_that_did_not_converge_are_told():
-    found = {
-        "layers": 5, "rebuilt": 5, "converged": 4, "kept": {},
-        "layer_error": 0.0, "difference": 2e-9, "seconds": 3.2,
-    }  # fmt: skip
-    more = {"class": "VGG", "torch": "1", "version": "2", "threads": 1}
-    other = found | {"difference": 3e-9}
-    rows = {
-        "one": more | {"id_cond": found, "he_normal": found},
-        "two": more | {"id_cond": found, "he_normal": found, "version": "3"},
-        "six": more | {"id_cond": found, "he_normal": other},
-    }
-    page = model_table.page(model_table.TORCHVISION, rows)
-    assert "\nMade small, these are one network each: one, two.\n" in page
-    assert "6 of 30 did not converge." in page
-    assert "torch 1, torchvision 2; torch 1, torchvision 3" in page
-
-
 def test_mistakes_in_the_call_are_said_in_one_line(tmp_path, monkeypatch, capsys):
     for arguments, said in (
         (["--only", "resnet19"], "not among the models of torchvision: resnet19"),
@@ -126,19 +87,6 @@ def test_mistakes_in_the_call_are_said_in_one_line(tmp_path, monkeypatch, capsys
         monkeypatch.setattr("sys.argv", ["model_table.py", *arguments])
         assert model_table.main() == 2
         assert said in capsys.readouterr().err
-
-
-def test_a_page_of_timm_names_its_library_and_what_it_was_made_by():
-    found = {
-        "layers": 1, "rebuilt": 1, "converged": 1, "kept": {},
-        "layer_error": 0.0, "difference": 0.0, "seconds": 1.0,
-    }  # fmt: skip
-    entry = {"class": "ResNet", "torch": "1", "version": "9", "threads": 1, "id_cond": found}
-    page = model_table.page(model_table.TEN_OF_TIMM, {"ghost": entry})
-    assert page.startswith("# Models of timm\n")
-    assert "timm 9" in page
-    assert "model_table.py --timm`" in page
-    assert "made small" not in page
 
 
 @pytest.mark.parametrize("library", [model_table.TORCHVISION, model_table.TEN_OF_TIMM])

@@ -120,12 +120,6 @@ def test_without_a_command_the_help_is_shown_and_it_is_a_mistake(command):
     assert out == command("--help")[1]
 
 
-def test_the_help_of_an_option_follows_the_chosen_target(command):
-    assert "target.depth=" not in command("run", "--help")[1]
-    assert "target.depth=18" in command("run", "target=resnet18", "--help")[1]
-    assert all(len(line) <= 100 for line in command("run", "--help")[1].splitlines())
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [

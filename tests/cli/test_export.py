@@ -5,8 +5,6 @@ import shutil
 import pytest
 from processes import TWO_SEEDS
 
-from bnrecon.cli.completion import complete
-from bnrecon.cli.main import make_parsers
 from bnrecon.config.composition import compose
 from bnrecon.run import main_job
 from bnrecon.runtime import extras
@@ -62,12 +60,6 @@ def test_a_run_is_exported_by_its_folder_and_by_its_name(outputs, command, tmp_p
     assert only(elsewhere / "tensorboard" / "runs").name == run.name
 
 
-def test_a_folder_of_runs_is_exported_alone(outputs, command):
-    code, out, _ = command("export", "tensorboard", str(outputs / "runs"))
-    assert code == 0
-    assert out.startswith("1 run and 0 targets: ")
-
-
 def test_a_damaged_result_is_named_and_left_out(outputs, command):
     (outputs / "runs" / "other").mkdir()
     (outputs / "runs" / "other" / "result.json").write_text('{"seeds": [0')
@@ -79,15 +71,6 @@ def test_a_damaged_result_is_named_and_left_out(outputs, command):
     assert f"left out: {outputs}/runs/other/result.json is damaged" in err
     assert f"left out: {outputs}/runs/pipe/result.json is no regular file" in err
     assert "Traceback" not in err
-
-
-def test_a_target_of_another_program_is_left_out(outputs, command):
-    from bnrecon.runtime.files import write_json
-
-    write_json(only(outputs / "targets") / "target.json", {"accuracy": "high"})
-    code, _, err = command("export", "tensorboard", str(outputs))
-    assert code == 1
-    assert "was written by another version of bnrecon" in err
 
 
 @pytest.mark.parametrize(
@@ -105,13 +88,6 @@ def test_a_target_of_another_program_is_left_out(outputs, command):
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words, said, refused):
     refused("export", *words, line=said)
-
-
-def test_without_words_the_help_is_printed(command):
-    code, out, _ = command("export")
-    assert code == 2
-    assert "bnrecon export TRACKER [FOLDER|RUN|TARGET ...]" in out
-    assert "tracker_folder=null" in out
 
 
 def test_a_name_that_is_nearly_one_is_answered_with_it(outputs, command):
@@ -152,13 +128,6 @@ def test_a_study_sends_its_runs_and_its_trainings(command, tmp_path):
     for kind in ("runs", "targets"):
         names = {path.name for path in (place / kind).iterdir()}
         assert names == {path.name for path in (tmp_path / kind).iterdir()}
-
-
-def test_trackers_and_options_are_completed():
-    commands = make_parsers()[1]
-    assert complete("bnrecon export t", commands) == ["tensorboard", "trackio"]
-    assert complete("bnrecon export wandb tracker_f", commands) == ["tracker_folder="]
-    assert complete("bnrecon run tracker=w", commands) == ["tracker=wandb"]
 
 
 def test_the_option_is_read_from_one_name_several_or_none():

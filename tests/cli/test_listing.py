@@ -13,8 +13,6 @@ from places import OUTPUTS, RESULTS, SHIPPED
 from processes import ENVIRONMENT
 
 from bnrecon.cli.columns import layout
-from bnrecon.cli.completion import complete
-from bnrecon.cli.main import make_parsers
 from bnrecon.runtime import files
 
 RUNS = [path.parent.name for path in RESULTS]
@@ -174,14 +172,6 @@ def test_columns_are_aligned_and_empty_ones_left_out():
         ["name", ">n", "none", "end"], [["a", "1", "", "x"], ["bcdef", "100", "", "y"]], None
     )
     assert text.splitlines() == ["name     n  end", "a        1  x", "bcdef  100  y"]
-
-
-def test_completion_knows_kinds_and_options():
-    parsers = make_parsers()[1]
-    assert complete("bnrecon ls ru", parsers) == ["runs"]
-    assert complete("bnrecon ls o", parsers) == ["outputs="]
-    assert complete("bnrecon compare d", parsers) == ["data.root="]
-    assert complete("bnrecon ls --j", parsers) == ["--json"]
 
 
 def test_what_an_installed_package_brings_is_listed_beside_own_results(

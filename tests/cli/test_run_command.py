@@ -245,10 +245,3 @@ def test_what_a_users_module_raises_is_reported_with_its_line(refused, monkeypat
     assert f"{name}.py:2)" in line
     sys.modules.pop(name, None)
     assert not interruption.is_loading()
-
-
-def test_held_out_training_images_are_not_called_test_images(command, tmp_path):
-    words = "run", "data.validation=64", "scale=smoke", "target.groups=[1]", f"outputs={tmp_path}"
-    code, _, error = command(*words)
-    assert code == 0
-    assert "448 training and 64 held-out training images" in error

@@ -48,17 +48,6 @@ def tree(root, classes=("ant", "bee"), train=6, test=3, side=8, seed=0):
     return root
 
 
-def archive(root, data, name="cifar10"):
-    np.savez(
-        root / f"{name}.npz",
-        train_x=data.train_x.numpy(),
-        train_y=data.train_y.numpy(),
-        test_x=data.test_x.numpy(),
-        test_y=data.test_y.numpy(),
-        classes=list(data.classes),
-    )
-
-
 def test_digits_are_embedded_and_always_the_same(digits):
     assert digits.sizes == (1437, 360)
     assert digits.shape == (1, 8, 8)
@@ -66,13 +55,6 @@ def test_digits_are_embedded_and_always_the_same(digits):
     assert digits.train_x.max() == 255
     assert torch.bincount(digits.test_y).min() >= 34
     assert digits.checksum()[:12] == "aa7e9cc0169d"  # scikit-learn 1.9's load_digits
-
-
-def test_a_folder_tree_is_read(tmp_path):
-    data = load(DataSpec("folder", str(tree(tmp_path))))
-    assert data.classes == ("ant", "bee")
-    assert data.sizes == (12, 6)
-    assert data.shape == (3, 8, 8)
 
 
 def test_order_on_disk_does_not_matter(tmp_path):
@@ -83,15 +65,6 @@ def test_order_on_disk_does_not_matter(tmp_path):
     for number, file in enumerate(names):
         file.rename(file.with_name(f"z{len(names) - number}.png"))
     assert load(DataSpec("folder", str(tmp_path / "b"))).checksum() == first.checksum()
-
-
-def test_cifar_is_accepted_as_a_tree_and_as_an_archive_with_the_same_pixels(tmp_path):
-    root = tree(tmp_path / "cifar10", CIFAR10_CLASSES, train=2, test=1, side=32).parent
-    data = load(DataSpec("cifar10", str(root)))
-    assert data.classes == CIFAR10_CLASSES
-    (tmp_path / "npz").mkdir()
-    archive(tmp_path / "npz", data)
-    assert load(DataSpec("cifar10", str(tmp_path / "npz"))).checksum() == data.checksum()
 
 
 # Channel means and deviations as published with the data sets.
@@ -367,11 +340,6 @@ def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
     with pytest.raises(UserError, match="damaged or not an archive"):
         load(DataSpec("cifar10", str(tmp_path)))
     assert not (tmp_path / "exploded").exists()
-
-
-def test_an_unknown_data_set_is_named_with_the_nearest():
-    with pytest.raises(UserError, match="did you mean 'digits'"):
-        load(DataSpec("digit"))
 
 
 def refused(spec, line):

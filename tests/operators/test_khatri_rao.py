@@ -13,6 +13,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.composed import Convolved
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.structured import Kronecker
 from bnrecon.operators.system import Scales
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
@@ -73,6 +74,7 @@ def operators():
         outputs = random_sides(seed)[0]
         weight = gaussian(outputs, operator.shape[0] // outputs, seed=seed)
         yield pytest.param(Eliminated(operator, weight), id=f"pivoted-convolved-{seed}")
+    yield pytest.param(Kronecker(gaussian(4, 4), gaussian(3, 3, seed=1)), id="kronecker")
 
 
 @pytest.mark.parametrize("operator", list(operators()))
@@ -152,6 +154,11 @@ def test_temporaries_stay_below_the_bound(chunk_bytes, many, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__mul__", watched)
     operator.matvec(gaussian(300, many))
     assert 0 < largest <= chunk_bytes
+
+
+def test_a_kronecker_product_of_any_two_factors_is_the_dense_one():
+    u2, u1 = gaussian(4, 4), gaussian(3, 3, seed=1)
+    assert torch.allclose(Kronecker(u2, u1).dense(), torch.kron(u2, u1))
 
 
 def hadamard(operator):

@@ -32,14 +32,6 @@ def test_weight_and_bias_are_the_targets(activation):
     torch.testing.assert_close(layer.bias, model.bias, rtol=0, atol=1e-3)
 
 
-def test_a_frozen_skip_connection_that_was_changed_is_noticed():
-    layer = layer_of(FeatureSpec(skip="inner"))[0].network
-    digest = layer.frozen_digest()
-    with torch.no_grad():
-        layer.skip[0, 0] += 1
-    assert digest != layer.frozen_digest() == "changed"
-
-
 @pytest.mark.parametrize("skip", ["inner", "outer"])
 def test_in_training_mode_the_skip_joins_where_it_does_otherwise(skip):
     """Statistics are the batch's: y = N2(B N1(A x)) + S x, or N2(B N1(A x) + S x)."""
@@ -78,9 +70,3 @@ def test_values_out_of_the_region_are_counted_on_both_sides_also_once_loaded(act
     assert below > 0
     assert (above > 0) == (activation == "tanh")
     assert counts == [below + above] * 2
-
-
-def test_frozen_weights_out_of_memory_are_those_of_all_groups():
-    layer = layer_of(FeatureSpec("sign", storage="regenerate"), groups=2)[0].network
-    held = layer_of(FeatureSpec("sign"), groups=2)[0].network
-    assert layer.unheld == held.first.weight.numel() + held.second.weight.numel()

@@ -281,13 +281,6 @@ def test_sparse_tensors_are_refused_in_one_line(layout):
     assert "\n" not in str(raised.value)
 
 
-def test_complex_weights_are_not_told_to_become_what_they_cannot():
-    with pytest.raises(
-        UserError, match=r"complex64 parameters; reconstruct works on real numbers$"
-    ):
-        plan_layers(nn.Linear(2, 2).to(torch.complex64).eval())
-
-
 def test_a_weight_that_only_the_default_call_reads_is_found():
     class Reads(nn.Module):
         def __init__(self):

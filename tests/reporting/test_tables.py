@@ -34,10 +34,6 @@ def test_csv_holds_an_interval_in_three_columns_of_full_numbers():
     assert "±" not in tables.csv(FRAME)
 
 
-def test_integers_of_intervals_stay_integers_beside_an_empty_cell():
-    assert "1.0,,1," in tables.csv(FRAME)
-
-
 LATEX = functools.partial(latex, caption="Losses.", label="losses")
 
 
@@ -59,30 +55,6 @@ def test_a_format_of_a_column_is_that_of_its_intervals():
 
 def test_markdown_leaves_the_text_of_numbers_as_written():
     assert "| 1e5 " in tables.markdown(pd.DataFrame({"width": ["1e5"]}))
-
-
-def test_a_terminal_table_is_as_wide_as_its_columns_allow():
-    frame = pd.DataFrame({"features": ["a long name of features", "short"], "run": ["0", "1"]})
-    text = tables.terminal(frame, wrap={"features": 8})
-    assert max(map(len, text.splitlines())) == 8 + 2 + 3
-    assert text.splitlines()[-1] == "short     1"
-
-
-def test_a_latex_table_has_caption_label_and_rules():
-    text = LATEX(FRAME)
-    for part in (
-        r"\caption{Losses.}",
-        r"\label{tab:losses}",
-        r"\toprule",
-        r"\midrule",
-        r"\bottomrule",
-    ):
-        assert text.count(part) == 1
-    assert (
-        text.index(r"\begin{table}")
-        < text.index(r"\caption")
-        < text.index(r"\begin{tabular}{llll}")
-    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment, Task
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.contents import gather
-from bnrecon.reproduction.report.errata import inline
 from bnrecon.reproduction.report.html_table import html_table, number_of
 from bnrecon.reproduction.report.store import write_report
 from bnrecon.reproduction.request import read
@@ -193,16 +192,6 @@ def test_the_script_is_the_only_one_that_the_policy_lets_run(tmp_path):
     assert b"DataTables" in gzip.decompress(base64.b64decode(library))
 
 
-def test_a_report_of_nothing_says_what_to_run(tmp_path):
-    study = study_of(part=experiment("a", "b"))
-    html = render(report_on(study, tmp_path, compute=False)).decode()
-    assert_is_sound(html)
-    assert "0 of 2 tasks finished" in html
-    assert "<code>bnrecon study paper part scale=smoke</code>" in html
-    assert "No claim is decided yet" in html
-    assert "No run is finished" in html
-
-
 def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     study = study_of(part=experiment("first"))
     report_on(study, tmp_path)
@@ -217,16 +206,6 @@ def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     assert html.count("so far: 1 of 2 tasks finished") == 5  # two claims in three lists, one open
     assert html.count("1 from incomplete parts") == 2
     assert "1 claim is open: 1 of parts that are not complete" in html
-
-
-def test_a_verdict_of_a_complete_part_is_not_marked_and_ours_are_counted(tmp_path):
-    own = Claim("Beyond Theorem 1", "It reaches further.", "confirmed", "`1` row")
-    study = study_of(part=experiment("a", claims=lambda rows: [*claims(rows), own]))
-    html = render(report_on(study, tmp_path)).decode()
-    assert "so far: " not in html
-    assert "from incomplete parts" not in html
-    assert html.count('<span class="note">1 beyond the paper</span>') == 1
-    assert "1 claim is open." in html
 
 
 def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):
@@ -307,14 +286,6 @@ def test_a_column_of_numbers_may_hold_words_and_a_column_of_words_numbers():
     table = html_table(frame, "t", "T", {})
     assert [column.numeric for column in table.columns] == [True, False, True]
     assert [row[0].order for row in table.rows] == ["0.1", "", "0.3", ""]
-
-
-def test_text_keeps_stars_bars_and_html_and_shows_code():
-    assert str(inline("||W*|| < B*x, `a_b` [x](y)", {})) == (
-        "||W*|| &lt; B*x, <code>a_b</code> [x](y)"
-    )
-    assert 'href="#e1"' in inline("see erratum 1", {"1": "e1"})
-    assert "href" not in inline("see erratum 2 and `erratum 1`", {"1": "e1"})
 
 
 def test_errata_keep_their_links_on_the_page_and_no_html():

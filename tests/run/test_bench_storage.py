@@ -14,28 +14,6 @@ def call(monkeypatch, *words):
     bench_storage.main()
 
 
-def test_tables_name_the_commands_of_all_their_rows(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        bench_storage,
-        "in_process",
-        lambda script, row, threads: (
-            {"n": 576, "c1": 864, "measured": 864}
-            | {
-                f"{each} {clock}": 0.5
-                for each in bench_storage.compared("sign")
-                for clock in ("cpu", "wall")
-            }
-        ),
-    )
-    words = ("--precisions", "float32", "--outputs", str(tmp_path), "--features", "sign")
-    for width in ("8", "16"):
-        call(monkeypatch, "products", "--widths", width, *words)
-    assert capsys.readouterr().out.count("| sign") == 3 + 6
-    command = "products --features sign --widths 8 16 --precisions float32`."
-    assert command in (tmp_path / "products.md").read_text(encoding="utf-8")
-    assert len(files.read_json(tmp_path / "products.json")["rows"]) == 2
-
-
 @pytest.mark.process
 def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     words = ("--features", "sign", "--widths", "4", "256", "--outputs", str(tmp_path))
@@ -44,13 +22,6 @@ def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, caps
     assert [(row["width"], row["precision"]) for row in rows] == [(4, "int8"), (4, "bfloat16")]
     assert all(row["n"] == 144 and row["residual"] < 1e-10 for row in rows)
     assert "solves --features sign --widths 4`" in (tmp_path / "solves.md").read_text()
-
-
-@pytest.mark.parametrize("precision", bench_storage.PRECISIONS)
-def test_products_are_measured_with_stored_and_with_made_features(precision):
-    row = bench_storage.time_products("sign", 8, precision)
-    assert row["n"] == 576
-    assert all(row[f"{each} cpu"] > 0 for each in ("memory", "regenerate", bench_storage.DRAWN))
 
 
 @pytest.mark.parametrize(("storage", "drawings"), [("regenerate", 0), (bench_storage.DRAWN, 2)])

@@ -74,16 +74,6 @@ def test_seeds_that_were_tested_on_other_images_are_done_again(command, tmp_path
     assert [row["images"] for row in rows] == [80, 80]
 
 
-def test_a_run_of_images_that_were_replaced_is_refused(command, tmp_path):
-    archive(tmp_path / "data")
-    assert command(*cifar(tmp_path))[0] == 0
-    assert command(*cifar(tmp_path))[1].startswith("already done")
-    archive(tmp_path / "data", test_seed=1)
-    code, _, err = command(*cifar(tmp_path))
-    assert code == 2
-    assert "was run on other cifar10 images" in err
-
-
 def test_the_same_relative_folder_elsewhere_may_hold_other_images(command, tmp_path, monkeypatch):
     words = ["run", *SMALLEST, "data=cifar10", "data.root=data", f"outputs={tmp_path / 'out'}"]
     for number in (0, 1):
@@ -109,16 +99,6 @@ def test_a_run_of_own_images_is_named_by_them_and_found_again_where_they_are_mov
     assert folder_of(moved) == folder_of(first)
     class_folders(tmp_path / "a", seed=5)
     assert folder_of(command(*words, f"data.root={tmp_path / 'a'}")[1]) != folder_of(first)
-
-
-def test_a_folder_for_data_that_have_none_is_refused(command, tmp_path):
-    for words in (["run"], ["train"]):
-        code, _, err = command(
-            *words, *SMALLEST, f"data.root={tmp_path}", f"outputs={tmp_path / 'out'}"
-        )
-        assert code == 2
-        assert "data=folder" in err
-    assert not (tmp_path / "out" / "targets").exists()
 
 
 # Targets and seeds
@@ -228,40 +208,6 @@ def test_a_finished_run_is_read_where_nothing_can_be_written(
     assert "trained before" in out
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            lambda path: path.write_text(path.read_text().replace('"seed', '"sead')),
-            "is damaged (its digest does not match)",
-        ),
-        (
-            lambda path: files.write_json(path, {"accuracy": 3}),
-            "was written by another version of bnrecon",
-        ),
-        (
-            lambda path: path.write_text('{"accuracy": NaN, "digest": "0"}'),
-            "is damaged (ValueError)",
-        ),
-        (lambda path: path.write_bytes(b"\xff\xfe"), "is damaged (UnicodeDecodeError)"),
-        (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
-    ],
-    ids=["changed", "other version", "NaN", "not UTF-8", "a folder"],
-)
-def test_a_result_that_cannot_be_read_is_named_and_the_others_are_shown(
-    finished, command, tmp_path, damage, message
-):
-    other = tmp_path / "runs" / "another"
-    shutil.copytree(finished, other)
-    damage(other / "result.json")
-    code, out, err = command("tables", str(tmp_path))
-    assert code == 0
-    assert sum(line.endswith("  own") for line in out.splitlines()) == 1
-    assert f"left out: {other / 'result.json'} {message}" in err
-    assert (other / "result.json").exists()  # a look sets nothing aside
-    assert not list(other.glob("*.damaged"))
-
-
 def test_a_solution_of_another_system_is_not_taken_for_a_solved_layer(tmp_path, caplog):
     """As of a version that set up the layer's system in another way."""
     plan = plan_layers(torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Linear(6, 4)).eval())
@@ -295,17 +241,6 @@ def test_a_result_of_another_run_is_set_aside_and_the_run_done(finished, command
     assert "he_uniform" in out
 
 
-def test_a_finished_run_says_that_it_was_computed_elsewhere_than_is_asked(
-    finished, command, tmp_path
-):
-    words = ("run", *SMALLEST, f"outputs={tmp_path}")
-    for device, said in (("cpu", 0), ("cuda", 1)):
-        code, out, err = command(*words, f"device={device}")
-        assert code == 0, err
-        assert out.startswith("already done")
-        assert out.count(f"before device={device}") == said
-
-
 def test_logits_that_are_far_off_are_named_although_all_layers_are_rebuilt(command, tmp_path):
     """With so large a margin the shift of the ReLUs is 1e5 times the values, in float32."""
     large = ("features.activation=relu", "features.margin=1e5", "seeds=[0]")
@@ -316,28 +251,12 @@ def test_logits_that_are_far_off_are_named_although_all_layers_are_rebuilt(comma
     assert any("their rounding shows" in note for note in notes)
 
 
-def test_a_result_of_another_version_is_set_aside_and_the_run_done(finished, command, tmp_path):
-    files.write_json(finished / "result.json", {"accuracy": 3})
-    code, _, err = command("run", *SMALLEST, f"outputs={tmp_path}")
-    assert code == 0
-    assert "was written by another version of bnrecon" in err
-    assert [seed.seed for seed in RunResult.read(finished / "result.json").seeds] == [0]
-
-
 def test_a_stored_target_of_another_shape_is_trained_again(finished, command, tmp_path):
     target = next((tmp_path / "targets").iterdir()) / "target.safetensors"
     files.write_tensors(target, {"weight": torch.zeros(2)}, {"target": "x"})
     code, _, err = command("run", *SMALLEST, "seeds=[5]", f"outputs={tmp_path}")
     assert code == 0
     assert "does not fit the network" in err
-
-
-def test_names_that_no_folder_can_have_are_refused(command, tmp_path):
-    for name in ("a/b", "x" * 300):
-        code, _, err = command("run", *SMALLEST, f"target.name={name}", f"outputs={tmp_path}")
-        assert code == 2
-        assert "part of a folder's name" in err
-    assert not list(tmp_path.glob("runs/*"))
 
 
 # Threads

@@ -1,7 +1,6 @@
 """The main job: its result, its files, what is done again and what is not."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -11,16 +10,11 @@ from places import ROOT
 from processes import SMALLEST, TWO_SEEDS, folder_of, result_of
 from safetensors.torch import load_file
 
-from bnrecon.config.composition import compose
-from bnrecon.data import load
-from bnrecon.reporting.convergence import solver_choices
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord
 from bnrecon.reporting.run_tables import run_text
-from bnrecon.run import main_job
 from bnrecon.runtime import files, provenance
 from bnrecon.runtime.digests import tensor_digest
 from bnrecon.solvers import SOLVERS
-from bnrecon.targets import location
 
 # The result
 
@@ -41,11 +35,6 @@ def test_the_result_holds_accuracies_and_errors(two_seeds):
         assert layer["converged"]
 
 
-def test_a_new_result_is_read_and_written_to_the_same_content(two_seeds):
-    content = files.read_json(two_seeds / "result.json")
-    assert RunResult.from_json(content).to_json() == content
-
-
 def test_tables_and_figure_are_beside_the_result(two_seeds):
     frame = pd.read_csv(two_seeds / "table.csv")
     assert frame["source_accuracy_n"][0] == 2
@@ -63,23 +52,6 @@ def test_the_saved_source_holds_parameters_and_no_features(two_seeds):
     assert sum(value.numel() for value in tensors.values()) == 4 * (widths + outputs)
     assert tensors["classifier|first.gamma"].dtype == torch.float64
     assert not list((two_seeds / "seed-0").glob("layer-*"))
-
-
-def test_a_run_is_an_object_with_its_folder_result_and_text(two_seeds, tmp_path):
-    done = main_job.run(compose([*TWO_SEEDS, f"outputs={tmp_path}"]))
-    assert done.folder == two_seeds
-    assert done.result == RunResult.read(two_seeds / "result.json")
-    assert done.notes == [f"already done; nothing to do (remove {two_seeds} to run it again)"]
-    assert done.text().startswith(done.notes[0])
-    assert done.text().splitlines()[-1] == str(two_seeds)
-
-
-def test_a_run_says_beforehand_what_it_will_do(command, tmp_path):
-    code, out, err = command("run", *SMALLEST, f"outputs={tmp_path}")
-    assert code == 0, err
-    first = [line.split()[0] for line in err.splitlines()[:7]]
-    assert first == ["data", "target", "source", "scale", "device", "testing", "expect"]
-    assert out.splitlines()[0].startswith("layer ")
 
 
 def test_predictions_of_every_seed_are_counted_on_all_test_images(two_seeds):
@@ -115,32 +87,7 @@ def test_a_result_says_when_where_and_by_what_command_it_was_made(two_seeds):
     assert result.command == provenance.command()
 
 
-def test_the_accuracy_on_held_out_images_is_not_called_test_accuracy(command, tmp_path):
-    words = (*SMALLEST, "data.validation=64", f"outputs={tmp_path}")
-    for done in (command("train", *words)[1], command("run", *words)[2]):
-        assert "held-out accuracy" in done
-        assert "test accuracy" not in done
-
-
 # Done again or not
-
-
-def test_a_target_that_a_gpu_trained_is_taken_and_the_result_says_so(two_seeds, command, tmp_path):
-    config = compose([*TWO_SEEDS, f"outputs={tmp_path}"])
-    request = config.target_request
-    (here,) = (tmp_path / "targets").iterdir()
-    there = location.own_folder(request, load(config.data), "cuda", torch.bfloat16)
-    about = {"device": "cuda", "precision": "bfloat16"}
-    files.write_json(here / "target.json", files.read_json(here / "target.json") | about)
-    here.rename(there)
-    shutil.rmtree(two_seeds)
-    code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    assert code == 0, err
-    assert "no training (already trained)" in err
-    assert f"the stored target {there} was trained on cuda in bfloat16" in err
-    found = result_of(out)["target"]
-    assert {key: found[key] for key in about} == about
-    assert found["folder"] == str(there)
 
 
 def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, command, tmp_path):
@@ -165,14 +112,6 @@ def test_the_same_command_again_does_no_work_and_says_so(two_seeds, command, tmp
     assert out.startswith("already done")
     assert folder_of(out) == two_seeds
     assert (two_seeds / "result.json").stat().st_mtime_ns == before
-
-
-def test_another_option_is_another_run_with_the_same_target(two_seeds, command, tmp_path):
-    code, out, err = command("run", "scale=smoke", "features=id_cond", f"outputs={tmp_path}")
-    assert code == 0, err
-    assert folder_of(out) != two_seeds
-    assert "already trained" in err
-    assert len(list((tmp_path / "targets").iterdir())) == 1
 
 
 @pytest.mark.parametrize("file", ["result.json", "seed-1/result.json", "seed-1/source.safetensors"])
@@ -401,32 +340,3 @@ def test_advice_names_options_as_the_command_line_does(
     code, _, err = command(*options, "solver=lu")
     assert code == 1
     assert "use solver=matrix_free with features.oversampling=1.5, or features=id_cond" in err
-
-
-def test_images_that_tell_no_range_are_refused_before_anything_is_solved(
-    command, stored_targets, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("bnrecon.reconstruction.assembly.NOTHING", 1e9)
-    monkeypatch.setattr("bnrecon.run.seed_files.solve_layer", lambda _: 1 / 0)
-    options = ("scale=smoke", "features.activation=tanh", stored_targets, f"outputs={tmp_path}")
-    code, _, err = command("run", *options)
-    assert code == 2
-    assert "too small to tell their range" in err
-
-
-def test_choices_that_differ_by_their_iterations_alone_are_one_line(two_seeds):
-    (first, *_) = RunResult.read(two_seeds / "result.json").layers
-    counts = {115: 3, 118: 2, 116: 1}
-    reasons = [f"oversampling 1.5: about {n} iterations" for n in counts for _ in range(counts[n])]
-    layers = [
-        dataclasses.replace(
-            first, solution=dataclasses.replace(first.solution, solver="matrix_free", reason=reason)
-        )
-        for reason in reasons
-    ]
-    assert solver_choices(layers) == [
-        "auto chose matrix_free for 6 of 6 layers: oversampling 1.5: about 115 to 118 iterations"
-    ]
-    assert solver_choices(layers[:3]) == [
-        "auto chose matrix_free for 3 of 3 layers: oversampling 1.5: about 115 iterations"
-    ]

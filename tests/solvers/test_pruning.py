@@ -18,7 +18,6 @@ from bnrecon.solvers.pruning import prune, prune_to, refit
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
 
-CPU = torch.device("cpu")
 N, WIDTH = 36, 54
 SPEC = SolverSpec()
 
@@ -101,14 +100,6 @@ def test_every_method_keeps_as_many_features_as_asked_of_every_distribution(name
         assert not solution.report.converged
         assert solution.report.diagnosis.startswith(f"approximated: {method} keeps {count} of ")
         assert solution.report.relative_residual == relative_residual(made, solution.scale) < 1
-
-
-@pytest.mark.parametrize("method", ["refit", "iterative", "l1"])
-def test_with_n_features_a_refit_is_exact(method):
-    solution = prune(system(), SPEC, N, method)
-    assert len(kept(solution)) == N
-    assert solution.report.converged
-    assert solution.report.diagnosis == ""
 
 
 def test_least_l1_norm_is_near_that_of_linear_programming_in_a_larger_system_too():
