@@ -11,7 +11,7 @@ from pathlib import Path
 import pack_results
 import pytest
 import torch
-from pack_results import LIMIT, export_results
+from pack_results import export_results
 from places import OUTPUTS, RESULTS
 
 from bnrecon.reproduction.archive import MANIFEST, import_results
@@ -19,7 +19,6 @@ from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
 TARGET = "targets/cifar10-vgg18-48131a0ce8"
-WIDE = "targets/cifar10-vgg18-4deccc052f"  # of width 64
 STUDY = "burkholz2024"
 CHECKPOINT = "targets/digits-mlp-0123456789/checkpoint.safetensors"
 
@@ -102,15 +101,6 @@ def test_a_file_that_changed_is_packed_again_and_the_others_are_not(outputs, tmp
     assert CHECKPOINT in export_results(outputs, tmp_path / "1.zip", sent=sent)[0]
     save_checkpoint(outputs, 2)
     assert export_results(outputs, tmp_path / "2.zip", sent=sent)[0] == [CHECKPOINT]
-
-
-def test_eight_targets_of_width_64_fit_into_one_archive(tmp_path):
-    shutil.copytree(OUTPUTS / WIDE, tmp_path / "there" / WIDE)
-    export_results(tmp_path / "there", tmp_path / "one.zip")
-    hundred_classes = 4 * 90 * 65  # bytes more that a target on CIFAR-100 has
-    assert 8 * ((tmp_path / "one.zip").stat().st_size + hundred_classes) < LIMIT < 16 * 2**20
-    import_results(tmp_path / "one.zip", tmp_path / "home", STUDY)
-    assert contents(tmp_path / "home") == contents(tmp_path / "there")
 
 
 def test_state_of_an_interrupted_training_travels_until_it_is_trained(outputs, tmp_path):

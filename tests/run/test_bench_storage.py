@@ -2,11 +2,8 @@
 
 import bench_storage
 import pytest
-import torch
 
-from bnrecon.features import LayerShape
-from bnrecon.operators import signs
-from bnrecon.runtime import files, precision
+from bnrecon.runtime import files
 
 
 def call(monkeypatch, *words):
@@ -22,37 +19,3 @@ def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, caps
     assert [(row["width"], row["precision"]) for row in rows] == [(4, "int8"), (4, "bfloat16")]
     assert all(row["n"] == 144 and row["residual"] < 1e-10 for row in rows)
     assert "solves --features sign --widths 4`" in (tmp_path / "solves.md").read_text()
-
-
-@pytest.mark.parametrize(("storage", "drawings"), [("regenerate", 0), (bench_storage.DRAWN, 2)])
-@pytest.mark.parametrize("name", ["int8", "bfloat16"])
-def test_bits_are_drawn_in_each_product_where_that_is_measured(
-    name, storage, drawings, monkeypatch
-):
-    wanted = getattr(precision, name.upper())
-    operator = bench_storage.operator_of("sign", LayerShape(8, 8, (3, 3)), 864, storage, wanted)
-    drawn = []
-    words = signs.SignMatrix.words
-    monkeypatch.setattr(
-        signs.SignMatrix,
-        "words",
-        lambda self, *run: drawn.append(self.held is None) or words(self, *run),
-    )
-    operator.matvec(torch.randn(864))
-    assert sum(drawn) == drawings
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["solvs"], "no such section: solvs; there are products, solves"),
-        (["solves", "--widths", "256"], "layers wider than 255 are not solved"),
-        (["--features", "sing"], "no such features: sing; there are "),
-        (["--precisions", "int9"], "no such precision: int9; there are int8, "),
-        (["--precisions", "int8"], "--precisions int8 is for --features sign"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(words, said, monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        call(monkeypatch, *words)
-    assert said in capsys.readouterr().err.splitlines()[-1]

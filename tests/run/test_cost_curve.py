@@ -53,19 +53,6 @@ def test_a_run_at_work_with_other_features_is_refused_as_nothing_tells_its_equat
 
 
 @pytest.mark.process
-def test_rows_of_other_threads_and_of_a_run_are_told_apart(tmp_path, monkeypatch, capsys, finished):
-    line = ["cost_curve.py", "--widths", "--lu", "20", "--outputs", str(tmp_path)]
-    for more in (["--threads", "2"], ["--run", str(finished), "--threads", "1"]):
-        monkeypatch.setattr("sys.argv", [*line, *more])
-        assert cost_curve.main() == 0
-        out = capsys.readouterr().out
-        assert out.count("| LU, float64") == 1
-    assert f"--widths --lu 20 --run {finished.as_posix()} --threads 1`" in out
-    rows = files.read_json(tmp_path / "cost_curve.json")["rows"]
-    assert sorted(row["threads"] for row in rows if row["name"] == "LU") == [1, 2]
-
-
-@pytest.mark.process
 def test_rows_that_are_there_are_not_measured_again(tmp_path, monkeypatch, capsys):
     line = ["cost_curve.py", "--widths", "2", "--lu", "20", "--outputs", str(tmp_path)]
     monkeypatch.setattr("sys.argv", line)

@@ -1,13 +1,9 @@
 """Real processes, killed, stopped and started again; the numbers are the same."""
 
-import os
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
-from processes import ENVIRONMENT, finish, result_of, start, wait_until
+from processes import finish, result_of, start, wait_until
 
 LONG_ENOUGH = ("train.epochs=12", "target.width=6", "train.checkpoint_seconds=0.1", "threads=1")
 
@@ -76,27 +72,3 @@ def test_processes_that_need_one_target_train_it_once(command, tmp_path):
     assert f"waiting for process {first.pid}" in err
     assert "to finish training vgg_small" in err
     assert len(list(tmp_path.glob("targets/*/target.safetensors"))) == 1
-
-
-@pytest.mark.process
-def test_an_interruption_while_libraries_load_is_one_line(tmp_path):
-    """SIGINT when the command has begun and torch is not loaded yet."""
-    options = ["run", "scale=smoke", f"outputs={tmp_path}"]
-    code = (
-        "import sys; from bnrecon.cli.main import main; print(flush=True); "
-        f"sys.exit(main({options!r}))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | ENVIRONMENT,
-    )
-    process.stdout.readline()
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "interrupted" in err
-    assert "Traceback" not in err
