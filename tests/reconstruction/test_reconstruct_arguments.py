@@ -174,6 +174,11 @@ def test_what_is_no_module_or_holds_no_numbers_is_named():
         bnrecon.reconstruct(lambda x: x)
     with pytest.raises(UserError, match="model: some of its tensors are on the meta device"):
         bnrecon.reconstruct(nn.Linear(3, 2, device="meta").eval())
+    for layout in ("to_sparse", "to_sparse_csr"):
+        sparse = nn.Linear(4, 5).eval()
+        sparse.weight = nn.Parameter(getattr(sparse.weight.detach(), layout)())
+        with pytest.raises(UserError, match=r"sparse tensors: give it with their to_dense\(\)"):
+            plan_layers(sparse)
     lazy = nn.Sequential(nn.LazyConv2d(3, 3)).eval()
     for options in ({}, {"unsupported": "keep"}, {"images": some()}):
         with pytest.raises(
