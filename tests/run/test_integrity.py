@@ -312,8 +312,14 @@ def device(path):
     path.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("damage", [pipe, dangling, device])
-@pytest.mark.parametrize("name", ["result.json", "table.md", "layers.csv", "layers.png", ".holder"])
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        *((pipe, name) for name in ("result.json", "table.md", "layers.png", ".holder")),
+        *((dangling, name) for name in ("result.json", "layers.csv")),
+        (device, "result.json"),
+    ],
+)
 def test_what_is_no_regular_file_is_not_read(finished, command, tmp_path, damage, name):
     damage(finished / name)
     code, out, err = command("run", *SMALLEST, f"outputs={tmp_path}")

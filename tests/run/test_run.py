@@ -184,10 +184,8 @@ def test_a_target_is_trained_alone_and_taken_from_its_folder(command, tmp_path):
 # Options
 
 
-@pytest.mark.parametrize(
-    "solver", ["lu", "refined", "lu_lbfgs", "lu_lbfgs_defaults", "lbfgs", "matrix_free"]
-)
-def test_every_solver_runs_from_the_command_line(command, stored_targets, tmp_path, solver):
+@pytest.mark.parametrize("solver", ["lu", "lu_lbfgs_defaults", "matrix_free"])
+def test_a_solver_runs_from_the_command_line(command, stored_targets, tmp_path, solver):
     options = ["scale=smoke", f"solver={solver}", stored_targets, f"outputs={tmp_path}"]
     code, out, err = command("run", *options)
     assert code == 0, err
@@ -204,12 +202,9 @@ def run_with(command, tmp_path, *options):
     ("option", "width"),
     [
         ("features.width=minimum", lambda n, c2: n - c2 + 1),
-        ("features.width=maximum", lambda n, c2: n),
         ("features.excess=10", lambda n, c2: n + 10),
         ("features.oversampling=1.2", lambda n, c2: -(-12 * n // 10)),
-        ("features.skip=inner features.width=minimum", lambda n, c2: n - c2 + 1),
         ("features.skip=outer features.width=minimum", lambda n, c2: n - c2),
-        ("features=id_cond features.width=minimum", lambda n, c2: n - c2 + 1),
     ],
 )
 def test_a_layer_has_the_width_that_is_requested(command, stored_targets, tmp_path, option, width):
