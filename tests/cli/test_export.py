@@ -90,13 +90,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(words, said, refused):
     refused("export", *words, line=said)
 
 
-def test_a_name_that_is_nearly_one_is_answered_with_it(outputs, command):
-    name = only(outputs / "runs").name
-    code, _, err = command("export", "tensorboard", name[:-1], f"outputs={outputs}")
-    assert code == 2
-    assert f"did you mean '{name}'?" in err
-
-
 def test_a_folder_without_runs_and_a_file_are_refused(outputs, command, tmp_path):
     code, _, err = command("export", "tensorboard", str(tmp_path))
     assert (code, "no finished run or target in this folder" in err) == (2, True)

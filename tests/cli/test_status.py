@@ -133,36 +133,35 @@ def on_a_cluster(outputs, **counts):
     return record.State(given, **numbers)
 
 
-def test_jobs_that_go_on_without_their_command_are_in_progress(command, outputs, monkeypatch):
-    found = on_a_cluster(outputs, finished=3, queued=5, jobs={"running": 1, "queued": 2})
-    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
+@pytest.mark.parametrize(
+    ("counts", "texts"),
+    [
+        (
+            {"finished": 3, "queued": 5, "jobs": {"running": 1, "queued": 2}},
+            ["in progress on a cluster; its command waits", "jobs: 1 running, 2 queued; logs in "],
+        ),
+        (
+            {"finished": 8},
+            ["its jobs have ended; its command makes the tables", "jobs: all have ended; logs in "],
+        ),
+        (
+            {"finished": 3, "failed": 5},
+            [
+                "its jobs have ended, with failures; its command makes",
+                "3 finished, 5 failed, 0 run",
+            ],
+        ),
+    ],
+)
+def test_jobs_without_their_command_are_told_of(command, outputs, monkeypatch, counts, texts):
     with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
         raise KeyboardInterrupt
-    out = command("status")[1]
-    for text in (
-        "giannou2023 scale=smoke: in progress on a cluster; its command waits",
-        "tasks: 3 finished, 0 failed, 0 running, 5 queued; jobs: 1 running, 2 queued; logs in ",
-        "resume with  bnrecon study giannou2023\n",
-    ):
-        assert text in out
-
-
-def test_jobs_that_have_ended_wait_for_their_command(command, outputs, monkeypatch):
-    with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
-        raise KeyboardInterrupt
-    found = on_a_cluster(outputs, finished=8)
+    found = on_a_cluster(outputs, **counts)
     monkeypatch.setattr(record, "states", lambda folder, scale: [found])
     out = command("status")[1]
-    for text in (
-        "its jobs have ended; its command makes the tables",
-        "tasks: 8 finished, 0 failed, 0 running, 0 queued; jobs: all have ended; logs in ",
-        "resume with  bnrecon study giannou2023\n",
-    ):
+    for text in (*texts, "resume with  bnrecon study giannou2023\n"):
         assert text in out
     assert "0 of 8 done" not in out
-    found = on_a_cluster(outputs, finished=3, failed=5)
-    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
-    assert "its jobs have ended, with failures; its command makes" in command("status")[1]
 
 
 def test_jobs_share_the_work_that_is_left(command, outputs, monkeypatch):

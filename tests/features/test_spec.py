@@ -6,9 +6,7 @@ import sys
 import pytest
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
-from bnrecon.features.drawing import draw
-from bnrecon.features.shapes import LayerShape
-from bnrecon.features.spec import ACTIVATIONS, SKIPS, FeatureSpec
+from bnrecon.features.spec import ACTIVATIONS, FeatureSpec
 from bnrecon.runtime.errors import UserError
 
 
@@ -29,13 +27,3 @@ def test_every_activation_is_one_that_a_theorem_covers():
                 FeatureSpec(skip="outer", activation=name)
         else:
             assert FeatureSpec(skip="outer", activation=name).activation == name
-
-
-def test_every_skip_connection_can_be_drawn():
-    for skip in SKIPS:
-        features = draw("he_normal", LayerShape(3, 2), 8, 0, 0, skip=skip)
-        assert (features.skip_weight is None) == (skip == "none")
-
-
-def test_a_width_given_as_a_number_is_that_given_as_a_text():
-    assert FeatureSpec(width=12) == FeatureSpec(width="12")

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import shutil
 
-import matplotlib
 import pandas as pd
 import pytest
 from places import RESULTS
@@ -33,12 +32,6 @@ def test_the_csv_of_a_run_holds_the_numbers_of_its_result(results):
     assert frame["source_accuracy_half_width"][0] == results[0].accuracy.half_width
     assert frame["loss_n"][0] == 3
     assert frame["evaluated_on"][0] == results[0].evaluation.images
-
-
-def test_the_layers_csv_holds_every_layer_of_every_seed(results):
-    frame = pd.read_csv(io.StringIO(run_tables.table_files(results[0])["layers.csv"]))
-    assert list(frame["relative_error"]) == [layer.relative_error for layer in results[0].layers]
-    assert set(frame["seed"]) == {0, 1, 2}
 
 
 def test_a_layer_is_summarized_by_its_largest_error(results):
@@ -151,9 +144,3 @@ def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
 def test_a_figure_of_the_layers_is_the_same_bytes_each_time(results):
     first, again = (figures.image(figures.layer_errors(results[0]), "png") for _ in range(2))
     assert first == again
-
-
-def test_figures_leave_the_callers_settings_as_they_were(results):
-    before = dict(matplotlib.rcParams)
-    figures.image(figures.layer_errors(results[0]), "svg")
-    assert dict(matplotlib.rcParams) == before

@@ -147,15 +147,6 @@ def test_a_file_that_differs_is_named_and_kept(command, archive, tmp_path):
     assert out.endswith(f"\n\n{tmp_path / 'home'}\n")
 
 
-@pytest.mark.parametrize("name", ["digits-my net-0123456789", "digits-größer-0123456789"])
-def test_names_that_a_user_gives_travel_too(outputs, tmp_path, name):
-    shutil.copytree(outputs / TARGET, outputs / "targets" / name)
-    packed = export_results(outputs, tmp_path / "results.zip")[0]
-    assert f"targets/{name}/target.json" in packed
-    came = import_results(tmp_path / "results.zip", tmp_path / "home", STUDY)
-    assert f"targets/{name}/target.safetensors" in came.new
-
-
 # What somebody else may have made of an archive.
 
 EVIL = pickle.dumps({"a": 1})

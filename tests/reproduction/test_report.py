@@ -208,18 +208,6 @@ def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     assert "1 claim is open: 1 of parts that are not complete" in html
 
 
-def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):
-    def fail(rows):
-        raise ValueError("<oops>")
-
-    study = study_of(good=experiment("a"), bad=experiment("b", summary=fail))
-    html = render(report_on(study, tmp_path)).decode()
-    assert_is_sound(html)
-    assert "bad cannot be shown (ValueError: &lt;oops&gt;)" in html
-    assert str(tmp_path) not in html
-    assert '<h3 id="paper-good">' in html
-
-
 def test_damaged_runs_are_named_without_the_place_of_the_folder(tmp_path):
     runs = tmp_path / "runs"
     (runs / "good").mkdir(parents=True)

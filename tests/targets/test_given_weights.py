@@ -139,15 +139,6 @@ def test_numbers_that_are_no_weights_are_refused(tmp_path):
     assert torch.equal(network.weight.detach(), half["weight"].float())
 
 
-def test_names_of_tensors_are_printed_on_one_line(tmp_path):
-    path = tmp_path / "w.safetensors"
-    weights = nn.Linear(3, 2).state_dict() | {"odd\n\x1b[31m": torch.zeros(1)}
-    save_file(weights, path)
-    with pytest.raises(UserError) as error:
-        load_given(nn.Linear(3, 2), str(path))
-    assert str(error.value).isprintable()
-
-
 def test_a_file_below_the_home_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     network = nn.Linear(3, 2)

@@ -347,9 +347,3 @@ def test_outputs_that_are_not_finite_in_a_test_are_a_divergence(digits, tmp_path
     request = request_for(resnet9(), tmp_path, lr=1e30, test_every=1, warmup_epochs=0)
     with pytest.raises(Diverged, match=r"training diverged: .*lower train\.lr"):
         obtain_target(request, digits, CPU)
-
-
-def test_a_network_without_batchnorm_has_none_to_change():
-    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with pytest.raises(UserError, match="has no BatchNorm"):
-        change_normalization(network, resnet9(affine=False), 0)
