@@ -13,6 +13,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.composed import Convolved
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.scaled import Scaled, inverse_norms
 from bnrecon.operators.structured import Kronecker
 from bnrecon.operators.system import Scales
 from bnrecon.runtime.errors import UserError
@@ -270,3 +271,21 @@ def test_factors_are_rounded_to_another_precision_and_never_widened():
     widened, rounded = matrix.to(FLOAT64), matrix.to(BFLOAT16)
     assert (widened.first.dtype, widened.dtype) == (torch.float32, torch.float64)
     assert rounded.first.dtype == rounded.transposed.dtype == torch.bfloat16
+
+
+def test_products_are_those_of_the_matrix_with_columns_of_norm_1():
+    torch.manual_seed(0)
+    matrix = KhatriRao(torch.randn(9, 4).double(), torch.randn(9, 3).double())
+    scaled = Scaled(matrix, inverse_norms(matrix.column_norms()))
+    dense = torch.nn.functional.normalize(matrix.dense(), dim=0)
+    x, y = torch.randn(9).double(), torch.randn(12).double()
+    torch.testing.assert_close(scaled.matvec(x), dense @ x)
+    torch.testing.assert_close(scaled.rmatvec(y), dense.T @ y)
+
+
+def test_columns_of_zeros_and_of_subnormal_norm_stay_finite():
+    norms = torch.tensor([0.0, 1e-310, 2.0], dtype=torch.float64)
+    found = inverse_norms(norms)
+    assert found.isfinite().all()
+    assert found[0] == 0
+    assert found[2] == 0.5
