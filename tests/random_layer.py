@@ -8,14 +8,14 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS
 
 
-def random_layer(name, shape, width, seed=0, storage="memory"):
+def random_layer(name, shape, width, seed=0, storage="memory", skip="none", device="cpu"):
     """Target, features and system of a layer with normal weights, in float64."""
     generator, sides = torch.Generator().manual_seed(seed), (shape.outputs, shape.inputs)
     weight = torch.randn(*sides, *shape.kernel, dtype=torch.float64, generator=generator)
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
-    features = draw(name, shape, width, seed, 0, storage=storage)
+    features = draw(name, shape, width, seed, 0, storage=storage, skip=skip)
     orthogonal = DISTRIBUTIONS[name].orthogonal
-    return target, features, layer_system(target, features, torch.device("cpu"), orthogonal)
+    return target, features, layer_system(target, features, torch.device(device), orthogonal)
 
 
 class Kept:

@@ -30,13 +30,12 @@ def only(folder):
     return found
 
 
-def test_what_was_run_is_sent_and_given_again_it_replaces_what_is_there(outputs, command):
+def test_what_was_run_is_sent_and_given_again_it_replaces_what_is_there(outputs, succeed):
     # 2 epochs and their result; of 2 seeds 5 layers, their errors and the seed; the result
     rows = 2 + 1 + 2 * (5 + 5 + 1) + 1
     folder = outputs / "trackers" / "tensorboard"
     for _ in range(2):
-        code, out, err = command("export", "tensorboard", str(outputs))
-        assert code == 0, err
+        out, _ = succeed("export", "tensorboard", str(outputs))
         assert out.splitlines() == [
             f"1 run and 1 target: {rows} rows sent",
             f"tensorboard --logdir {folder}",
@@ -45,17 +44,15 @@ def test_what_was_run_is_sent_and_given_again_it_replaces_what_is_there(outputs,
         assert len(list((folder / "targets").rglob("events*"))) == 2
 
 
-def test_a_run_is_exported_by_its_folder_and_by_its_name(outputs, command, tmp_path):
+def test_a_run_is_exported_by_its_folder_and_by_its_name(outputs, command, succeed, tmp_path):
     run, target = only(outputs / "runs"), only(outputs / "targets")
     code, out, _ = command("export", "tensorboard", str(run))
     assert (code, out.splitlines()[0]) == (0, "1 run and 0 targets: 23 rows sent")
     words = (run.name, target.name, run.name, f"outputs={outputs}")
-    code, out, _ = command("export", "tensorboard", *words)
-    assert code == 0
+    out, _ = succeed("export", "tensorboard", *words)
     assert out.startswith("1 run and 1 target: 26 rows sent")
     elsewhere = tmp_path / "else where"
-    code, out, _ = command("export", "tensorboard", str(run), f"tracker_folder={elsewhere}")
-    assert code == 0
+    out, _ = succeed("export", "tensorboard", str(run), f"tracker_folder={elsewhere}")
     assert out.splitlines()[1] == f"tensorboard --logdir '{elsewhere}/tensorboard'"
     assert only(elsewhere / "tensorboard" / "runs").name == run.name
 
@@ -113,10 +110,9 @@ def test_a_missing_library_is_said_before_anything_is_done(first, refused, monke
     assert line == "bnrecon: tracker=wandb: wandb is not installed; pip install 'bnrecon[wandb]'\n"
 
 
-def test_a_study_sends_its_runs_and_its_trainings(command, tmp_path):
+def test_a_study_sends_its_runs_and_its_trainings(succeed, tmp_path):
     words = ("burkholz2024", "pooling", "scale=smoke", "data=digits")
-    code, _, err = command("study", *words, "tracker=tensorboard", f"outputs={tmp_path}")
-    assert code == 0, err
+    succeed("study", *words, "tracker=tensorboard", f"outputs={tmp_path}")
     place = tmp_path / "trackers" / "tensorboard"
     for kind in ("runs", "targets"):
         names = {path.name for path in (place / kind).iterdir()}

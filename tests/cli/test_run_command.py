@@ -161,23 +161,20 @@ def test_quoted_text_null_and_the_home_folder_are_understood(monkeypatch):
     ]
 
 
-def test_a_run_and_its_table_are_found_in_a_folder_of_odd_letters(command):
+def test_a_run_and_its_table_are_found_in_a_folder_of_odd_letters(succeed):
     name = "größe, it's [1]=#"
-    code, out, err = command("run", "scale=smoke", "target.groups=[1]", f"outputs={name}")
-    assert code == 0, err
+    out, err = succeed("run", "scale=smoke", "target.groups=[1]", f"outputs={name}")
     folder = Path(out.splitlines()[-1])
     assert folder.parent == Path(name) / "runs"
     for given in (name, f"outputs={name}"):
-        code, out, err = command("tables", given)
-        assert code == 0, err
+        out, _ = succeed("tables", given)
         assert folder.name.rpartition("-")[2] in out
     assert [place.name for place in Path.cwd().iterdir()] == [name]
 
 
-def test_train_prints_the_target_and_its_folder(command):
+def test_train_prints_the_target_and_its_folder(command, succeed):
     words = ("scale=smoke", "target.groups=[1]", "train.epochs=1", "outputs=out")
-    code, out, err = command("train", *words)
-    assert code == 0, err
+    out, _ = succeed("train", *words)
     assert "trainable parameters, trained in" in out
     assert Path(out.splitlines()[-1]).is_dir()
     assert "trained before in" in command("train", *words)[1]
@@ -217,7 +214,7 @@ def test_a_missing_folder_of_yamls_is_refused(refused):
     refused("run", "--config-dir=own/target/mine.yaml/x", line="not found")
 
 
-def test_an_own_yaml_is_used_whatever_stands_before_the_folder(command):
+def test_an_own_yaml_is_used_whatever_stands_before_the_folder(succeed):
     Path("own/features").mkdir(parents=True)
     Path("own/features/mine.yaml").write_text("defaults: [schema, _self_]\nname: orthogonal\n")
     for words in (
@@ -225,8 +222,7 @@ def test_an_own_yaml_is_used_whatever_stands_before_the_folder(command):
         ["features=mine", "--config-dir", "own"],
         ["features=mine", "-cd", "own", "scale=smoke"],
     ):
-        code, out, err = command("run", *words, "--cfg", "job")
-        assert code == 0, err
+        out, _ = succeed("run", *words, "--cfg", "job")
         assert "name: orthogonal" in out
 
 

@@ -77,13 +77,11 @@ def test_the_help_lists_every_study_with_its_parts(command, name):
         ["projection", "study=random_features", "scale=smoke"],
     ],
 )
-def test_a_study_is_given_by_its_name_or_as_study(command, words):
-    code, out, err = command("tables", *words)
-    assert code == 0, err
+def test_a_study_is_given_by_its_name_or_as_study(succeed, words):
+    out, err = succeed("tables", *words)
     assert "bnrecon study random_features projection scale=smoke" in out
     assert out.endswith("\n\noutputs/studies/random_features\n")
-    code, out, err = command("figures", *words)
-    assert code == 0, err
+    out, _ = succeed("figures", *words)
     assert "bnrecon study random_features projection scale=smoke" in out
 
 

@@ -53,7 +53,7 @@ def start():
         submission.queue().cancel(list(submission.jobs))
 
 
-def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(command):
+def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(command, succeed):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "train.epochs=1")
     code, out, err = command(*words)
     assert code == 2, err
@@ -63,19 +63,17 @@ def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(com
     assert "id_cond" in out
     assert "he_normal" not in out
     assert out.splitlines()[-1] == str(FOLDER)
-    code, out, err = command(*words, "features=id_cond")  # what is finished is not run again
-    assert code == 0
+    out, err = succeed(*words, "features=id_cond")  # what is finished is not run again
     assert "1 of 1 runs are done already" in err
     assert "id_cond" in out
 
 
-def test_a_damaged_result_is_computed_again(command):
+def test_a_damaged_result_is_computed_again(command, succeed):
     words = ("run", *SWEEP, "features=id_cond,orthogonal", "train.epochs=1")
     assert command(*words)[0] == 0
     [damaged] = Path("out/runs").glob("*-id_cond-*/result.json")
     damaged.write_text("{}", encoding="utf-8")
-    code, out, err = command(*words)
-    assert code == 0, err
+    out, err = succeed(*words)
     assert "1 of 2 runs are done already" in err
     assert "id_cond" in out
 
@@ -209,10 +207,9 @@ def test_processes_end_with_the_command_and_save_what_they_have(start, words, ho
 
 
 @pytest.mark.process
-def test_a_sweep_that_was_left_to_its_jobs_is_collected(command):
+def test_a_sweep_that_was_left_to_its_jobs_is_collected(command, succeed):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "cluster=local")
-    code, out, _ = command(*words, "train.epochs=1", "--detach")
-    assert code == 0
+    out, _ = succeed(*words, "train.epochs=1", "--detach")
     assert re.search(
         r"1 job \(cluster=local\): \d+\nlogs: .*bnrecon cancel one outputs=out", out, re.DOTALL
     )

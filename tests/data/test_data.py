@@ -4,7 +4,6 @@ import hashlib
 import io
 import os
 import pickle
-import re
 import resource
 import shutil
 import socket
@@ -109,16 +108,6 @@ def test_moments_are_exact(digits):
     scaled = digits.train_x.double() / 255
     assert mean.item() == pytest.approx(scaled.mean().item(), rel=1e-6)
     assert deviation.item() == pytest.approx(scaled.std(correction=0).item(), rel=1e-6)
-
-
-def test_batches_are_normalized_channels_last_and_cover_every_image_once(digits):
-    batches = list(digits.train_batches(EpochPosition(64, seed=0, epoch=0), CPU))
-    assert len(batches) == 22 == digits.batches(64)
-    x, y = batches[0]
-    assert x.shape == (64, 1, 8, 8)
-    assert y.shape == (64,)
-    total = torch.cat([y for _, y in batches])
-    assert (torch.bincount(total) <= torch.bincount(digits.train_y)).all()
 
 
 def test_an_epoch_taken_up_in_its_middle_goes_on_as_it_would_have(digits):
@@ -821,18 +810,10 @@ def test_one_folder_holds_both_cifars(tmp_path, monkeypatch, first, second):
     assert torch.equal(ten.train_x[ten.train_y.argsort()], torch.from_numpy(pixels(10, 1)))
 
 
-def test_a_tree_of_the_other_cifar_is_said_to_be_that_and_where_this_one_goes(
-    tmp_path, monkeypatch
-):
+def test_a_tree_of_the_other_cifar_is_refused_with_where_this_one_goes(tmp_path, monkeypatch):
     lay_out(tmp_path, "bare tree", "cifar10", monkeypatch)
-    line = refused(
-        DataSpec("cifar100", str(tmp_path)), r"train holds 10 class folders; cifar100 has 100"
-    )
-    assert re.search(
-        r"holds cifar100\.npz, cifar100/\{train,test\}/<class>/\* images, or .*cifar-100-python",
-        line,
-    )
-    assert "the same folder can hold cifar10 in the same way" in line
+    line = r"train holds 10 class folders; cifar100 has 100.*holds cifar100\.npz, cifar100/\{train"
+    refused(DataSpec("cifar100", str(tmp_path)), line)
 
 
 def publish(monkeypatch, address, kind=datasets.CIFAR10):

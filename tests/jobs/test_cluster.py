@@ -110,7 +110,9 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(m
 
 
 @pytest.mark.process
-def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, command, monkeypatch):
+def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(
+    made, tmp_path, command, succeed, monkeypatch
+):
     monkeypatch.setenv(cluster_study.STEPS, "600")
     asked = made("long", "good", detach=True)
     text = run(asked).text
@@ -123,8 +125,7 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     [linked] = record.states(tmp_path / "link" / "studies" / "made")
     assert linked.jobs == {"running": 1}
     [number] = state.submission.jobs
-    code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
-    assert code == 0
+    out, _ = succeed("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert f"1 running (jobs {number}); 3 of 4 tasks are computed" in out
     assert wait_until(lambda: has_ended(int(number)))
     assert (tmp_path / "counted.checkpoint").exists()

@@ -162,19 +162,6 @@ def test_the_same_scales_compute_the_same_function_stored_and_regenerated(
         assert torch.allclose(collapsed[3].weight, bnrecon.collapse(stored)[3].weight, atol=1e-13)
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (16, 4), (4, 16)])
-def test_few_pixels_do_not_make_more_features_at_once_than_their_weights_allow(
-    inputs, outputs, monkeypatch
-):
-    """Neither A's numbers nor B's of one part take more than the room."""
-    linear = nn.Linear(inputs, outputs).eval()
-    layer = reconstruct(linear, FeatureSpec("sign", storage="regenerate")).network
-    monkeypatch.setattr("bnrecon.reconstruction.source_layer.CHUNK_BYTES", 4 * 16 * 32)
-    ((_, parts),) = layer._blocks(torch.zeros(1, inputs))
-    assert {part.stop - part.start for part in parts} == {32}
-    assert len(parts) == 1.5 * inputs * outputs / 32
-
-
 def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):
     monkeypatch.setattr("bnrecon.features.pair.RUN_BYTES", {"cpu": 1})
     shape = LayerShape(6, 4, (3, 3))

@@ -132,14 +132,11 @@ def test_a_training_with_other_tensors_replaces_none(outputs, tmp_path):
     assert files.read_tensors(tmp_path / "home" / CHECKPOINT)[1]["step"] == 2
 
 
-def test_a_file_that_differs_is_named_and_kept(command, archive, tmp_path):
+def test_a_file_that_differs_is_named_and_kept(succeed, archive, tmp_path):
     mine = tmp_path / "home" / TARGET / "target.json"
     mine.parent.mkdir(parents=True)
     mine.write_text("{}")
-    code, out, err = command(
-        "study", STUDY, "--import", str(archive), f"outputs={tmp_path / 'home'}"
-    )
-    assert code == 0, err
+    out, err = succeed("study", STUDY, "--import", str(archive), f"outputs={tmp_path / 'home'}")
     assert f"warning: {TARGET}/target.json is another file here" in err
     assert mine.read_text() == "{}"
     # Nor are the archive's weights put beside what is said of others.

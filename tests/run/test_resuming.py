@@ -17,11 +17,10 @@ def same_numbers(first, second):
 
 
 @pytest.mark.process
-def test_a_run_killed_anywhere_ends_with_the_same_numbers(command, tmp_path):
+def test_a_run_killed_anywhere_ends_with_the_same_numbers(succeed, tmp_path):
     """SIGKILL in the middle of training, in the middle of the layers and between seeds."""
     options = [*LONG_ENOUGH, "seeds=[0,1]"]
-    code, whole, err = command("run", *options, f"outputs={tmp_path / 'whole'}")
-    assert code == 0, err
+    whole, err = succeed("run", *options, f"outputs={tmp_path / 'whole'}")
     outputs = tmp_path / "killed"
     for pattern in (
         "targets/*/checkpoint.safetensors",
@@ -32,15 +31,14 @@ def test_a_run_killed_anywhere_ends_with_the_same_numbers(command, tmp_path):
         assert wait_until(lambda pattern=pattern: list(outputs.glob(pattern)))
         process.send_signal(signal.SIGKILL)
         finish(process)
-    code, out, err = command("run", *options, f"outputs={outputs}")
-    assert code == 0, err
+    out, _ = succeed("run", *options, f"outputs={outputs}")
     same_numbers(result_of(out), result_of(whole))
     assert not list(outputs.rglob("*.damaged"))
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_at_a_checkpoint_with_exit_code_130(command, tmp_path, number):
+def test_a_signal_stops_at_a_checkpoint_with_exit_code_130(succeed, tmp_path, number):
     options = [*LONG_ENOUGH, "seeds=[0]", f"outputs={tmp_path}"]
     process = start(*options)
     assert wait_until(lambda: list(tmp_path.glob("targets/*/checkpoint.safetensors")))
@@ -49,8 +47,7 @@ def test_a_signal_stops_at_a_checkpoint_with_exit_code_130(command, tmp_path, nu
     assert code == 130
     assert "training is saved at step" in err
     assert "Traceback" not in err
-    code, _, err = command("run", *options)
-    assert code == 0
+    _, err = succeed("run", *options)
     assert "resuming at step" in err
 
 

@@ -90,61 +90,56 @@ def test_a_result_says_when_where_and_by_what_command_it_was_made(two_seeds):
 # Done again or not
 
 
-def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, command, tmp_path):
+def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, succeed, tmp_path):
     before = files.read_json(two_seeds / "result.json")
     (two_seeds / "result.json").unlink()
     path = two_seeds / "seed-0" / "result.json"
     record = files.read_json(path)
     del record["predictions"]
     files.write_json(path, record)
-    code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    assert code == 0, err
+    out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
     result = result_of(out)
     assert result["seconds_per_seed"] == before["seconds_per_seed"]
     assert result["source"]["predictions"] == [None, before["source"]["predictions"][1]]
     assert "predicted otherwise" not in out
 
 
-def test_the_same_command_again_does_no_work_and_says_so(two_seeds, command, tmp_path):
+def test_the_same_command_again_does_no_work_and_says_so(two_seeds, succeed, tmp_path):
     before = (two_seeds / "result.json").stat().st_mtime_ns
-    code, out, _ = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    assert code == 0
+    out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
     assert out.startswith("already done")
     assert folder_of(out) == two_seeds
     assert (two_seeds / "result.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("file", ["result.json", "seed-1/result.json", "seed-1/source.safetensors"])
-def test_a_damaged_file_is_named_and_redone(two_seeds, command, tmp_path, file):
+def test_a_damaged_file_is_named_and_redone(two_seeds, succeed, tmp_path, file):
     wanted = files.read_json(two_seeds / "result.json")
     damaged = two_seeds / file
     damaged.write_bytes(damaged.read_bytes()[:-20])
     if file != "result.json":
         (two_seeds / "result.json").unlink()
-    code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    assert code == 0
+    out, err = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
     assert f"{damaged} is damaged" in err
     assert damaged.with_name(damaged.name + ".damaged").exists()
     assert result_of(out)["source"] == wanted["source"]
 
 
 @pytest.mark.parametrize("file", ["target.safetensors", "target.json"])
-def test_a_damaged_target_is_named_and_trained_again(two_seeds, command, tmp_path, file):
+def test_a_damaged_target_is_named_and_trained_again(two_seeds, succeed, tmp_path, file):
     target = next((tmp_path / "targets").glob("*/target.safetensors"))
     # Copies: a mapped file changes with the file.
     wanted = {name: value.clone() for name, value in load_file(target).items()}
     damaged = target.with_name(file)
     damaged.write_bytes(damaged.read_bytes()[:-3])
-    code, _, err = command("run", "scale=smoke", "seeds=[2]", f"outputs={tmp_path}")
-    assert code == 0
+    _, err = succeed("run", "scale=smoke", "seeds=[2]", f"outputs={tmp_path}")
     assert f"{damaged} is damaged" in err
     assert all(torch.equal(value, wanted[name]) for name, value in load_file(target).items())
 
 
-def test_one_more_seed_computes_one_seed(two_seeds, command, tmp_path):
+def test_one_more_seed_computes_one_seed(two_seeds, succeed, tmp_path):
     before = files.read_json(two_seeds / "result.json")
-    code, out, err = command("run", "scale=smoke", "seeds=[0,1,2]", f"outputs={tmp_path}")
-    assert code == 0
+    out, err = succeed("run", "scale=smoke", "seeds=[0,1,2]", f"outputs={tmp_path}")
     assert err.count("was done before") == 2
     assert result_of(out)["seconds_per_seed"][:2] == before["seconds_per_seed"]
     assert (folder_of(out) / "seed-1" / "source.safetensors").exists()
@@ -155,28 +150,23 @@ def test_of_other_options_no_seed_is_taken_over(two_seeds, command, tmp_path):
     assert "was done before" not in command("run", *options)[2]
 
 
-def test_sources_are_not_kept_where_that_is_not_wanted(command, stored_targets, tmp_path):
+def test_sources_are_not_kept_where_that_is_not_wanted(succeed, stored_targets, tmp_path):
     options = ["run", "scale=smoke", stored_targets, f"outputs={tmp_path}"]
-    code, out, err = command(*options, "keep_source=false")
-    assert code == 0, err
+    out, _ = succeed(*options, "keep_source=false")
     assert not list(tmp_path.glob("runs/*/seed-*/source.safetensors"))
-    code, again, _ = command(*options)  # the same run: what is kept changes no number
-    assert code == 0
+    again, _ = succeed(*options)  # the same run: what is kept changes no number
     assert "already done" in again
     assert folder_of(again) == folder_of(out)
 
 
-def test_a_target_is_trained_alone_and_taken_from_its_folder(command, tmp_path):
-    code, out, err = command("train", *SMALLEST, f"outputs={tmp_path / 'one'}")
-    assert code == 0, err
+def test_a_target_is_trained_alone_and_taken_from_its_folder(succeed, tmp_path):
+    out, err = succeed("train", *SMALLEST, f"outputs={tmp_path / 'one'}")
     assert "trained in" in out
     assert not (tmp_path / "one" / "runs").exists()
-    code, out, _ = command("train", *SMALLEST, f"outputs={tmp_path / 'one'}")
-    assert code == 0
+    out, _ = succeed("train", *SMALLEST, f"outputs={tmp_path / 'one'}")
     assert "trained before" in out
     targets = f"targets={tmp_path / 'one' / 'targets'}"
-    code, out, err = command("run", *SMALLEST, f"outputs={tmp_path / 'two'}", targets)
-    assert code == 0, err
+    _, err = succeed("run", *SMALLEST, f"outputs={tmp_path / 'two'}", targets)
     assert "already trained" in err
     assert not (tmp_path / "two" / "targets").exists()
 
@@ -185,16 +175,14 @@ def test_a_target_is_trained_alone_and_taken_from_its_folder(command, tmp_path):
 
 
 @pytest.mark.parametrize("solver", ["lu", "lu_lbfgs_defaults", "matrix_free"])
-def test_a_solver_runs_from_the_command_line(command, stored_targets, tmp_path, solver):
+def test_a_solver_runs_from_the_command_line(succeed, stored_targets, tmp_path, solver):
     options = ["scale=smoke", f"solver={solver}", stored_targets, f"outputs={tmp_path}"]
-    code, out, err = command("run", *options)
-    assert code == 0, err
+    out, _ = succeed("run", *options)
     assert {layer["solver"] for layer in result_of(out)["layers"]} == {solver}
 
 
-def run_with(command, tmp_path, *options):
-    code, out, err = command("run", "scale=smoke", *options, f"outputs={tmp_path}")
-    assert code == 0, err
+def run_with(succeed, tmp_path, *options):
+    out, _ = succeed("run", "scale=smoke", *options, f"outputs={tmp_path}")
     return result_of(out)
 
 
@@ -240,7 +228,7 @@ def test_images_go_through_the_real_source_network(
     assert result["source"]["accuracy"][0] == result["target"]["accuracy"]
 
 
-def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monkeypatch):
+def test_id_cond_is_planned_where_he_normal_does_not_fit(command, succeed, tmp_path, monkeypatch):
     limit = "bnrecon.reconstruction.planning.available_memory"
     monkeypatch.setattr(limit, lambda device: 60 * 10**6)
     options = ["scale=smoke", "target=mlp", "target.width=128", f"outputs={tmp_path}"]
@@ -251,15 +239,14 @@ def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monk
     assert "unsupported" not in err
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
-    code, out, err = command("run", *options, "features=id_cond")
-    assert code == 0, err
+    out, _ = succeed("run", *options, "features=id_cond")
     assert "layers implicit" in out
 
 
 @pytest.mark.parametrize(
     "yaml", sorted((ROOT / "configs/experiment").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_every_experiment_runs_at_smoke_scale(command, tmp_path, yaml):
+def test_every_experiment_runs_at_smoke_scale(succeed, tmp_path, yaml):
     """On a few of the embedded digits: an experiment that cannot run at all is found here."""
     small = (
         "scale=smoke",
@@ -270,8 +257,7 @@ def test_every_experiment_runs_at_smoke_scale(command, tmp_path, yaml):
     )
     small += ("target.depth=18",) * (yaml.stem in ("imagenet_condition", "imagenet_initialization"))
     images = ("data.train_limit=64", "data.test_limit=64", "train.batch_size=32")
-    code, _, err = command("run", f"experiment={yaml.stem}", *small, *images, f"outputs={tmp_path}")
-    assert code == 0, err
+    succeed("run", f"experiment={yaml.stem}", *small, *images, f"outputs={tmp_path}")
     results = [RunResult.read(path) for path in tmp_path.glob("runs/*/result.json")]
     assert results
     for result in results:
@@ -282,11 +268,10 @@ def test_every_experiment_runs_at_smoke_scale(command, tmp_path, yaml):
 # What a reader must know
 
 
-def test_why_a_layer_did_not_converge_is_printed_and_kept(command, stored_targets, tmp_path):
+def test_why_a_layer_did_not_converge_is_printed_and_kept(succeed, stored_targets, tmp_path):
     """Strict sparse features of a grey image: half of the first layer's are zero."""
     options = ("features=sparse_he_normal", "features.strict=true", stored_targets)
-    code, out, err = command("run", "scale=smoke", *options, f"outputs={tmp_path}")
-    assert code == 0, err
+    out, err = succeed("run", "scale=smoke", *options, f"outputs={tmp_path}")
     diagnosis = "25 of 54 features are"
     assert f"not converged: features.conv1_1: {diagnosis}" in out
     assert f"NOT CONVERGED {diagnosis}" in err
@@ -322,12 +307,11 @@ def test_a_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, 
 
 
 def test_advice_names_options_as_the_command_line_does(
-    command, stored_targets, tmp_path, monkeypatch
+    command, succeed, stored_targets, tmp_path, monkeypatch
 ):
     options = ("run", "scale=smoke", stored_targets, f"outputs={tmp_path}")
     monkeypatch.setattr("bnrecon.reconstruction.layer_report.ASSEMBLED", 0)
-    code, out, err = command(*options)
-    assert code == 0, err
+    out, err = succeed(*options)
     for text in (out, err):
         assert "take more features (features.oversampling=1.1)" in text
     lu = dataclasses.replace(SOLVERS["lu"], memory=lambda *_: 10**15)

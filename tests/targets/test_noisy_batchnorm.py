@@ -248,13 +248,6 @@ def test_scale_and_shift_that_are_missing_or_set_later_are_those_that_pytorch_re
         assert 0 < noise < 0.05
 
 
-def test_batch_normalizations_without_noise_are_named(caplog):
-    network = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm1d(2), nn.BatchNorm3d(2))
-    NoisyBatchNorm2d.convert(network.append(FrozenBatchNorm2d(2)), virtual_batch=8)
-    (record,) = caplog.records
-    assert "1 (BatchNorm1d), 2 (BatchNorm3d): only" in record.message
-
-
 def replaced_forward(norm):
     norm.forward = lambda x: x
     return norm

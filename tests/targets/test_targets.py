@@ -23,7 +23,7 @@ from bnrecon.targets.models import (
     skipped_poolings,
 )
 from bnrecon.targets.plan import TrainingPlan
-from bnrecon.targets.register import FAMILIES, build, register_target
+from bnrecon.targets.register import FAMILIES, build
 from bnrecon.targets.schedule import WarmupCosine
 from bnrecon.targets.spec import (
     ACTIVATION_NAMES,
@@ -139,19 +139,9 @@ def test_the_memory_of_every_family_is_tested():
     assert {target.family for target in TARGETS} == set(FAMILIES)
 
 
-def test_an_own_family_can_be_registered():
-
-    @register_target("flat_linear")
-    def flat_linear(shape, classes, width):
-        return nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(shape[0] * shape[1] * shape[2], width),
-            nn.Linear(width, classes),
-        )
-
-    assert build("flat_linear", (1, 2, 2), 3, width=5)(torch.zeros(1, 1, 2, 2)).shape == (1, 3)
+def test_a_family_or_an_option_that_there_is_not_is_named():
     with pytest.raises(UserError, match="does not take these options"):
-        build("flat_linear", (1, 2, 2), 3, width=5, depth=7)
+        build("resnet9", (3, 8, 8), 10, width=4, depth=7)
     with pytest.raises(UserError, match="did you mean 'vgg'"):
         build("vggg", (1, 2, 2), 3)
 
