@@ -172,14 +172,6 @@ def test_a_run_and_its_table_are_found_in_a_folder_of_odd_letters(succeed):
     assert [place.name for place in Path.cwd().iterdir()] == [name]
 
 
-def test_train_prints_the_target_and_its_folder(command, succeed):
-    words = ("scale=smoke", "target.groups=[1]", "train.epochs=1", "outputs=out")
-    out, _ = succeed("train", *words)
-    assert "trainable parameters, trained in" in out
-    assert Path(out.splitlines()[-1]).is_dir()
-    assert "trained before in" in command("train", *words)[1]
-
-
 YAMLS = {
     "syntax": (
         b"defaults: [custom_schema, _self_]\nname: [a\nfamily: x\n",

@@ -1,6 +1,5 @@
 """A normalization is folded into a layer only where a plain call of the network uses both so."""
 
-import copy
 import enum
 import functools
 
@@ -256,17 +255,6 @@ def test_quantized_layers_are_refused_and_kept_with_a_note():
         plan_layers(network)
     found = bnrecon.reconstruct(network, unsupported="keep")
     assert any("1.0 is left as it is: its weight is quantized" in note for note in found.notes)
-
-
-def test_a_network_is_left_as_it_was():
-    network = lively(Halves())
-    before = copy.deepcopy(network)
-    bnrecon.reconstruct(network)
-    assert (network.seen, network.ready) == ([], False)
-    assert all(
-        torch.equal(value, before.state_dict()[n]) for n, value in network.state_dict().items()
-    )
-    assert [name for name, _ in network.named_modules()] == ["", "conv", "bn"]
 
 
 @pytest.mark.parametrize("change", ["hook", "method"])

@@ -13,7 +13,6 @@ from bnrecon.reproduction.commands import run_study, tables_of
 from bnrecon.reproduction.request import read
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
-from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 NAMES = ("first", "second", "7", "1e3")
 
@@ -131,27 +130,6 @@ def test_an_interrupted_study_continues_with_the_task_it_was_at(request_for):
     counted.calls.clear()
     run_study(study, request_for())
     assert counted.calls == ["second", "7", "1e3"]
-
-
-def test_a_run_and_a_task_are_the_same_to_the_engine(counted, request_for, caplog):
-    table = RunTable(
-        "Table 0",
-        "Digits",
-        list_rows(
-            "features",
-            ("target.groups=[1]",),
-            {"smoke": ("scale=smoke",)},
-            {name: (f"features={name}",) for name in ("he_normal", "id_cond")},
-        ),
-    )
-    study = study_of(table=table, part=counted_experiment(counted, "first"))
-    with caplog.at_level(logging.INFO):
-        text = run_study(study, request_for()).text
-    assert "table he_normal: loss 0.00 (n=1), " in caplog.text
-    assert "2 of 2 runs finished" in text
-    assert "1 of 1 tasks finished" in text
-    log = (request_for().folder / "smoke.log").read_text(encoding="utf-8")
-    assert "digits" in log  # what the runs report of themselves
 
 
 def test_images_that_are_missing_are_reported_before_anything_is_computed(

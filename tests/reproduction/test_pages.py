@@ -1,7 +1,6 @@
 """Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
 
 import dataclasses
-import re
 import subprocess
 
 import pandas as pd
@@ -12,7 +11,7 @@ from places import OUTPUTS, ROOT
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.commands import figures_of, run_study, tables_of
-from bnrecon.reproduction.document import claims_by_part, document
+from bnrecon.reproduction.document import claims_by_part
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read
@@ -46,17 +45,6 @@ DRAWN = Experiment(
     options=lambda scale: ("target=vgg18",),
     formats={"error": ".2f"},
 )
-
-
-def test_a_page_and_the_document_show_the_parts_figure(tmp_path):
-    study = study_of(part=DRAWN)
-    request = request_for(tmp_path)
-    text = run_study(study, request).text
-    (name,) = re.findall(r"!\[Errors\]\((.*)\)", text)
-    assert (request.folder / name).exists()
-    assert f"(there/{study.name}/{name})" in document(
-        study, request.folder.parent, "smoke", "there"
-    )
 
 
 def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):

@@ -291,16 +291,6 @@ def test_errata_keep_their_links_on_the_page_and_no_html():
     assert "<td>1</td>" in found.html
 
 
-def test_claims_lead_to_their_errata_where_the_checkout_has_them(shipped):
-    html = render(shipped).decode()
-    (anchor,) = {shipped.errata.anchors["17"]}
-    assert f'<a href="#{anchor}">erratum 17</a>' in html
-    without = dataclasses.replace(shipped, errata=errata.Errata())
-    html = render(without).decode()
-    assert 'id="errata"' not in html
-    assert "docs/errata.md" in html
-
-
 def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
     place = tmp_path / "new" / "report.html"
     report = render(report_on(study_of(part=experiment("a")), tmp_path / "o", compute=False))

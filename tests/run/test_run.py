@@ -228,21 +228,6 @@ def test_images_go_through_the_real_source_network(
     assert result["source"]["accuracy"][0] == result["target"]["accuracy"]
 
 
-def test_id_cond_is_planned_where_he_normal_does_not_fit(command, succeed, tmp_path, monkeypatch):
-    limit = "bnrecon.reconstruction.planning.available_memory"
-    monkeypatch.setattr(limit, lambda device: 60 * 10**6)
-    options = ["scale=smoke", "target=mlp", "target.width=128", f"outputs={tmp_path}"]
-    code, _, err = command("run", *options, "features=he_normal")
-    assert code == 2
-    assert "features take" in err
-    assert "error.refused" not in err  # advice for library users
-    assert "unsupported" not in err
-    monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
-    monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
-    out, _ = succeed("run", *options, "features=id_cond")
-    assert "layers implicit" in out
-
-
 @pytest.mark.parametrize(
     "yaml", sorted((ROOT / "configs/experiment").glob("*.yaml")), ids=lambda path: path.stem
 )

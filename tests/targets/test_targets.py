@@ -373,16 +373,6 @@ def test_a_target_without_its_weights_is_not_trained(digits, stored, caplog):
     assert is_trained(request, digits, CPU)
 
 
-def test_a_training_that_another_precision_began_is_named(digits, stored, caplog):
-    request, _, there = stored
-    for name in ("target.json", "target.safetensors"):
-        (there / name).unlink()
-    (there / "checkpoint.safetensors").write_bytes(b"")
-    obtain_target(request, digits, CPU)
-    assert "an unfinished training of " in caplog.text
-    assert "give device=cuda train.precision=bfloat16" in caplog.text
-
-
 def test_a_training_that_has_begun_here_goes_on_here(digits, stored):
     request, here, _ = stored
     here.mkdir()
