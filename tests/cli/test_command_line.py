@@ -221,17 +221,3 @@ def test_a_closed_stream_changes_no_exit_code(shell, line, code, out, err):
     assert done.stdout == out
     assert done.stderr.startswith(err)
     assert "Traceback" not in done.stderr
-
-
-def test_what_calls_sys_exit_with_a_message_has_failed(command, monkeypatch):
-    from bnrecon.run import main_job, target_job
-
-    def leave(_):
-        sys.exit("bad")
-
-    monkeypatch.setattr(target_job, "train_only", leave)
-    monkeypatch.setattr(main_job, "run", leave)
-    for words in (["train"], ["run"]):
-        code, out, err = command(*words)
-        assert (code, out) == (1, "")
-        assert err == "bnrecon: sys.exit('bad') was called while the command ran\n"

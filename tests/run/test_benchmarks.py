@@ -1,7 +1,5 @@
 """Measured rows are kept in a file as they come, and measured once."""
 
-import datetime
-import json
 import re
 import subprocess
 
@@ -12,7 +10,7 @@ import torch
 from bench_rows import measure_missing
 
 from bnrecon.reporting.result import RunResult
-from bnrecon.runtime import files, provenance
+from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
 ONE, TWO, THREE = ({"size": size, "threads": 1} for size in (1, 2, 3))
@@ -44,13 +42,6 @@ def test_a_call_adds_its_rows_to_those_of_others(tmp_path):
     assert rows_of(path) == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
-def test_fresh_replaces_what_is_asked_for_and_nothing_else(tmp_path):
-    path, measurement = tmp_path / "rows.json", Measurement()
-    measure_missing(path, [ONE, TWO], measurement)
-    measure_missing(path, [TWO], measurement, fresh=True)
-    assert rows_of(path) == {1: 1.0, 2: 3.0}
-
-
 def test_an_interruption_and_a_failure_lose_no_row(tmp_path, capsys):
     def interrupted(about):
         if about is TWO:
@@ -73,18 +64,6 @@ def test_a_row_with_a_note_alone_is_tried_again(tmp_path):
     (row,) = files.read_json(path)["rows"]
     assert row.items() >= (ONE | {"note": "float64", "seconds": 7.0}).items()
     assert measure_missing(path, [ONE], Measurement())[0]["seconds"] == 7.0
-
-
-def test_rows_name_the_code_and_the_day(tmp_path):
-    (row,) = measure_missing(tmp_path / "rows.json", [ONE], Measurement())
-    assert row["commit"] == provenance.commit()
-    assert abs(datetime.date.fromisoformat(row["date"]) - datetime.date.today()).days <= 1
-
-
-def test_without_a_file_everything_is_measured():
-    measurement = Measurement()
-    assert len(measure_missing(None, [ONE, TWO], measurement)) == 2
-    assert measurement.asked == [1, 2]
 
 
 @pytest.mark.process
@@ -124,18 +103,6 @@ def test_layers_of_a_run_at_work_are_read_from_what_it_solved(tmp_path):
     assert found == [(36, 3, 4.0, 11), (144, 1, 9.0, 13)]
     with pytest.raises(UserError, match="holds no result and no solved layer"):
         cost_curve.run_rows(tmp_path / "nowhere")
-
-
-def test_a_run_at_work_with_other_features_is_refused_as_nothing_tells_its_equations(tmp_path):
-    about = {"features": {"name": "sign", "oversampling": None, "excess": None}}
-    for changes in ({"name": "he_normal"}, {"oversampling": 1.1}, {"excess": 8}):
-        config = {"features": about["features"] | changes}
-        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        with pytest.raises(UserError, match=r"not of 1\.5 n features sign"):
-            cost_curve.run_rows(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(about), encoding="utf-8")
-    with pytest.raises(UserError, match="no solved layer"):
-        cost_curve.run_rows(tmp_path)
 
 
 @pytest.mark.process

@@ -34,20 +34,6 @@ def test_a_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys
     ).read_text(encoding="utf-8")
 
 
-def test_what_is_not_there_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
-    for words, reason in (
-        (["resnet5", "fc"], "resnet5: no classification model of torchvision"),
-        ([LAYER["model"], "conv9"], "has no layer conv9 to rebuild"),
-        ([LAYER["model"], "conv1.0", "--features", "he"], "features"),
-    ):
-        monkeypatch.setattr("sys.argv", ["solve_layer.py", *words, "--outputs", str(tmp_path)])
-        assert solve_layer.main() == 2
-        err = capsys.readouterr().err
-        assert reason in err
-        assert err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_solve_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     whole = solve_layer.rebuild(LAYER, tmp_path)
     monkeypatch.setattr(layer_checkpoint, "SECONDS", 0.0)
@@ -96,13 +82,6 @@ def test_runs_read_the_layers_that_were_solved_for_all_of_them(tmp_path, caplog)
         assert result.seeds[0].accuracy == expected.seeds[0].accuracy
         assert result.seeds[0].predictions.differ == 0
     assert caplog.text.count(f"seed 0: {shared // 2} layers were solved before") == 2
-
-
-def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys):
-    for words in (["burkholz2023"], ["burkholz2024", "table9"], ["burkholz2024", "target.widht=4"]):
-        assert solve_together.main([*words, f"outputs={tmp_path}"]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_small_layers_are_left_to_the_runs(tmp_path):

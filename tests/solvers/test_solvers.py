@@ -1,8 +1,5 @@
 """One contract for every distribution, solver and shape, checked by an independent computation."""
 
-import io
-import sys
-
 import pytest
 import torch
 from random_layer import random_layer
@@ -436,27 +433,3 @@ def test_lbfgs_improves_on_the_float32_lu():
         solve(system, SolverSpec("lu_lbfgs", max_iterations=300)).report.relative_residual
         < 0.5 * before
     )
-
-
-class Terminal(io.StringIO):
-    """A standard error that says whether it is a terminal."""
-
-    def __init__(self, terminal):
-        super().__init__()
-        self.terminal = terminal
-
-    def isatty(self):
-        return self.terminal
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_drawn_on_terminals_only(terminal, monkeypatch):
-    from bnrecon.solvers import progress
-
-    screen = Terminal(terminal)
-    monkeypatch.setattr(progress, "DELAY", 0.0)
-    monkeypatch.setattr(sys, "stderr", screen)
-    assert solve(
-        random_layer("he_normal", SHAPES[0], 405)[2], SolverSpec("matrix_free")
-    ).report.converged
-    assert ("solving 270 x 405" in screen.getvalue()) == terminal
