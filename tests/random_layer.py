@@ -1,4 +1,4 @@
-"""A random layer, features for it, the system of the two, and a checkpoint of its solve."""
+"""Normal numbers, a random layer with features, their system, and a checkpoint of its solve."""
 
 import torch
 
@@ -8,10 +8,13 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS
 
 
+def gaussian(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
 def random_layer(name, shape, width, seed=0, storage="memory", skip="none", device="cpu"):
     """Target, features and system of a layer with normal weights, in float64."""
-    generator, sides = torch.Generator().manual_seed(seed), (shape.outputs, shape.inputs)
-    weight = torch.randn(*sides, *shape.kernel, dtype=torch.float64, generator=generator)
+    weight = gaussian(shape.outputs, shape.inputs, *shape.kernel, seed=seed)
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
     features = draw(name, shape, width, seed, 0, storage=storage, skip=skip)
     orthogonal = DISTRIBUTIONS[name].orthogonal

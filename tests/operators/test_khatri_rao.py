@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from random_layer import gaussian
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.construction.residual import layer_system
@@ -27,10 +28,6 @@ SHAPES = [
     LayerShape(1, 5, (2, 2)),
     LayerShape(3, 1, (5, 5)),
 ]
-
-
-def gaussian(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def random_sides(seed):
