@@ -195,8 +195,8 @@ def run_with(succeed, tmp_path, *options):
         ("features.skip=outer features.width=minimum", lambda n, c2: n - c2),
     ],
 )
-def test_a_layer_has_the_width_that_is_requested(command, stored_targets, tmp_path, option, width):
-    result = run_with(command, tmp_path, *option.split(), stored_targets)
+def test_a_layer_has_the_width_that_is_requested(succeed, stored_targets, tmp_path, option, width):
+    result = run_with(succeed, tmp_path, *option.split(), stored_targets)
     layer = result["layers"][1]
     assert layer["width"] == width(layer["equations"], layer["shape"][0])
     assert result["source"]["evaluated"]["largest_difference_to_target"] < 0.05
@@ -204,8 +204,8 @@ def test_a_layer_has_the_width_that_is_requested(command, stored_targets, tmp_pa
 
 
 @pytest.mark.parametrize("target", ["target=mlp", "target=resnet18 target.width=1"])
-def test_other_targets_are_reconstructed(command, tmp_path, target):
-    result = run_with(command, tmp_path, *target.split(), "data=digits")
+def test_other_targets_are_reconstructed(succeed, tmp_path, target):
+    result = run_with(succeed, tmp_path, *target.split(), "data=digits")
     assert result["source"]["evaluated"]["largest_difference_to_target"] < 0.05
     assert result["source"]["accuracy"][0] == result["target"]["accuracy"]
 
@@ -219,9 +219,9 @@ def test_other_targets_are_reconstructed(command, tmp_path, target):
     ],
 )
 def test_images_go_through_the_real_source_network(
-    command, stored_targets, tmp_path, option, network, images, difference
+    succeed, stored_targets, tmp_path, option, network, images, difference
 ):
-    result = run_with(command, tmp_path, *option.split(), stored_targets)
+    result = run_with(succeed, tmp_path, *option.split(), stored_targets)
     evaluated = result["source"]["evaluated"]
     assert (evaluated["network"], evaluated["images"]) == (network, images)
     assert evaluated["largest_difference_to_target"] < difference
