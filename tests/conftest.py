@@ -117,3 +117,15 @@ def command(capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def succeed(command):
+    """Run `bnrecon WORDS`, which has to succeed; return standard output and standard error."""
+
+    def run(*words):
+        code, out, err = command(*words)
+        assert code == 0, err
+        return out, err
+
+    return run

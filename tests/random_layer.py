@@ -1,4 +1,4 @@
-"""A random layer, features for it, and the system of the two."""
+"""Normal numbers, a random layer with features, their system, and a checkpoint of its solve."""
 
 import torch
 
@@ -8,11 +8,29 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS
 
 
-def random_layer(name, shape, width, seed=0, storage="memory"):
+def gaussian(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def random_layer(name, shape, width, seed=0, storage="memory", skip="none", device="cpu"):
     """Target, features and system of a layer with normal weights, in float64."""
-    generator, sides = torch.Generator().manual_seed(seed), (shape.outputs, shape.inputs)
-    weight = torch.randn(*sides, *shape.kernel, dtype=torch.float64, generator=generator)
+    weight = gaussian(shape.outputs, shape.inputs, *shape.kernel, seed=seed)
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
-    features = draw(name, shape, width, seed, 0, storage=storage)
+    features = draw(name, shape, width, seed, 0, storage=storage, skip=skip)
     orthogonal = DISTRIBUTIONS[name].orthogonal
-    return target, features, layer_system(target, features, torch.device("cpu"), orthogonal)
+    return target, features, layer_system(target, features, torch.device(device), orthogonal)
+
+
+class Kept:
+    """A checkpoint in memory, which interrupts the solve at its first state of a kind."""
+
+    def __init__(self, wanted):
+        self.state, self.wanted = None, wanted
+
+    def load(self):
+        return self.state
+
+    def save(self, state):
+        if self.wanted(state):
+            self.state = state
+            raise KeyboardInterrupt

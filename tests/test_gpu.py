@@ -1,18 +1,16 @@
 """What a GPU requires of the code, shown without one: one device, few waits, CUDA graphs."""
 
-import copy
 import dataclasses
 
 import pytest
 import torch
 from lively import enliven, small_vgg
 from pretended_gpu import PretendedGpu, on_device
+from random_layer import random_layer
 from torch import nn
 
 from bnrecon import reconstruct
 from bnrecon.construction.deep import balanced_widths, draw_deep, generic_rank, solve_deep
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.register import DISTRIBUTIONS
@@ -104,18 +102,6 @@ def test_waits_are_counted_and_work_is_not(gpu):
         wait()
         assert gpu.waits.total() == number, gpu.waits
     assert all(" at test_gpu.py:" in place for place in gpu.waits)
-
-
-def test_networks_copies_and_gradients_stay_on_the_device(gpu):
-    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
-    network.to("cuda")
-    for held in (network, copy.deepcopy(network)):
-        held(torch.ones(5, 1, 4, 4, device="cuda")).sum().backward()
-        tensors = [*held.parameters(), *held.buffers(), *(p.grad for p in held.parameters())]
-        assert all(t.device == gpu.device and t.is_cuda for t in tensors)
-    assert all(t.device == CPU for t in network.cpu().state_dict().values())
-    with pytest.raises(TypeError, match="numpy"):
-        torch.ones(2, device="cuda").numpy()
 
 
 # Training.
@@ -297,16 +283,7 @@ def test_a_mistake_of_the_network_is_not_blamed_on_compiling(digits, tmp_path, m
 
 
 def system(name, width, device, skip="none"):
-    weight = torch.randn(
-        SHAPE.outputs,
-        SHAPE.inputs,
-        *SHAPE.kernel,
-        dtype=DOUBLE,
-        generator=torch.Generator().manual_seed(0),
-    )
-    target = TargetLayer("layer", weight, torch.zeros(SHAPE.outputs))
-    features = draw(name, SHAPE, width, 0, 0, skip=skip)
-    return layer_system(target, features, device, DISTRIBUTIONS[name].orthogonal)
+    return random_layer(name, SHAPE, width, skip=skip, device=device)[-1]
 
 
 WIDTHS = {"minimum": SHAPE.minimum_width, "maximum": SHAPE.equations, "wide": 405}

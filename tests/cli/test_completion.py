@@ -73,6 +73,26 @@ def test_in_a_sweep_the_value_behind_the_last_comma_is_completed(completed):
     assert completed(line) == ["features=he_normal,orthogonal"]
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("ls ru", ["runs"]),
+        ("ls o", ["outputs="]),
+        ("ls --j", ["--json"]),
+        ("compare d", ["data.root="]),
+        ("status gi", ["giannou2023"]),
+        ("status giannou2023 o", ["outputs="]),
+        ("export t", ["tensorboard", "trackio"]),
+        ("export wandb tracker_f", ["tracker_folder="]),
+        ("run tracker=w", ["tracker=wandb"]),
+        ("study burkholz2024 --im", ["--import"]),
+        ("tables burkholz2024 --im", []),
+    ],
+)
+def test_what_follows_each_command_is_completed(completed, line, found):
+    assert completed(f"bnrecon {line}") == found
+
+
 def test_paths_are_left_to_the_shell(completed):
     Path("docs").mkdir()
     for line in ("run data.root=d", "run --config-dir d", "study --import=d", "tables do"):

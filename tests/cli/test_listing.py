@@ -1,20 +1,12 @@
 """`bnrecon ls` and `compare`: what is there, and what two runs differ by."""
 
 import json
-import os
-import pty
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from places import OUTPUTS, RESULTS, SHIPPED
-from processes import ENVIRONMENT
 
-from bnrecon.cli.columns import layout
-from bnrecon.cli.completion import complete
-from bnrecon.cli.main import make_parsers
 from bnrecon.runtime import files
 
 RUNS = [path.parent.name for path in RESULTS]
@@ -126,62 +118,6 @@ def test_two_runs_are_compared_by_what_their_names_begin_with(command, outputs):
     moved = whole[1].replace("outputs/runs", "elsewhere/runs")
     assert command("compare", *folders)[:2] == (0, moved)
     assert command("compare", *keys, "outputs=elsewhere")[:2] == (0, moved)
-
-
-def terminal(width, *words):
-    """What a command shows in a terminal of so many columns."""
-    import fcntl
-    import struct
-    import termios
-
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    line = [sys.executable, "-P", "-m", "bnrecon", *words]
-    process = subprocess.Popen(line, stdout=theirs, stderr=theirs, env=ENVIRONMENT)
-    os.close(theirs)
-    shown = b""
-    while chunk := _read(ours):
-        shown += chunk
-    os.close(ours)
-    assert process.wait(timeout=60) == 0
-    return shown.decode().splitlines()
-
-
-def _read(descriptor):
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:  # Linux: the other end of the terminal is closed
-        return b""
-
-
-@pytest.mark.process
-def test_a_narrow_terminal_shortens_what_a_pipe_shows_whole(outputs, command):
-    evil = Path("outputs/runs") / "evil\n\x1b[2Jname"
-    evil.mkdir()
-    (Path("outputs/runs") / RUNS[0] / "result.json").write_text("{}")
-    for width in (50, 70, 90):
-        lines = terminal(width, "ls", "runs")
-        assert max(map(len, lines)) <= width
-        assert sum(RUNS[-1][-10:] in line for line in lines) == 1  # the hash is kept
-    out = command("ls", "runs")[1]
-    assert RUNS[-1] in out
-    assert "result.json is damaged (KeyError)" in out
-    assert "evil\\n\\x1b[2Jname" in out
-
-
-def test_columns_are_aligned_and_empty_ones_left_out():
-    text = layout(
-        ["name", ">n", "none", "end"], [["a", "1", "", "x"], ["bcdef", "100", "", "y"]], None
-    )
-    assert text.splitlines() == ["name     n  end", "a        1  x", "bcdef  100  y"]
-
-
-def test_completion_knows_kinds_and_options():
-    parsers = make_parsers()[1]
-    assert complete("bnrecon ls ru", parsers) == ["runs"]
-    assert complete("bnrecon ls o", parsers) == ["outputs="]
-    assert complete("bnrecon compare d", parsers) == ["data.root="]
-    assert complete("bnrecon ls --j", parsers) == ["--json"]
 
 
 def test_what_an_installed_package_brings_is_listed_beside_own_results(

@@ -11,8 +11,6 @@ from made_progress import end, kept, pieces, start
 from processes import ENVIRONMENT
 
 from bnrecon.cli import status
-from bnrecon.cli.completion import complete
-from bnrecon.cli.main import make_parsers
 from bnrecon.jobs import record
 from bnrecon.jobs.work import Batch
 
@@ -70,19 +68,6 @@ def test_a_study_in_progress_tells_what_is_done_running_failed_and_left(command,
     assert "resume with" not in out
 
 
-def test_many_running_and_failed_pieces_are_counted(command, outputs):
-    work = pieces(theorem1=40)
-    with kept(outputs, work, processes=0) as note:
-        for piece in work[:20]:
-            note(end(piece, kind="failed"))
-        for piece in work[20:35]:
-            note(start(piece))
-        out = command("status")[1]
-    assert out.count("and 10 more") == 1
-    assert out.count("and 5 more") == 1
-    assert out.count("theorem1 number") == 2 * status.MOST
-
-
 @pytest.mark.process
 def test_a_study_whose_process_was_killed_is_not_in_progress(command, outputs):
     code = (
@@ -106,16 +91,6 @@ def test_a_study_whose_process_was_killed_is_not_in_progress(command, outputs):
     assert "time left" not in out
 
 
-def test_a_study_on_another_machine_is_told_with_what_is_not_known(command, outputs, monkeypatch):
-    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    with kept(outputs, pieces(theorem1=2)):
-        monkeypatch.setattr("socket.gethostname", lambda: "here")
-        out = command("status")[1]
-    assert "in progress, unless its process ended without reporting" in out
-    assert "on elsewhere, began" in out
-    assert " s ago; whether it still runs cannot be checked from this machine" in out
-
-
 def test_a_damaged_progress_file_is_named_and_stops_nothing(command, outputs):
     for name in ("giannou2023", "burkholz2024"):
         with kept(outputs, pieces(theorem1=2), study=name):
@@ -127,15 +102,6 @@ def test_a_damaged_progress_file_is_named_and_stops_nothing(command, outputs):
     assert f"burkholz2024 scale=smoke: {damaged} is damaged" in out
     assert "giannou2023 scale=smoke: finished" in out
     assert command("ls", "studies")[0] == 0
-
-
-def test_a_label_cannot_write_to_the_terminal(command, outputs):
-    work = pieces(**{"evil\x1b[2J": 1})
-    with kept(outputs, work) as note:
-        note(start(work[0]))
-        out = command("status")[1]
-    assert "evil\\x1b[2J number 0" in out
-    assert "\x1b" not in out
 
 
 @pytest.mark.parametrize(
@@ -167,36 +133,35 @@ def on_a_cluster(outputs, **counts):
     return record.State(given, **numbers)
 
 
-def test_jobs_that_go_on_without_their_command_are_in_progress(command, outputs, monkeypatch):
-    found = on_a_cluster(outputs, finished=3, queued=5, jobs={"running": 1, "queued": 2})
-    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
+@pytest.mark.parametrize(
+    ("counts", "texts"),
+    [
+        (
+            {"finished": 3, "queued": 5, "jobs": {"running": 1, "queued": 2}},
+            ["in progress on a cluster; its command waits", "jobs: 1 running, 2 queued; logs in "],
+        ),
+        (
+            {"finished": 8},
+            ["its jobs have ended; its command makes the tables", "jobs: all have ended; logs in "],
+        ),
+        (
+            {"finished": 3, "failed": 5},
+            [
+                "its jobs have ended, with failures; its command makes",
+                "3 finished, 5 failed, 0 run",
+            ],
+        ),
+    ],
+)
+def test_jobs_without_their_command_are_told_of(command, outputs, monkeypatch, counts, texts):
     with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
         raise KeyboardInterrupt
-    out = command("status")[1]
-    for text in (
-        "giannou2023 scale=smoke: in progress on a cluster; its command waits",
-        "tasks: 3 finished, 0 failed, 0 running, 5 queued; jobs: 1 running, 2 queued; logs in ",
-        "resume with  bnrecon study giannou2023\n",
-    ):
-        assert text in out
-
-
-def test_jobs_that_have_ended_wait_for_their_command(command, outputs, monkeypatch):
-    with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
-        raise KeyboardInterrupt
-    found = on_a_cluster(outputs, finished=8)
+    found = on_a_cluster(outputs, **counts)
     monkeypatch.setattr(record, "states", lambda folder, scale: [found])
     out = command("status")[1]
-    for text in (
-        "its jobs have ended; its command makes the tables",
-        "tasks: 8 finished, 0 failed, 0 running, 0 queued; jobs: all have ended; logs in ",
-        "resume with  bnrecon study giannou2023\n",
-    ):
+    for text in (*texts, "resume with  bnrecon study giannou2023\n"):
         assert text in out
     assert "0 of 8 done" not in out
-    found = on_a_cluster(outputs, finished=3, failed=5)
-    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
-    assert "its jobs have ended, with failures; its command makes" in command("status")[1]
 
 
 def test_jobs_share_the_work_that_is_left(command, outputs, monkeypatch):
@@ -208,14 +173,6 @@ def test_jobs_share_the_work_that_is_left(command, outputs, monkeypatch):
             note(end(piece, seconds=600.0))
         out = command("status")[1]
     assert "20 min to 28 min, if the rest is like what is finished of it and 4 jobs run" in out
-
-
-def test_a_cluster_that_cannot_be_asked_is_told(command, outputs, monkeypatch):
-    found = on_a_cluster(outputs, queued=5, problem="squeue is not found")
-    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
-    with kept(outputs, pieces(theorem1=8), processes=0):
-        out = command("status")[1]
-    assert "5 queued; jobs: squeue is not found; logs in " in out
 
 
 def test_watching_ends_with_the_study(command, outputs, monkeypatch):
@@ -239,8 +196,3 @@ def test_watching_is_ended_by_ctrl_c_without_a_complaint(command, outputs, monke
     with kept(outputs, pieces(theorem1=2)):
         code, _, err = command("status", "--watch")
     assert (code, err) == (0, "")
-
-
-def test_completion_knows_the_studies():
-    assert complete("bnrecon status gi", make_parsers()[1]) == ["giannou2023"]
-    assert complete("bnrecon status giannou2023 o", make_parsers()[1]) == ["outputs="]

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from bnrecon.cli.completion import complete
-from bnrecon.cli.main import make_parsers
 from bnrecon.reproduction import engine, pages, request
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.studies import registry
@@ -71,11 +69,6 @@ def test_the_help_lists_every_study_with_its_parts(command, name):
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-def test_a_study_that_is_not_named_is_a_mistake_that_shows_the_help(command):
-    for name in ("study", "figures"):
-        assert command(name) == (2, command(name, "--help")[1], "")
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -84,13 +77,11 @@ def test_a_study_that_is_not_named_is_a_mistake_that_shows_the_help(command):
         ["projection", "study=random_features", "scale=smoke"],
     ],
 )
-def test_a_study_is_given_by_its_name_or_as_study(command, words):
-    code, out, err = command("tables", *words)
-    assert code == 0, err
+def test_a_study_is_given_by_its_name_or_as_study(succeed, words):
+    out, err = succeed("tables", *words)
     assert "bnrecon study random_features projection scale=smoke" in out
     assert out.endswith("\n\noutputs/studies/random_features\n")
-    code, out, err = command("figures", *words)
-    assert code == 0, err
+    out, _ = succeed("figures", *words)
     assert "bnrecon study random_features projection scale=smoke" in out
 
 
@@ -113,7 +104,6 @@ def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
     assert len(written) == 1
 
 
-def test_an_import_is_completed_for_studies_alone():
-    commands = make_parsers()[1]
-    assert "--import" in complete("bnrecon study burkholz2024 --", commands)
-    assert "--import" not in complete("bnrecon tables burkholz2024 --", commands)
+def test_a_study_that_is_not_named_is_a_mistake_that_shows_the_help(command):
+    for name in ("study", "figures"):
+        assert command(name) == (2, command(name, "--help")[1], "")

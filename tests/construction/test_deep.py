@@ -50,22 +50,6 @@ def test_the_jacobian_is_the_derivative(widths):
     torch.testing.assert_close(deep_jacobian(weights, several)[0], by_autograd)
 
 
-@pytest.mark.parametrize(
-    ("shape", "layers"), [((4, 4, 1), 3), ((4, 4, 1), 4), ((4, 3, 9), 3), ((3, 2, 9), 4)]
-)
-def test_a_target_is_found_with_a_few_scales_beyond_the_count(shape, layers):
-    outputs, inputs, taps = shape
-    target = torch.randn(
-        outputs, inputs * taps, generator=torch.Generator().manual_seed(5), dtype=DOUBLE
-    )
-    total = least_total_width(target.numel(), layers) + 8
-    weights = draw_deep(inputs, taps, balanced_widths(total, outputs, layers, inputs * taps), 4)
-    solution = solve_deep(target, weights)
-    again = (compose_deep(weights, solution.scales) - target).norm() / target.norm()
-    assert solution.relative_error == pytest.approx(float(again), abs=1e-12)
-    assert again < 1e-9
-
-
 @pytest.mark.parametrize("layers", [2, 3, 4])
 def test_the_count_of_scales_is_what_the_dimension_asks_for(layers):
     """With n + L - 2 scales n - 1 dimensions are reached; the theorem's n + L is one too many."""
@@ -160,17 +144,21 @@ def by_scipy(target, weights, start):
     return torch.as_tensor(found.x), float(torch.as_tensor(found.fun).norm())
 
 
-@pytest.mark.parametrize(("shape", "layers"), [((4, 4, 1), 3), ((3, 2, 9), 3), ((4, 4, 1), 4)])
-def test_levenberg_marquardt_finds_what_scipys_finds(shape, layers):
-    """From the same starts, with enough scales: both reach the target."""
+@pytest.mark.parametrize(
+    ("shape", "layers"), [((4, 4, 1), 3), ((4, 4, 1), 4), ((4, 3, 9), 3), ((3, 2, 9), 4)]
+)
+def test_a_target_is_found_with_a_few_scales_beyond_the_count_as_scipy_finds_it(shape, layers):
     outputs, inputs, taps = shape
     generator = torch.Generator().manual_seed(5)
     target = torch.randn(outputs, inputs * taps, generator=generator, dtype=DOUBLE)
     total = least_total_width(target.numel(), layers) + 8
     weights = draw_deep(inputs, taps, balanced_widths(total, outputs, layers, inputs * taps), 4)
-    theirs = [by_scipy(target, weights, x)[1] for x in draw_starts(target, weights, 8, 0)]
-    assert min(theirs) < 1e-9
-    assert solve_deep(target, weights).relative_error < 1e-9
+    theirs = (by_scipy(target, weights, x)[1] for x in draw_starts(target, weights, 8, 0))
+    assert any(error < 1e-9 for error in theirs)
+    solution = solve_deep(target, weights)
+    again = (compose_deep(weights, solution.scales) - target).norm() / target.norm()
+    assert solution.relative_error == pytest.approx(float(again), abs=1e-12)
+    assert again < 1e-9
 
 
 def test_levenberg_marquardt_ends_in_scipys_minimum_where_no_solution_exists():

@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +13,6 @@ from bnrecon.construction.relu_source import (
     RebuiltNetwork,
     check_error,
     functional_error,
-    low_rank_factors,
     relu_network,
 )
 from bnrecon.construction.skip_source import SkipChain, block_sizes, skip_chain
@@ -140,12 +138,6 @@ def test_low_rank_layers_need_a_width_of_rank_times_their_size():
     assert rebuilt.functional_error < 1e-10
     with pytest.raises(UserError, match="rank=1: layer 0 has rank 2"):
         relu_network(target, rank=1)
-
-
-def test_low_rank_factors_multiply_to_the_weight():
-    weight = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).double()
-    left, right = low_rank_factors(weight, 5)
-    assert torch.allclose(left @ right, weight, atol=1e-12)
 
 
 def test_fewer_scales_than_equations_give_the_best_approximation():
@@ -304,23 +296,49 @@ def test_inputs_that_a_layer_does_not_read_get_no_block():
     assert skip_chain(target, block=2).functional_error < 1e-9
 
 
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Skipping(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def with_nan():
+    layer = nn.Linear(3, 3)
+    layer.weight.data[0, 0] = torch.nan
+    return layer
+
+
 @pytest.mark.parametrize(
-    ("model", "options", "message"),
+    ("model", "message"),
     [
-        (nn.Linear(3, 3), {}, "model is Linear; it must be an nn.Sequential"),
-        (nn.Sequential(nn.Linear(3, 3), nn.Tanh()), {}, "layer 1 is Tanh"),
-        (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), {}, "layer 1: there is no ReLU"),
-        (nn.Sequential(nn.ReLU(), nn.Linear(3, 3)), {}, "layer 0 is ReLU"),
-        (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(3, 3)), {}, "3 inputs behind 4"),
-        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), {}, "call model.eval"),
-        (nn.Sequential(), {}, "no linear layer"),
-        (nn.Sequential(nn.Linear(3, 3)), {"radius": 0.0}, "radius=0.0: must be a number above 0"),
+        (nn.Linear(3, 3), "model is Linear; it must be an nn.Sequential"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Tanh()), "layer 1 is Tanh"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "layer 1: there is no ReLU"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(3, 3)), "layer 0 is ReLU"),
+        (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(3, 3)), "3 inputs behind 4"),
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).train()), "call model.eval"),
+        (nn.Sequential(), "no linear layer"),
+        (nn.Sequential(Doubled(3, 3)), "layer 0: Doubled has a forward pass of its own"),
+        (Skipping(nn.Linear(3, 3)), "model: Skipping has a forward pass of its own"),
+        (nn.Sequential(nn.Linear(3, 3, dtype=torch.complex64)), "is torch.complex64; give real"),
+        (nn.Sequential(nn.LazyLinear(3)), "layer 0: its parameters have no shape yet"),
+        (nn.Sequential(nn.Linear(3, 3, device="meta")), "holds no numbers"),
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(4).eval()), "BatchNorm1d of 4 behind 3"),
+        (nn.Sequential(with_nan()), "layer 0: its weight or bias is not finite"),
+        (
+            nn.Sequential(prune.random_unstructured(nn.Linear(3, 3), "weight", 2)),
+            "layer 0: Linear has forward hooks, such as a pruning",
+        ),
     ],
 )
 @pytest.mark.parametrize("build", [relu_network, skip_chain])
-def test_what_cannot_be_rebuilt_is_named(build, model, options, message):
+def test_what_cannot_be_rebuilt_is_named(build, model, message):
     with pytest.raises(UserError, match=message):
-        build(model, **options)
+        build(model)
 
 
 def test_options_out_of_range_are_named():
@@ -335,6 +353,7 @@ def test_options_out_of_range_are_named():
         ({"seed": -1}, "seed=-1"),
         ({"seed": "0"}, "seed='0'"),
         ({"radius": None}, "radius=None"),
+        ({"radius": 0.0}, "radius=0.0: must be a number above 0"),
         ({"radius": "1"}, "radius='1'"),
         ({"density": "half"}, "density='half'"),
         ({"density": None}, "density=None"),
@@ -349,13 +368,6 @@ def test_options_out_of_range_are_named():
             UserError, match=r"refinements=.*: must be a whole number of at least 0"
         ):
             skip_chain(target, refinements=refinements)
-
-
-def test_integers_and_numbers_of_numpy_are_accepted():
-    target = relu_target([4, 4])
-    rebuilt = relu_network(target, width=np.int64(16), radius=np.float32(2), seed=np.int32(1))
-    assert rebuilt.functional_error < 1e-9
-    assert skip_chain(target, block=np.int64(2), refinements=np.int8(1)).functional_error < 1e-9
 
 
 def test_the_scales_are_never_worse_than_least_squares():
@@ -444,15 +456,6 @@ def test_a_chain_that_float64_cannot_bear_is_an_error_that_holds_the_chain():
     assert raised.value.reconstruction.functional_error > 0.1
 
 
-def test_a_model_with_pruning_masks_is_refused():
-    target = relu_target([3, 3])
-    prune.random_unstructured(target[0], "weight", amount=2)
-    with pytest.raises(UserError, match="layer 0: Linear has forward hooks, such as a pruning"):
-        relu_network(target)
-    prune.remove(target[0], "weight")
-    assert relu_network(target).functional_error < 1e-9
-
-
 @pytest.mark.parametrize("build", [relu_network, skip_chain])
 @pytest.mark.parametrize("layer", ["", "0", "1", "2"])
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
@@ -474,47 +477,12 @@ def test_a_normalization_has_the_scale_and_shift_that_it_computes_with(build):
     assert build(target.eval()).functional_error < 1e-9
 
 
-class Doubled(nn.Linear):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
-class Skipping(nn.Sequential):
-    def forward(self, x):
-        return x + super().forward(x)
-
-
-class Renamed(nn.Linear):
-    """Its forward pass is nn.Linear's."""
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (nn.Sequential(Doubled(3, 3)), "layer 0: Doubled has a forward pass of its own"),
-        (Skipping(nn.Linear(3, 3)), "model: Skipping has a forward pass of its own"),
-        (nn.Sequential(nn.Linear(3, 3, dtype=torch.complex64)), "is torch.complex64; give real"),
-        (nn.Sequential(nn.LazyLinear(3)), "layer 0: its parameters have no shape yet"),
-        (nn.Sequential(nn.Linear(3, 3, device="meta")), "holds no numbers"),
-        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(4)), "BatchNorm1d of 4 behind 3 outputs"),
-    ],
-)
-@pytest.mark.parametrize("build", [relu_network, skip_chain])
-def test_a_layer_that_does_not_compute_what_its_weights_say_is_refused(build, model, message):
-    with pytest.raises(UserError, match=message):
-        build(model.eval())
-
-
 @pytest.mark.parametrize("sizes", [(0, 3), (3, 0)])
 def test_a_layer_without_inputs_or_outputs_is_refused(sizes):
     with pytest.warns(UserWarning, match="zero-element"):
         model = nn.Sequential(nn.Linear(*sizes))
     with pytest.raises(UserError, match=r"layer 0: . inputs and . outputs; give at least one"):
         relu_network(model)
-
-
-def test_a_subclass_with_the_same_forward_pass_is_rebuilt():
-    assert relu_network(nn.Sequential(Renamed(3, 3))).functional_error < 1e-9
 
 
 def test_the_rank_of_a_float32_product_is_that_of_its_factors():
@@ -548,14 +516,6 @@ def test_a_target_that_is_zero_is_rebuilt():
             parameter.zero_()
     assert relu_network(target).functional_error < 1e-12
     assert skip_chain(target).functional_error < 1e-12
-
-
-def test_weights_that_are_not_finite_are_named():
-    target = relu_target([3, 3])
-    with torch.no_grad():
-        target[0].weight[0, 0] = float("nan")
-    with pytest.raises(UserError, match="layer 0: its weight or bias is not finite"):
-        relu_network(target)
 
 
 def test_the_functional_error_is_the_largest_in_the_whole_ball():

@@ -186,14 +186,8 @@ def test_the_eliminated_system_with_a_skip_is_its_own_dense_matrix():
     torch.testing.assert_close(operator.leading(50).dense(), dense[:, :50])
 
 
-def test_what_no_skip_connection_can_do_is_said():
+def test_fewer_features_than_a_skip_connection_needs_are_refused():
     model = nn.Conv2d(2, 3, 3).eval()
-    with pytest.raises(UserError, match="skip=outside: did you mean 'outer'"):
-        reconstruct(model, FeatureSpec(skip="outside"))
-    with pytest.raises(UserError, match="take skip=inner"):
-        reconstruct(
-            model, FeatureSpec(skip="outer", activation="tanh"), images=torch.randn(2, 2, 5, 5)
-        )
     with pytest.raises(
         UserError, match=r"below the minimum width n - c2 = 51 \(Burkholz 2024, Eq. 3\)"
     ):

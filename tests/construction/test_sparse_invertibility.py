@@ -136,15 +136,6 @@ def test_the_proof_of_lemma_10_takes_the_wrong_square():
     assert product_zero_probability(rows, p) <= square(largest)
 
 
-def test_predicted_densities_are_in_order():
-    for side in (8, 16, 32, 64):
-        conjecture, columns, theorem = (
-            predicted_density(side, kind) for kind in ("conjecture", "zero column", "theorem")
-        )
-        assert conjecture < columns
-        assert conjecture < theorem
-
-
 def test_predicted_densities_are_those_of_theorem_3_and_remark_3():
     """Log 16 / 16 = 0.17329 (by hand)."""
     kinds = ("theorem", "conjecture", "zero column")

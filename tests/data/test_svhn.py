@@ -93,13 +93,6 @@ def test_a_tree_of_other_classes_is_refused(tmp_path):
     refused(tmp_path, r"train: the class folders are not the expected 10 \(missing 0, 1")
 
 
-def test_an_archive_of_other_classes_is_refused(tmp_path):
-    arrays = {"train_x": pixels("train"), "test_x": pixels("test")}
-    arrays |= {"train_y": LABELS, "test_y": LABELS}
-    np.savez(tmp_path / "svhn.npz", classes=list("1234567890"), **arrays)
-    refused(tmp_path, r"svhn\.npz: class 0 is '1', in svhn '0'")
-
-
 def test_missing_files_are_named_with_what_the_folder_may_hold(tmp_path, monkeypatch):
     advice = r"give root=FOLDER that holds svhn\.npz, svhn/\{train,test\}/<class>/\* images, or "
     advice += r"torchvision's train_32x32\.mat and test_32x32\.mat .*, or allow download=true"
@@ -134,16 +127,6 @@ def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serv
             (mine / damaged).write_bytes(b"rubbish")
         assert load(DataSpec("svhn", str(mine))).sizes == (12, 12)
         assert {name: (mine / name).read_bytes() for name in files} == files
-
-
-def test_a_download_that_arrives_damaged_is_one_line(tmp_path, monkeypatch, serve):
-    torchvision_files(tmp_path / "published", monkeypatch)
-    address = serve(answer(b"<html>log in first</html>"))
-    for about in datasets.SVHN.split_list.values():
-        about[0] = f"{address}/{about[1]}"
-    (tmp_path / "mine").mkdir()
-    line = rf"svhn is not in .* could not be downloaded from {address} \(.+\); give root=FOLDER"
-    refused(tmp_path / "mine", line, download=True)
 
 
 def test_house_numbers_are_not_mirrored_by_default(tmp_path, monkeypatch):

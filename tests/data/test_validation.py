@@ -98,9 +98,8 @@ def test_held_out_images_make_another_run_and_another_target():
     assert len(targets) == 2
 
 
-def test_an_accuracy_is_measured_on_the_held_out_images(command, tmp_path):
+def test_an_accuracy_is_measured_on_the_held_out_images(succeed, tmp_path):
     words = ("train", "scale=smoke", "target.groups=[1]", "train.epochs=1", f"outputs={tmp_path}")
-    code, _, err = command(*words, "data.validation=250", "data.test_limit=null")
-    assert code == 0, err
+    succeed(*words, "data.validation=250", "data.test_limit=null")
     about = files.read_json(next(tmp_path.glob("targets/*/target.json")))
     assert (about["images"], about["config"]["data"]["validation"]) == (250, 250)

@@ -1,6 +1,8 @@
-"""Feature distributions: reproducible to the bit, with the stated law, complete where needed."""
+"""Feature distributions and their specs: reproducible to the bit, with the stated law."""
 
 import hashlib
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,12 +11,14 @@ import torch
 from scipy import stats
 from scipy.special import ndtri
 
+from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features import pair, portable_random
 from bnrecon.features.drawing import draw
 from bnrecon.features.normal_quantile import normals
 from bnrecon.features.portable_random import BLOCK, PIECE, Stream
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spec import ACTIVATIONS, FeatureSpec
 from bnrecon.operators.structured import Kronecker
 from bnrecon.runtime.errors import UserError
 
@@ -204,17 +208,13 @@ def test_orthogonal_weights_are_orthonormal_as_flattened():
     assert torch.allclose(flat @ flat.T, torch.eye(6), atol=1e-5)
 
 
-def test_half_of_sparse_entries_are_zero():
-    features = draw("sparse_he_normal", LayerShape(32, 64, (3, 3)), 2000, 0, 0)
-    assert (features.first == 0).float().mean() == pytest.approx(0.5, abs=0.01)
-    assert (features.second == 0).float().mean() == pytest.approx(0.5, abs=0.01)
-
-
-def test_er_signs_are_of_one_magnitude_half_of_them_zero_and_as_often_negative():
-    features = draw("er_sign", LayerShape(32, 64, (3, 3)), 2000, 0, 0)
+@pytest.mark.parametrize("name", ["sparse_he_normal", "er_sign"])
+def test_half_of_sparse_entries_are_zero_and_signs_of_one_magnitude_as_often_negative(name):
+    features = draw(name, LayerShape(32, 64, (3, 3)), 2000, 0, 0)
     for weight, fan_in in ((features.first, 64), (features.second, 2000 * 9)):
         magnitude = (2 / fan_in) ** 0.5
-        assert torch.isin(weight, torch.tensor([-magnitude, 0, magnitude])).all()
+        if name == "er_sign":
+            assert torch.isin(weight, torch.tensor([-magnitude, 0, magnitude])).all()
         assert (weight == 0).float().mean() == pytest.approx(0.5, abs=0.01)
         assert (weight > 0).float().mean() == pytest.approx(0.25, abs=0.01)
 
@@ -340,3 +340,22 @@ def test_a_skip_connection_between_other_channels_has_the_variance_2_over_its_in
     skip = draw("he_normal", LayerShape(64, 50), 10, 0, 0, skip="inner").skip_weight
     assert skip.shape == (64, 50)
     assert float(skip.var()) == pytest.approx(2 / 50, rel=0.1)
+
+
+@pytest.mark.process
+def test_no_spec_loads_torch():
+    code = (
+        "import sys, bnrecon.features.spec, bnrecon.solvers.spec; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_activation_is_one_that_a_theorem_covers():
+    assert set(ACTIVATIONS) == set(FIRST_ACTIVATIONS)
+    inexact = {name for name in ACTIVATIONS if not FIRST_ACTIVATIONS[name].exact}
+    for name in ACTIVATIONS:
+        if name in inexact:
+            with pytest.raises(UserError, match=f"skip=outer: not possible with activation={name}"):
+                FeatureSpec(skip="outer", activation=name)
+        else:
+            assert FeatureSpec(skip="outer", activation=name).activation == name

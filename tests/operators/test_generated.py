@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from random_layer import gaussian
 
 from bnrecon.features import LayerShape, draw
 from bnrecon.features.matrix import feature_operator
@@ -21,10 +22,6 @@ SHAPES = [
     LayerShape(1, 7, (2,)),
     LayerShape(3, 2, (1, 2, 2)),
 ]
-
-
-def gaussian(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def operators(shape, width=77, name="sign", storage="regenerate"):

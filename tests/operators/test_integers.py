@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from random_layer import gaussian
 
 from bnrecon.features import LayerShape, draw
 from bnrecon.features.matrix import feature_operator
@@ -20,10 +21,6 @@ SHAPES = [
     LayerShape(3, 2, (1, 2, 2)),
     LayerShape(14, 3),
 ]
-
-
-def gaussian(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def operator_of(shape, name="sign", rows=None, storage="regenerate"):

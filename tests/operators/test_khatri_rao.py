@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from random_layer import gaussian
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.construction.residual import layer_system
@@ -10,9 +11,11 @@ from bnrecon.construction.two_layer import TargetLayer, composed_weight, linear_
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.columns import Scaled, inverse_norms
 from bnrecon.operators.composed import Convolved
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.structured import Kronecker
 from bnrecon.operators.system import Scales
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
@@ -25,10 +28,6 @@ SHAPES = [
     LayerShape(1, 5, (2, 2)),
     LayerShape(3, 1, (5, 5)),
 ]
-
-
-def gaussian(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def random_sides(seed):
@@ -73,6 +72,7 @@ def operators():
         outputs = random_sides(seed)[0]
         weight = gaussian(outputs, operator.shape[0] // outputs, seed=seed)
         yield pytest.param(Eliminated(operator, weight), id=f"pivoted-convolved-{seed}")
+    yield pytest.param(Kronecker(gaussian(4, 4), gaussian(3, 3, seed=1)), id="kronecker")
 
 
 @pytest.mark.parametrize("operator", list(operators()))
@@ -152,6 +152,11 @@ def test_temporaries_stay_below_the_bound(chunk_bytes, many, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__mul__", watched)
     operator.matvec(gaussian(300, many))
     assert 0 < largest <= chunk_bytes
+
+
+def test_a_kronecker_product_of_any_two_factors_is_the_dense_one():
+    u2, u1 = gaussian(4, 4), gaussian(3, 3, seed=1)
+    assert torch.allclose(Kronecker(u2, u1).dense(), torch.kron(u2, u1))
 
 
 def hadamard(operator):
@@ -263,3 +268,21 @@ def test_factors_are_rounded_to_another_precision_and_never_widened():
     widened, rounded = matrix.to(FLOAT64), matrix.to(BFLOAT16)
     assert (widened.first.dtype, widened.dtype) == (torch.float32, torch.float64)
     assert rounded.first.dtype == rounded.transposed.dtype == torch.bfloat16
+
+
+def test_products_are_those_of_the_matrix_with_columns_of_norm_1():
+    torch.manual_seed(0)
+    matrix = KhatriRao(torch.randn(9, 4).double(), torch.randn(9, 3).double())
+    scaled = Scaled(matrix, inverse_norms(matrix.column_norms()))
+    dense = torch.nn.functional.normalize(matrix.dense(), dim=0)
+    x, y = torch.randn(9).double(), torch.randn(12).double()
+    torch.testing.assert_close(scaled.matvec(x), dense @ x)
+    torch.testing.assert_close(scaled.rmatvec(y), dense.T @ y)
+
+
+def test_columns_of_zeros_and_of_subnormal_norm_stay_finite():
+    norms = torch.tensor([0.0, 1e-310, 2.0], dtype=torch.float64)
+    found = inverse_norms(norms)
+    assert found.isfinite().all()
+    assert found[0] == 0
+    assert found[2] == 0.5

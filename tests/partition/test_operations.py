@@ -247,6 +247,7 @@ def test_what_is_changed_in_place_is_read_changed(inner):
         (lambda second, x: (F.hardtanh_(x, 0.0, 0.5), x)[1], "hardtanh_: not supported"),
         (lambda second, x: second(F.dropout(x)), "dropout: not supported"),
         (lambda second, x: F.linear(x, x), "linear: not supported"),
+        (lambda second, x: x * x, "mul: not supported"),
     ],
 )
 def test_what_would_be_wrong_is_refused(inner, message):

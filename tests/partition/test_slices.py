@@ -71,15 +71,6 @@ def test_an_operation_on_the_whole_batch_is_refused(operation):
         partition(Net(), plane())
 
 
-def test_a_product_of_activations_is_refused():
-    class Product(nn.Module):
-        def forward(self, x):
-            return x * x
-
-    with pytest.raises(UserError, match="mul"):
-        partition(Product(), plane())
-
-
 def test_what_a_trace_does_not_show_is_noticed_in_one_region_of_a_thousand():
     """Only tensors are clipped, not the values of a trace, beside the largest value of a grid."""
 

@@ -46,12 +46,6 @@ def test_n_of_the_features_are_enough_for_the_same_outputs(method):
     assert rebuilt.difference.largest < 1e-3 * rebuilt.difference.size
 
 
-def test_a_layer_without_pruning_does_not_speak_of_it():
-    report = reconstruct(network()).layers[0]
-    assert report.kept is None
-    assert "kept" not in report.to_json()
-
-
 def test_a_pruned_source_comes_back_from_its_file(tmp_path):
     model, images = network(), torch.randn(4, 3, 9, 9)
     rebuilt = reconstruct(model, FeatureSpec(keep=0.5, pruning="refit"))

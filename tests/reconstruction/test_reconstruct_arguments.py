@@ -174,6 +174,11 @@ def test_what_is_no_module_or_holds_no_numbers_is_named():
         bnrecon.reconstruct(lambda x: x)
     with pytest.raises(UserError, match="model: some of its tensors are on the meta device"):
         bnrecon.reconstruct(nn.Linear(3, 2, device="meta").eval())
+    for layout in ("to_sparse", "to_sparse_csr"):
+        sparse = nn.Linear(4, 5).eval()
+        sparse.weight = nn.Parameter(getattr(sparse.weight.detach(), layout)())
+        with pytest.raises(UserError, match=r"sparse tensors: give it with their to_dense\(\)"):
+            plan_layers(sparse)
     lazy = nn.Sequential(nn.LazyConv2d(3, 3)).eval()
     for options in ({}, {"unsupported": "keep"}, {"images": some()}):
         with pytest.raises(
@@ -212,14 +217,6 @@ def test_a_target_that_holds_no_numbers_is_named(what):
         bnrecon.reconstruct(model)
 
 
-def test_a_refused_model_is_called_the_model():
-    model = nn.Bilinear(4, 4, 3).eval()
-    with pytest.raises(UserError, match="cannot be rebuilt: the model: Bilinear is neither"):
-        bnrecon.reconstruct(model)
-    with pytest.raises(UserError, match="the model: 3 features are below the minimum width"):
-        bnrecon.reconstruct(nn.Conv2d(2, 3, 3).eval(), FeatureSpec(width=3))
-
-
 def test_a_data_loader_of_images_and_labels_gives_the_statistics_of_its_images():
     model, x = small(), some(12)
     whole = bnrecon.reconstruct(model, images=x)
@@ -232,22 +229,6 @@ def test_a_data_loader_of_images_and_labels_gives_the_statistics_of_its_images()
     )
     assert batches.difference.images == 5
     assert batches.difference.largest < 1e-4 * batches.difference.size
-
-
-def test_outputs_that_are_far_off_though_every_layer_is_rebuilt_are_a_failure():
-    """Here a part of the network asks what kind of layer it has."""
-
-    class Asks(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.layer(x) * (1 if isinstance(self.layer, nn.Linear) else 5)
-
-    with pytest.raises(RunError, match=r"outputs differ by .* nothing is solved yet"):
-        bnrecon.reconstruct(Asks().eval(), images=torch.randn(5, 4))
-    assert bnrecon.reconstruct(Asks().eval()).verified is None
 
 
 class Around(nn.Module):
@@ -271,16 +252,6 @@ RUNS = itertools.count(5)
 
 def rows(count=20):
     return torch.randn(count, 4, generator=torch.Generator().manual_seed(1))
-
-
-def test_outputs_that_are_a_little_off_are_noted():
-    rebuilt = bnrecon.reconstruct(
-        around(lambda self, y: y + (0.005 if type(self.layers[0]) is nn.Linear else 0)),
-        images=rows(),
-    )
-    assert rebuilt.difference.largest == pytest.approx(0.005, abs=1e-4)
-    assert rebuilt.verified is False
-    assert sum("outputs differ by 5.0e-03" in note for note in rebuilt.notes) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,33 +51,12 @@ def images():
     return torch.randn(16, 3, 8, 8, dtype=torch.float64, generator=generator)
 
 
-OPTIONS = [
-    {},
-    {"activation": "relu"},
-    {"activation": "tanh"},
-    {"skip": "inner"},
-    {"skip": "outer", "activation": "relu"},
-]
-
-
 STORED = [
     (name, storage)
     for name, kind in DISTRIBUTIONS.items()
     for storage in kind.storages
     if storage != "memory"
 ]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_network_of_regenerated_features_is_the_one_of_stored_ones(options):
-    """Products sum in another order, so that scales agree to rounding; the features are equal."""
-    same_network("sign", "regenerate", options)
-
-
-@pytest.mark.parametrize(("name", "storage"), STORED)
-def test_every_distribution_gives_the_same_network_in_every_storage(name, storage):
-    at_most_n = {"width": "maximum"} if DISTRIBUTIONS[name].at_most_n else {}
-    same_network(name, storage, at_most_n | {"activation": "relu"})
 
 
 @pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
@@ -90,7 +69,19 @@ def test_a_trace_holds_the_features_that_are_not_in_memory(name, storage):
         assert torch.equal(traced(x), rebuilt(x))
 
 
-def same_network(name, storage, options):
+@pytest.mark.parametrize(
+    ("name", "storage", "options"),
+    [
+        *((*stored, {"activation": "relu"}) for stored in STORED),
+        *(("sign", "regenerate", options) for options in ({}, {"skip": "inner"})),
+        ("sign", "regenerate", {"activation": "tanh"}),
+        ("sign", "regenerate", {"skip": "outer", "activation": "relu"}),
+    ],
+)
+def test_features_give_the_same_network_in_every_storage(name, storage, options):
+    """Products sum in another order, so that scales agree to rounding; the features are equal."""
+    if DISTRIBUTIONS[name].at_most_n:
+        options = options | {"width": "maximum"}
     model, x = network(), images()
     stored, made = (
         reconstruct(model, FeatureSpec(name, storage=way, **options), images=x)
@@ -169,19 +160,6 @@ def test_the_same_scales_compute_the_same_function_stored_and_regenerated(
         collapsed = bnrecon.collapse(made)
         assert torch.allclose(collapsed(x), stored(x), rtol=1e-9, atol=1e-9)
         assert torch.allclose(collapsed[3].weight, bnrecon.collapse(stored)[3].weight, atol=1e-13)
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (16, 4), (4, 16)])
-def test_few_pixels_do_not_make_more_features_at_once_than_their_weights_allow(
-    inputs, outputs, monkeypatch
-):
-    """Neither A's numbers nor B's of one part take more than the room."""
-    linear = nn.Linear(inputs, outputs).eval()
-    layer = reconstruct(linear, FeatureSpec("sign", storage="regenerate")).network
-    monkeypatch.setattr("bnrecon.reconstruction.source_layer.CHUNK_BYTES", 4 * 16 * 32)
-    ((_, parts),) = layer._blocks(torch.zeros(1, inputs))
-    assert {part.stop - part.start for part in parts} == {32}
-    assert len(parts) == 1.5 * inputs * outputs / 32
 
 
 def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):

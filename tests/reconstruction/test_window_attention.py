@@ -21,7 +21,6 @@ from bnrecon.reconstruction.source_file import source_layers
 from bnrecon.reconstruction.window_attention import (
     WindowAttention,
     WindowAttentionV2,
-    _CalledWeight,
 )
 from bnrecon.runtime.errors import RunError, UserError
 
@@ -216,8 +215,3 @@ def test_an_attention_of_ones_own_is_not_taken_for_torchvisions():
 
     with pytest.raises(UserError, match="qkv: its weight is read outside of the layer, by shifted"):
         reconstruct(Doubled(8, [3, 3], [0, 0], 2).eval())
-
-
-def test_a_weight_stands_for_its_layer_in_a_linear_map_alone():
-    with pytest.raises(NotImplementedError, match="matmul"):
-        torch.matmul(torch.randn(2, 2), _CalledWeight(nn.Linear(2, 2)))

@@ -49,14 +49,6 @@ def test_any_two_shipped_runs_can_be_compared():
             assert f"{result.target.accuracy:.2f} (n={result.target.images})" in text
 
 
-def test_only_options_that_differ_are_shown():
-    first, second = RunResult.read(RESULTS[0]), RunResult.read(RESULTS[-1])
-    differing = differing_options(first.config, second.config)
-    assert differing["data.name"] == ("cifar10", "cifar100")
-    assert "train.epochs" not in differing
-    assert differing_options(first.config, first.config) == {}
-
-
 def test_an_option_that_an_older_result_lacks_had_its_default():
     assert differing_options(CONFIG, CONFIG | {"keep_source": True, "threads": None}) == {}
     assert differing_options(CONFIG, CONFIG | {"threads": 2}) == {"threads": (None, 2)}

@@ -92,21 +92,15 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_a_damaged_result_is_said_to_be(outputs, damage):
+def test_a_damaged_result_or_target_is_said_to_be(outputs, damage):
     damage(outputs / "runs" / "one" / "result.json")
-    run = the_run(outputs)
-    assert (run.state, run.loss) == ("damaged", None)
+    damage(outputs / "targets" / "one" / "target.json")
+    run, target = the_run(outputs), the_target(outputs)
+    assert (run.state, run.loss) == (target.state, target.accuracy) == ("damaged", None)
     assert DAMAGE[damage].format("result.json") in run.detail
+    assert DAMAGE[damage].format("target.json") in target.detail
     with pytest.raises(UserError, match="is damaged"):
         find_run("one", [outputs])
-
-
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_a_damaged_target_is_said_to_be(outputs, damage):
-    damage(outputs / "targets" / "one" / "target.json")
-    target = the_target(outputs)
-    assert (target.state, target.accuracy) == ("damaged", None)
-    assert DAMAGE[damage].format("target.json") in target.detail
 
 
 def test_weights_that_are_missing_or_cut_off_are_damage(outputs):

@@ -19,11 +19,6 @@ def test_every_shipped_result_is_read_and_written_to_the_same_text(path):
     assert RunResult.from_json(result.to_json()) == result == RunResult.read(path)
 
 
-def test_a_written_result_is_the_same_file(tmp_path):
-    RunResult.read(RESULTS[0]).write(tmp_path / "result.json")
-    assert (tmp_path / "result.json").read_bytes() == RESULTS[0].read_bytes()
-
-
 def test_statistics_of_a_result_are_those_of_its_seeds():
     content = files.read_json(RESULTS[-1])
     result = RunResult.from_json(content)

@@ -2,10 +2,8 @@
 
 import dataclasses
 import io
-import logging
 import shutil
 
-import matplotlib
 import pandas as pd
 import pytest
 from places import RESULTS
@@ -15,7 +13,6 @@ from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.convergence import warnings
 from bnrecon.reporting.overview import WITHOUT_EPSILON, overview
 from bnrecon.reporting.result import Predictions, RunResult
-from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
 
@@ -35,12 +32,6 @@ def test_the_csv_of_a_run_holds_the_numbers_of_its_result(results):
     assert frame["source_accuracy_half_width"][0] == results[0].accuracy.half_width
     assert frame["loss_n"][0] == 3
     assert frame["evaluated_on"][0] == results[0].evaluation.images
-
-
-def test_the_layers_csv_holds_every_layer_of_every_seed(results):
-    frame = pd.read_csv(io.StringIO(run_tables.table_files(results[0])["layers.csv"]))
-    assert list(frame["relative_error"]) == [layer.relative_error for layer in results[0].layers]
-    assert set(frame["seed"]) == {0, 1, 2}
 
 
 def test_a_layer_is_summarized_by_its_largest_error(results):
@@ -70,22 +61,6 @@ def test_a_pruned_run_says_how_many_features_are_kept_and_what_would_be_exact(re
         assert advice in warning
 
 
-def test_the_headline_of_a_run_fits_a_terminal(results):
-    for result in results:
-        lines = run_tables.run_text(result).splitlines()
-        headline = next(line for line in lines if line.startswith("target accuracy"))
-        assert len(headline) <= 100
-
-
-def test_what_was_drawn_again_or_left_the_linear_region_is_said(results):
-    layer = dataclasses.replace(results[0].seeds[0].layers[0], redrawn=3)
-    seed = dataclasses.replace(results[0].seeds[0], layers=(layer,))
-    result = dataclasses.replace(results[0], seeds=(seed,), outside_linear_region=7)
-    text = run_tables.run_text(result)
-    assert "3 features were all zero and were drawn again" in text
-    assert "7 intermediate values on test images fell outside" in text
-
-
 def counted(result, *counts):
     seeds = (
         dataclasses.replace(seed, predictions=Predictions(10000, *count) if count else None)
@@ -107,17 +82,6 @@ def test_predictions_of_the_least_favourable_seed_are_shown(results):
     assert list(frame[columns].loc[0]) == [12, 2, 8]
     assert frame["mcnemar_p"][0] == pytest.approx(2 * (1 + 10 + 45) / 2**10)
     assert run_tables.PREDICTIONS in files["table.md"]
-
-
-def test_runs_without_counted_predictions_say_nothing_of_them(results):
-    for counts in ([None] * 3, [(3, 1, 0), (0, 0, 0), None]):
-        result = counted(results[0], *counts)
-        assert "otherwise" not in run_tables.run_text(result)
-        assert "otherwise" not in "".join(run_tables.table_files(result).values()).lower()
-    all_counted, none = [(3, 1, 0)] * 3, [None] * 3
-    both = run_tables.markdown([counted(results[0], *c) for c in (all_counted, none)])
-    cells = [[cell.strip() for cell in line.split("|")[-5:-1]] for line in both.splitlines()]
-    assert cells[2:] == [["3", "1", "0", "1"], [""] * 4]
 
 
 # The list of all runs
@@ -153,21 +117,6 @@ def test_runs_in_the_list_are_told_apart_without_their_folder(listed):
         assert len(set(rows)) == len(rows), heading
 
 
-def test_options_of_an_activation_are_listed_where_there_is_one(listed):
-    """An exact first layer has no epsilon, a linear one no margin, whatever is configured."""
-    features = None
-    named = {"epsilon=": set(), "margin=": set()}
-    for line in listed.splitlines():
-        if line.endswith(("shipped", "own")):
-            features = line.split("  ")[0]
-        for option, found in named.items():
-            if option in line:
-                found.add(features)
-    assert named["epsilon="] == {"he_normal (sigmoid)", "he_normal (tanh)"}
-    assert named["margin="] == {"he_normal (relu)", *named["epsilon="]}
-    assert "-0.00" not in listed
-
-
 def test_the_activations_without_epsilon_are_the_exact_ones():
     """The list of runs says so without the constructions, which load torch."""
     assert set(WITHOUT_EPSILON) == {name for name, kind in FIRST_ACTIVATIONS.items() if kind.exact}
@@ -184,17 +133,6 @@ def test_ones_own_runs_are_told_from_the_shipped(tmp_path):
         assert next(line for line in text.splitlines() if key in line).endswith(kind)
 
 
-def test_a_damaged_result_is_left_out_with_a_warning(tmp_path, caplog):
-    for path in RESULTS[:2]:
-        shutil.copytree(path.parent, tmp_path / "runs" / path.parent.name)
-    damaged = tmp_path / "runs" / RESULTS[0].parent.name / "result.json"
-    damaged.write_text("rubbish")
-    with caplog.at_level(logging.WARNING):
-        text = overview(tmp_path)
-    assert RESULTS[0].parent.name.rpartition("-")[2] not in text
-    assert f"left out: {damaged} is damaged" in caplog.text
-
-
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
     with pytest.raises(UserError, match=r"no finished runs in .* bnrecon run outputs="):
         overview(tmp_path)
@@ -206,26 +144,3 @@ def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
 def test_a_figure_of_the_layers_is_the_same_bytes_each_time(results):
     first, again = (figures.image(figures.layer_errors(results[0]), "png") for _ in range(2))
     assert first == again
-
-
-def test_figures_leave_the_callers_settings_as_they_were(results):
-    before = dict(matplotlib.rcParams)
-    figures.image(figures.layer_errors(results[0]), "svg")
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_a_picture_that_was_cut_is_not_whole(results, tmp_path):
-    path = tmp_path / "layers.png"
-    picture = figures.image(figures.layer_errors(results[0]), "png")
-    files.write_bytes(path, picture)
-    assert figures.is_whole(path)
-    files.write_bytes(path, picture[:-500])
-    assert not figures.is_whole(path)
-
-
-def test_the_style_file_has_the_palette_of_the_figures():
-    with figures.style():
-        colours = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-    assert [colour.removeprefix("#") for colour in colours] == [
-        colour.removeprefix("#") for colour in figures.PALETTE
-    ]

@@ -2,7 +2,6 @@
 
 import functools
 import io
-import re
 
 import pandas as pd
 import pytest
@@ -34,10 +33,6 @@ def test_csv_holds_an_interval_in_three_columns_of_full_numbers():
     assert "±" not in tables.csv(FRAME)
 
 
-def test_integers_of_intervals_stay_integers_beside_an_empty_cell():
-    assert "1.0,,1," in tables.csv(FRAME)
-
-
 LATEX = functools.partial(latex, caption="Losses.", label="losses")
 
 
@@ -59,56 +54,6 @@ def test_a_format_of_a_column_is_that_of_its_intervals():
 
 def test_markdown_leaves_the_text_of_numbers_as_written():
     assert "| 1e5 " in tables.markdown(pd.DataFrame({"width": ["1e5"]}))
-
-
-def test_a_terminal_table_is_as_wide_as_its_columns_allow():
-    frame = pd.DataFrame({"features": ["a long name of features", "short"], "run": ["0", "1"]})
-    text = tables.terminal(frame, wrap={"features": 8})
-    assert max(map(len, text.splitlines())) == 8 + 2 + 3
-    assert text.splitlines()[-1] == "short     1"
-
-
-def test_a_latex_table_has_caption_label_and_rules():
-    text = LATEX(FRAME)
-    for part in (
-        r"\caption{Losses.}",
-        r"\label{tab:losses}",
-        r"\toprule",
-        r"\midrule",
-        r"\bottomrule",
-    ):
-        assert text.count(part) == 1
-    assert (
-        text.index(r"\begin{table}")
-        < text.index(r"\caption")
-        < text.index(r"\begin{tabular}{llll}")
-    )
-
-
-@pytest.mark.parametrize(
-    ("columns", "rows", "environment"),
-    [
-        (8, 3, "table"),
-        (14, 3, "sidewaystable"),
-        (8, 50, "longtable"),
-        (14, 30, "landscape"),  # 30 rows of two lines or more are too many for a turned page
-    ],
-)
-def test_a_wide_latex_table_shares_the_line_and_a_long_one_goes_over_pages(
-    columns, rows, environment
-):
-    frame = pd.DataFrame({f"heading{i}": ["two words of text"] * rows for i in range(columns)})
-    text = LATEX(frame)
-    assert rf"\begin{{{environment}}}" in text
-    assert (r"\begin{longtable}" in text) == (environment in ("longtable", "landscape"))
-    assert (r"\begin{landscape}" in text) == (environment == "landscape")
-    opened, closed = (re.findall(rf"\\{word}\{{(\w+)\}}", text) for word in ("begin", "end"))
-    assert opened == closed[::-1]  # one inside the other
-    assert opened[:2] == ["landscape", "longtable"] or environment != "landscape"
-    shares = [float(share) for share in re.findall(r"p\{([0-9.]+)\\linewidth\}", text)]
-    assert len(shares) == columns
-    gaps = 2 * 3 * columns / 390  # 3 pt on both sides of each column, of a line of 390 pt
-    assert sum(shares) + gaps == pytest.approx(1, abs=0.1)
 
 
 def test_what_latex_reads_as_commands_is_escaped():

@@ -13,7 +13,6 @@ from bnrecon.reproduction.commands import run_study, tables_of
 from bnrecon.reproduction.request import read
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
-from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 NAMES = ("first", "second", "7", "1e3")
 
@@ -63,21 +62,6 @@ def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog):
         if path != damaged:
             assert path.read_bytes() == before[name]
             assert path.stat().st_mtime_ns == stamps[path]
-
-
-def test_what_ships_is_read_and_never_written(counted, request_for):
-    study = study_of(part=counted_experiment(counted, "first", "second"))
-    request = request_for()
-    run_study(study, request)
-    request.folder.rename(request.shipped)
-    before = {path: path.read_bytes() for path in request.shipped.rglob("*.json")}
-    counted.calls.clear()
-    more = study_of(part=counted_experiment(counted, "first", "second", "new"))
-    text = run_study(more, request).text
-    assert counted.calls == ["new"]
-    assert "3 of 3 tasks finished" in text
-    assert len(files_of(request)) == 1
-    assert {path: path.read_bytes() for path in request.shipped.rglob("*.json")} == before
 
 
 def test_a_damaged_own_file_is_set_aside_though_the_task_ships(study, counted, request_for):
@@ -146,36 +130,6 @@ def test_an_interrupted_study_continues_with_the_task_it_was_at(request_for):
     counted.calls.clear()
     run_study(study, request_for())
     assert counted.calls == ["second", "7", "1e3"]
-
-
-def test_progress_carries_the_result_and_what_is_left(study, request_for, caplog):
-    with caplog.at_level(logging.INFO):
-        run_study(study, request_for())
-    assert "4 of 4 tasks to compute" in caplog.text
-    assert "part first: done, " in caplog.text
-    assert "; 3 of 4 left, about " in caplog.text
-    assert "; none is left" in caplog.text
-
-
-def test_a_run_and_a_task_are_the_same_to_the_engine(counted, request_for, caplog):
-    table = RunTable(
-        "Table 0",
-        "Digits",
-        list_rows(
-            "features",
-            ("target.groups=[1]",),
-            {"smoke": ("scale=smoke",)},
-            {name: (f"features={name}",) for name in ("he_normal", "id_cond")},
-        ),
-    )
-    study = study_of(table=table, part=counted_experiment(counted, "first"))
-    with caplog.at_level(logging.INFO):
-        text = run_study(study, request_for()).text
-    assert "table he_normal: loss 0.00 (n=1), " in caplog.text
-    assert "2 of 2 runs finished" in text
-    assert "1 of 1 tasks finished" in text
-    log = (request_for().folder / "smoke.log").read_text(encoding="utf-8")
-    assert "digits" in log  # what the runs report of themselves
 
 
 def test_images_that_are_missing_are_reported_before_anything_is_computed(

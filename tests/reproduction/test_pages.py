@@ -1,18 +1,17 @@
 """Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
 
 import dataclasses
-import re
 import subprocess
 
 import pandas as pd
 import pytest
-from made_study import Counted, counted_experiment, study_of
+from made_study import study_of
 from places import OUTPUTS, ROOT
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.commands import figures_of, run_study, tables_of
-from bnrecon.reproduction.document import claims_by_part, document
+from bnrecon.reproduction.document import claims_by_part
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read
@@ -48,37 +47,6 @@ DRAWN = Experiment(
 )
 
 
-def test_a_page_has_table_caption_origin_and_command(tmp_path):
-    study = study_of(part=DRAWN)
-    text = run_study(study, request_for(tmp_path)).text
-    assert "A paper, Figure 0: Errors. Scale smoke; 2 of 2 tasks finished" in text
-    assert "| 8       | 0.33    |" in text
-    assert "The largest width is 8." in text
-    assert "Trained with `target=vgg18`." in text
-    assert "Command: `bnrecon study paper part scale=smoke`." in text
-    folder = request_for(tmp_path).folder
-    assert (folder / "part-smoke.md").read_text(encoding="utf-8") == text + "\n"
-    rows = pd.read_csv(folder / "part-smoke.csv")
-    assert list(rows["error"]) == [1 / 3, 1 / 3]
-    assert list(rows["task"]) == ["width 4", "width 8"]
-    latex = (folder / "part-smoke.tex").read_text(encoding="utf-8")
-    assert r"\label{tab:paper-part-smoke}" in latex
-    assert r"2 of 2 tasks finished. The largest width is 8.}" in latex
-    assert "less than 1 s of computing" in text
-    assert re.search("; cpu, [0-9]+ threads?; ", text)
-
-
-def test_a_page_and_the_document_show_the_parts_figure(tmp_path):
-    study = study_of(part=DRAWN)
-    request = request_for(tmp_path)
-    text = run_study(study, request).text
-    (name,) = re.findall(r"!\[Errors\]\((.*)\)", text)
-    assert (request.folder / name).exists()
-    assert f"(there/{study.name}/{name})" in document(
-        study, request.folder.parent, "smoke", "there"
-    )
-
-
 def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
     study = study_of(part=DRAWN)
     assert figures_of(study, request_for(tmp_path)) == []
@@ -100,16 +68,6 @@ def test_options_that_change_results_have_files_of_their_own(tmp_path):
     assert len(list(folder.glob("tasks/part-smoke/*.json"))) == 4
     run_study(study, request_for(tmp_path, "device=cpu"))
     assert len(list(folder.glob("tasks/part-smoke/*.json"))) == 4
-
-
-def test_what_is_not_run_says_how_and_leaves_no_file(tmp_path):
-    counted = Counted()
-    study = study_of(part=counted_experiment(counted, "first"))
-    text = tables_of(study, request_for(tmp_path))
-    assert "0 of 1 tasks finished" in text
-    assert "Command: `bnrecon study paper part scale=smoke`." in text
-    assert counted.calls == []
-    assert not list(tmp_path.rglob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +92,7 @@ def checkout(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [name for name in registry.STUDIES if (OUTPUTS / name).exists()])
 def test_what_ships_is_written_again_and_changes_no_tracked_file(checkout, name, monkeypatch):
-    monkeypatch.setattr(pages, "KINDS", ("svg",))  # that a figure can be drawn; twice takes longer
+    monkeypatch.setattr(pages, "KINDS", ())  # test_every_part makes files of figures
     before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
     request = read(name, [f"outputs={checkout}"])
     tables_of(registry.find(name), request)

@@ -21,7 +21,6 @@ from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment, Task
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.contents import gather
-from bnrecon.reproduction.report.errata import inline
 from bnrecon.reproduction.report.html_table import html_table, number_of
 from bnrecon.reproduction.report.store import write_report
 from bnrecon.reproduction.request import read
@@ -193,16 +192,6 @@ def test_the_script_is_the_only_one_that_the_policy_lets_run(tmp_path):
     assert b"DataTables" in gzip.decompress(base64.b64decode(library))
 
 
-def test_a_report_of_nothing_says_what_to_run(tmp_path):
-    study = study_of(part=experiment("a", "b"))
-    html = render(report_on(study, tmp_path, compute=False)).decode()
-    assert_is_sound(html)
-    assert "0 of 2 tasks finished" in html
-    assert "<code>bnrecon study paper part scale=smoke</code>" in html
-    assert "No claim is decided yet" in html
-    assert "No run is finished" in html
-
-
 def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     study = study_of(part=experiment("first"))
     report_on(study, tmp_path)
@@ -217,28 +206,6 @@ def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     assert html.count("so far: 1 of 2 tasks finished") == 5  # of two claims
     assert html.count("1 from incomplete parts") == 2
     assert "1 claim is undecided: 1 of parts that are not complete" in html
-
-
-def test_a_verdict_of_a_complete_part_is_not_marked_and_ours_are_counted(tmp_path):
-    own = Claim("Beyond Theorem 1", "It reaches further.", "confirmed", "`1` row")
-    study = study_of(part=experiment("a", claims=lambda rows: [*claims(rows), own]))
-    html = render(report_on(study, tmp_path)).decode()
-    assert "so far: " not in html
-    assert "from incomplete parts" not in html
-    assert html.count('<span class="note">1 beyond the paper</span>') == 1
-    assert "1 claim is undecided." in html
-
-
-def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):
-    def fail(rows):
-        raise ValueError("<oops>")
-
-    study = study_of(good=experiment("a"), bad=experiment("b", summary=fail))
-    html = render(report_on(study, tmp_path)).decode()
-    assert_is_sound(html)
-    assert "bad cannot be shown (ValueError: &lt;oops&gt;)" in html
-    assert str(tmp_path) not in html
-    assert '<h3 id="paper-good">' in html
 
 
 def test_damaged_runs_are_named_without_the_place_of_the_folder(tmp_path):
@@ -309,14 +276,6 @@ def test_a_column_of_numbers_may_hold_words_and_a_column_of_words_numbers():
     assert [row[0].order for row in table.rows] == ["0.1", "", "0.3", ""]
 
 
-def test_text_keeps_stars_bars_and_html_and_shows_code():
-    assert str(inline("||W*|| < B*x, `a_b` [x](y)", {})) == (
-        "||W*|| &lt; B*x, <code>a_b</code> [x](y)"
-    )
-    assert 'href="#e1"' in inline("see erratum 1", {"1": "e1"})
-    assert "href" not in inline("see erratum 2 and `erratum 1`", {"1": "e1"})
-
-
 def test_errata_keep_their_links_on_the_page_and_no_html():
     text = (
         "# Errata\n\n<script>x</script> [1](#1-a-b) [other](other.md) [far](https://a.b)"
@@ -330,16 +289,6 @@ def test_errata_keep_their_links_on_the_page_and_no_html():
     assert "<img" not in found.html
     assert '<h4 id="errata-1-a-b">' in found.html
     assert "<td>1</td>" in found.html
-
-
-def test_claims_lead_to_their_errata_where_the_checkout_has_them(shipped):
-    html = render(shipped).decode()
-    (anchor,) = {shipped.errata.anchors["17"]}
-    assert f'<a href="#{anchor}">erratum 17</a>' in html
-    without = dataclasses.replace(shipped, errata=errata.Errata())
-    html = render(without).decode()
-    assert 'id="errata"' not in html
-    assert "docs/errata.md" in html
 
 
 def test_a_report_replaces_a_report_and_nothing_else(tmp_path):

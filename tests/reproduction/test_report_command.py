@@ -14,9 +14,8 @@ def libraries():
 
 
 @pytest.mark.usefixtures("libraries")
-def test_the_report_is_written_into_the_outputs_folder_and_named(command, tmp_path):
-    code, out, err = command("report", "giannou2023", "scale=smoke", f"outputs={tmp_path}")
-    assert code == 0, err
+def test_the_report_is_written_into_the_outputs_folder_and_named(command, succeed, tmp_path):
+    out, err = succeed("report", "giannou2023", "scale=smoke", f"outputs={tmp_path}")
     path, counts = out.splitlines()
     assert Path(path) == tmp_path / "report.html"
     assert counts.startswith(

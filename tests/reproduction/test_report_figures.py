@@ -58,40 +58,6 @@ def test_two_figures_share_letters_and_no_other_id():
         assert used & letters
 
 
-def test_letters_keep_their_size_and_shape():
-    figures = VectorFigures()
-    figures.svg(drawn(), "a", "T", "D")
-    drawing_itself = drawing.image(drawn(), "svg").decode()
-    original = {
-        name: (d.split(), transform)
-        for name, d, transform in re.findall(
-            r'<path id="(DejaVu[^"]*)" d="([^"]*)"(?: transform="([^"]*)")?', drawing_itself
-        )
-    }
-    kept = {
-        e.get("id"): (e.get("d").split(), e.get("transform", ""))
-        for e in parsed(figures.glyphs()).iter()
-        if e.get("d")
-    }
-    assert kept == original
-
-
-def test_the_same_drawing_gives_the_same_text_and_half_of_the_bytes():
-    first, second = VectorFigures(), VectorFigures()
-    svg = first.svg(drawn(), "a", "T", "D")
-    assert svg == second.svg(drawn(), "a", "T", "D")
-    assert first.glyphs() == second.glyphs()
-    assert len(svg) < 0.6 * len(drawing.image(drawn(), "svg"))
-
-
-def test_ink_and_paper_take_the_colours_of_the_page():
-    svg = VectorFigures().svg(drawn(), "a", "T", "D")
-    assert "currentColor" in svg
-    assert "var(--paper,#fff)" in svg
-    assert "#000000" not in svg
-    assert drawing.PALETTE[0] in svg
-
-
 @pytest.mark.parametrize(
     ("kind", "white"), [("lines", None), ("image", "white"), ("dark", "white")]
 )

@@ -80,19 +80,6 @@ def test_in_another_folder_everything_is_computed_anew(study, counted):
     assert SHIPPED not in printed
 
 
-def test_a_table_says_which_rows_ship_by_the_shorter_list(study, packaged):
-    (second,) = (packaged / "paper").rglob("second*.json")
-    own = Path("outputs/studies/paper") / second.relative_to(packaged / "paper")
-    own.parent.mkdir(parents=True)
-    shutil.copyfile(second, own)
-    assert f"{SHIPPED}2 of 3 finished results, all but part second." in tables_of(
-        study, request_for()
-    )
-    (third,) = (packaged / "paper").rglob("third*.json")
-    shutil.copyfile(third, own.with_name(third.name))
-    assert f"{SHIPPED}1 of 3 finished results: part first." in tables_of(study, request_for())
-
-
 def test_what_does_not_ship_is_computed_and_what_is_damaged_too(study, counted, packaged, caplog):
     (first,) = (packaged / "paper").rglob("first*.json")
     first.write_text(first.read_text().replace("2.25", "2.35"))

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from bnrecon.runtime import files, locks
-from bnrecon.runtime.digests import differences_from_defaults, json_values
 from bnrecon.runtime.errors import RunError, UserError
 
 
@@ -240,16 +239,6 @@ def test_a_folder_that_cannot_hold_a_lock_is_a_users_mistake(tmp_path):
             locks.lock_folder(folder, "the run"),
         ):
             pass
-
-
-def test_json_has_lists_and_strings_and_defaults_do_not_count():
-    assert json_values({1: (2, 3)}) == {"1": [2, 3]}
-    from bnrecon.solvers import SolverSpec
-
-    assert differences_from_defaults(SolverSpec("lu", max_iterations=3)) == {
-        "name": "lu",
-        "max_iterations": 3,
-    }
 
 
 def test_where_locks_are_left_out_what_another_process_writes_stays(tmp_path):

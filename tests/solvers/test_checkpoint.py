@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from random_layer import Kept
 
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
@@ -14,21 +15,6 @@ from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
 RESUMABLE = [name for name, solver in SOLVERS.items() if solver.resumable]
-
-
-class Kept:
-    """A checkpoint in memory, which interrupts the solve at its first state of a kind."""
-
-    def __init__(self, wanted):
-        self.state, self.wanted = None, wanted
-
-    def load(self):
-        return self.state
-
-    def save(self, state):
-        if self.wanted(state):
-            self.state = state
-            raise KeyboardInterrupt
 
 
 def corrected(state):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from random_layer import random_layer
+from random_layer import Kept, random_layer
 
 from bnrecon.features import LayerShape
 from bnrecon.operators.integers import IntegerProducts
@@ -16,7 +16,6 @@ from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
 SHAPE = LayerShape(12, 10, (3, 3))
-CPU = torch.device("cpu")
 
 
 def system_of(oversampling=1.5, name="sign", shape=SHAPE, storage="regenerate"):
@@ -80,27 +79,16 @@ def test_scales_are_near_those_of_minimum_norm():
     assert 1e-6 < float(near.norm() / least.norm()) - 1 < 1e-4
 
 
-class Kept:
-    """A checkpoint in memory, which interrupts the solve in an iteration."""
-
-    def __init__(self, step):
-        self.state, self.step = None, step
-
-    def load(self):
-        return self.state
-
-    def save(self, state):
-        if state.iterations + state.inner.step >= self.step:
-            self.state = state
-            raise KeyboardInterrupt
+def reaches(step):
+    return lambda state: state.iterations + state.inner.step >= step
 
 
 @pytest.mark.parametrize("step", [1, 20, 60])
 def test_an_interrupted_solve_goes_on_to_the_same_numbers(step):
-    kept, system, spec = Kept(step), system_of(), SolverSpec("matrix_free")
+    kept, system, spec = Kept(reaches(step)), system_of(), SolverSpec("matrix_free")
     with pytest.raises(KeyboardInterrupt):
         solve(system, spec, kept)
-    kept.step = 10**6
+    kept.wanted = reaches(10**6)
     resumed, whole = solve(system, spec, kept), solve(system, spec)
     assert torch.equal(resumed.scale, whole.scale)
     assert resumed.report.iterations == whole.report.iterations
@@ -121,14 +109,14 @@ HOPS = list(itertools.product(MACHINES, repeat=3))[::3]
 @pytest.mark.parametrize("hops", HOPS, ids="-".join)
 def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monkeypatch):
     """Interrupted on each of them, and ended on the last."""
-    kept, system, spec = Kept(0), system_of(), SolverSpec("matrix_free")
+    kept, system, spec = Kept(None), system_of(), SolverSpec("matrix_free")
     before = None
     for number, machine in enumerate((*hops, hops[-1])):
         integers, schedule = MACHINES[machine]
         monkeypatch.setattr(iterative, "has_fast_int8", lambda _, there=integers: there)
         monkeypatch.setattr(iterative, "precision_schedule", lambda _, there=schedule: there)
         if number < 3:
-            kept.step = 25 * (number + 1)
+            kept.wanted = reaches(25 * (number + 1))
             with pytest.raises(KeyboardInterrupt):
                 solve(system, spec, kept)
             if before is not None and kept.state.names != before.names:
@@ -136,7 +124,7 @@ def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monke
                 assert kept.state.residual.norm() < before.residual.norm()
                 assert kept.state.x.any()
             before = kept.state
-    kept.step = 10**6
+    kept.wanted = reaches(10**6)
     report = solve(system, spec, kept).report
     assert report.converged
     assert 110 < report.iterations < 175
@@ -146,29 +134,18 @@ def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monke
 
 
 @pytest.mark.parametrize(
-    ("options", "precision"),
+    ("options", "solver", "fast"),
     [
-        ({"oversampling": iterative.ENOUGH_INTEGERS - 0.01}, "bfloat16"),
-        ({"name": "he_normal"}, "bfloat16"),
-        ({"name": "he_normal", "storage": "memory"}, "bfloat16"),
+        ({"oversampling": iterative.ENOUGH_INTEGERS - 0.01}, "matrix_free", True),
+        ({"name": "he_normal"}, "matrix_free", True),
+        ({"name": "he_normal", "storage": "memory"}, "matrix_free", True),
+        ({}, "matrix_free", False),
+        ({}, "minimum_norm", True),  # M M^T y: no rounding beforehand makes these products exact
     ],
 )
-def test_where_integers_do_not_pay_bf16_is_taken(options, precision):
-    report = solve(system_of(**options), SolverSpec("matrix_free")).report
-    assert report.precision.startswith(precision)
-    assert report.converged
-
-
-def test_a_machine_without_fast_integers_takes_bf16(monkeypatch):
-    monkeypatch.setattr(iterative, "has_fast_int8", lambda device: False)
-    report = solve(system_of(), SolverSpec("matrix_free")).report
-    assert report.precision.startswith("bfloat16")
-    assert report.converged
-
-
-def test_minimum_norm_does_without_integers():
-    """Its products M M^T y are of vectors that no rounding beforehand makes exact."""
-    report = solve(system_of(), SolverSpec("minimum_norm")).report
+def test_where_integers_do_not_pay_bf16_is_taken(options, solver, fast, monkeypatch):
+    monkeypatch.setattr(iterative, "has_fast_int8", lambda device: fast)
+    report = solve(system_of(**options), SolverSpec(solver)).report
     assert report.precision.startswith("bfloat16")
     assert report.converged
 

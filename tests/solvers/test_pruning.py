@@ -18,7 +18,6 @@ from bnrecon.solvers.pruning import prune, prune_to, refit
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
 
-CPU = torch.device("cpu")
 N, WIDTH = 36, 54
 SPEC = SolverSpec()
 
@@ -101,34 +100,6 @@ def test_every_method_keeps_as_many_features_as_asked_of_every_distribution(name
         assert not solution.report.converged
         assert solution.report.diagnosis.startswith(f"approximated: {method} keeps {count} of ")
         assert solution.report.relative_residual == relative_residual(made, solution.scale) < 1
-
-
-@pytest.mark.parametrize("method", ["refit", "iterative", "l1"])
-def test_with_n_features_a_refit_is_exact(method):
-    solution = prune(system(), SPEC, N, method)
-    assert len(kept(solution)) == N
-    assert solution.report.converged
-    assert solution.report.diagnosis == ""
-
-
-def test_least_l1_norm_is_near_that_of_linear_programming_in_a_larger_system_too():
-    generator = torch.Generator().manual_seed(0)
-    matrix = KhatriRao(*(torch.randn(216, 12, generator=generator).double() for _ in range(2)))
-    made = linear_system(matrix, torch.randn(12, 12, generator=generator).double())
-    least, support = least_sum(made)
-    solution = prune(made, SPEC, 144, "l1")
-    found = float((solution.scale.abs() * matrix.column_norms()).sum())
-    assert least <= found <= 1.05 * least
-    assert len(kept(solution) & support) >= 0.95 * len(support)
-
-
-def test_what_does_not_converge_with_n_features_is_not_called_approximated():
-    made = system(factors=torch.logspace(-6, 6, WIDTH)[:, None])
-    impossible = SolverSpec(tolerance=1e-30)
-    report = prune(made, impossible, N, "refit").report
-    assert not report.converged
-    assert "approximated" not in report.diagnosis
-    assert "approximated: refit keeps 20" in prune(made, impossible, 20, "refit").report.diagnosis
 
 
 def test_below_n_choosing_features_is_better_than_taking_any_and_rounds_and_l1_are_better_still():

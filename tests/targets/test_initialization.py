@@ -167,13 +167,6 @@ def test_folded_channels_are_centred_over_all_positions_and_not_at_each():
     assert (centre > 0).all() or (centre < 0).all()
 
 
-def test_a_network_with_batchnorm_keeps_its_names_and_normalizes_the_data(images):
-    network = resnet()
-    ready = initialize_from_data(network, images)
-    assert ready.state_dict().keys() == network.state_dict().keys()
-    assert_normalized(hidden_outputs(ready.train(), FrozenBatchNorm2d, images))
-
-
 def test_batches_give_the_same_as_all_images_at_once(images):
     network = resnet(nn.Identity)
     whole = initialize_from_data(network, images, method="fold")

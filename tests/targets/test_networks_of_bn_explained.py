@@ -95,16 +95,6 @@ def test_the_convolutional_network_has_the_layers_of_appendix_d():
     assert larger == [(32, 3, 5), (64, 32, 5), (96, 64, 5), *expected[2:]]
 
 
-def test_one_or_two_pixels_a_side_are_left_at_the_end():
-    x = torch.randn(2, 3, 32, 32)
-    for network, side in (
-        (dropout_resnet((3, 32, 32), 10, 8), 1),
-        (dropout_cnn(x.shape[1:], 10, 12), 2),
-    ):
-        before_average = network[:-3]
-        assert before_average(x).shape[2:] == (side, side)
-
-
 @pytest.mark.parametrize(
     ("family", "least"), [("resnet9", 8), ("dropout_resnet", 2), ("dropout_cnn", 2)]
 )

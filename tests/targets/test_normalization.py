@@ -45,6 +45,15 @@ def request_for(target, store, **train):
     return TargetRequest(target, spec, DataSpec("digits"), store)
 
 
+def initialized(target, digits, width=4):
+    """A network that was changed as the target asks, its statistics set."""
+    torch.manual_seed(0)
+    plain = bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, width)
+    network = change_normalization(plain, target, 0)
+    initialize_statistics(network, target, digits, CPU)
+    return network
+
+
 def parameters(network):
     return {name: value.shape for name, value in network.named_parameters()}
 
@@ -96,10 +105,7 @@ def test_random_biases_depend_on_the_seed(digits, tmp_path):
 
 
 def test_frozen_statistics_are_those_of_all_training_images(digits):
-    torch.manual_seed(0)
-    target = resnet9(initialization="frozen_statistics")
-    network = change_normalization(bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4), target, 0)
-    initialize_statistics(network, target, digits, CPU)
+    network = initialized(resnet9(initialization="frozen_statistics"), digits)
     images = next(digits.plain_train_batches(10_000, CPU, 10_000))
     assert len(images) == digits.sizes[0]
     seen = []
@@ -111,10 +117,7 @@ def test_frozen_statistics_are_those_of_all_training_images(digits):
 
 
 def test_a_frozen_scale_divides_and_does_not_translate(digits):
-    torch.manual_seed(0)
-    target = resnet9(initialization="frozen_scale")
-    network = change_normalization(bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4), target, 0)
-    initialize_statistics(network, target, digits, CPU)
+    network = initialized(resnet9(initialization="frozen_scale"), digits)
     images = next(digits.plain_train_batches(10_000, CPU, 10_000))
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
     assert all(not norm.running_mean.any() for norm in norms)
@@ -128,15 +131,13 @@ def test_a_frozen_scale_divides_and_does_not_translate(digits):
 
 def test_folded_statistics_are_the_same_function_in_other_parameters(digits):
     """Until the first step; then frozen ones go on dividing what the weights learn."""
-    built, images = {}, next(digits.plain_train_batches(200, CPU, 200))
-    for name in ("frozen_statistics", "folded_statistics"):
-        torch.manual_seed(0)
-        target = resnet9(initialization=name)
-        plain = bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4)
-        built[name] = change_normalization(plain, target, 0).train()
-        initialize_statistics(built[name], target, digits, CPU)
-        assert built[name].training
-    frozen, folded = built.values()
+    images = next(digits.plain_train_batches(200, CPU, 200))
+    frozen, folded = (
+        initialized(resnet9(initialization=name), digits)
+        for name in ("frozen_statistics", "folded_statistics")
+    )
+    assert frozen.training
+    assert folded.training
     outputs = frozen(images).detach()
     assert torch.allclose(folded(images), outputs, atol=1e-4 * float(outputs.abs().max()))
     norms = [m for m in folded.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -263,14 +264,10 @@ def test_testing_in_between_changes_no_weight(digits, tmp_path):
 @pytest.mark.parametrize("name", [*WITHOUT_BATCHNORM, "affine", "noise"])
 def test_a_changed_network_is_rebuilt(digits, name):
     options = {"affine": {"affine": False}, "noise": {"virtual_batch": 8}}
-    target = resnet9(**options.get(name, {"initialization": name}))
-    torch.manual_seed(0)
-    network = bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 2)
-    network = change_normalization(network, target, 0)
+    network = initialized(resnet9(**options.get(name, {"initialization": name})), digits, 2)
     images = next(digits.plain_train_batches(64, CPU, 64))
-    set_statistics(network, images) if name in ("affine", "noise") else initialize_statistics(
-        network, target, digits, CPU
-    )
+    if name in options:
+        set_statistics(network, images)
     rebuilt = bnrecon.reconstruct(copy.deepcopy(network).eval(), images=images)
     assert rebuilt.difference.largest < 1e-4 * rebuilt.difference.size
 
@@ -350,9 +347,3 @@ def test_outputs_that_are_not_finite_in_a_test_are_a_divergence(digits, tmp_path
     request = request_for(resnet9(), tmp_path, lr=1e30, test_every=1, warmup_epochs=0)
     with pytest.raises(Diverged, match=r"training diverged: .*lower train\.lr"):
         obtain_target(request, digits, CPU)
-
-
-def test_a_network_without_batchnorm_has_none_to_change():
-    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with pytest.raises(UserError, match="has no BatchNorm"):
-        change_normalization(network, resnet9(affine=False), 0)

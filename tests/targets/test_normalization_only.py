@@ -11,7 +11,6 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.normalization_vgg import normalization_vgg
-from bnrecon.targets.register import build
 from bnrecon.targets.reparameterization import trained_parameters
 
 SHAPES = [
@@ -20,6 +19,9 @@ SHAPES = [
     LayerShape(2, 2, (5, 3)),
     LayerShape(3, 2, (2, 4)),
 ]
+
+
+SMALL = ((3, 8, 8), 10, 4, [1, 1], "relu")
 
 
 class Plain(nn.Module):
@@ -129,18 +131,9 @@ def test_a_plain_bias_would_be_wrong_at_borders_and_only_there():
 
 
 def test_only_normalizations_train_and_the_frozen_weights_come_back_from_the_seed():
-    options = {
-        "width": 4,
-        "groups": [1, 1],
-        "activation": "relu",
-        "features": "he_normal",
-        "excess": 5,
-        "inner": "batchnorm",
-    }
-
     def make(seed):
         torch.manual_seed(seed)
-        return build("vgg_normalization", (3, 8, 8), 10, **options)
+        return normalization_vgg(*SMALL, "he_normal", 5, "batchnorm")
 
     network, again, other = make(3), make(3), make(4)
     pairs = {
@@ -163,44 +156,11 @@ def test_only_normalizations_train_and_the_frozen_weights_come_back_from_the_see
     assert not any("first" in name or "second" in name for name in network.state_dict())
 
 
-def test_the_network_learns(tmp_path):
-    """Two classes, from chance to nearly all right: gradients reach every normalization."""
-    torch.manual_seed(0)
-    network = build(
-        "vgg_normalization",
-        (1, 8, 8),
-        2,
-        width=4,
-        groups=[1, 1],
-        activation="relu",
-        features="he_normal",
-        excess=5,
-        inner="batchnorm",
-    )
-    x = torch.randn(64, 1, 8, 8)
-    y = (x[:, 0, :4].mean((1, 2)) > x[:, 0, 4:].mean((1, 2))).long()
-    optimizer = torch.optim.SGD(network.parameters(), 0.1, 0.9)
-    for _ in range(200):
-        optimizer.zero_grad()
-        F.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    assert (network(x).argmax(1) == y).float().mean() > 0.9
-    assert all(p.grad is not None and bool((p.grad != 0).any()) for p in network.parameters())
-
-
 def test_mistakes_are_named():
     with pytest.raises(UserError, match=r"^inner=batch: "):
-        build(
-            "vgg_normalization",
-            (1, 8, 8),
-            2,
-            width=4,
-            groups=[1],
-            activation="relu",
-            features="he_normal",
-            excess=0,
-            inner="batch",
-        )
+        normalization_vgg(*SMALL, "he_normal", 0, "batch")
+    with pytest.raises(UserError, match=r"^inner=mask, features=he_normal"):
+        normalization_vgg(*SMALL, "he_normal", 5, "mask")
     with pytest.raises(UserError, match=r"target\.excess=-1"):
         composition.compose(["target=vgg18_normalization", "target.excess=-1"])
     assert composition.compose(["target=vgg18_normalization"]).target.excess == 100
@@ -298,9 +258,6 @@ def test_a_start_is_a_learning_rate_with_momentum_and_decay_for_the_same_product
     assert torch.allclose(*found, rtol=1e-9, atol=0)
 
 
-SMALL = ((3, 8, 8), 10, 4, [1, 1], "relu")
-
-
 def first_starts(features, inner, **options):
     torch.manual_seed(0)
     network = normalization_vgg(*SMALL, features, 5, inner, **options)
@@ -367,8 +324,3 @@ def test_weights_that_sparse_features_select_are_the_same_network_as_their_scale
     assert torch.allclose(*first, rtol=1e-12, atol=1e-12)
     assert torch.allclose(scales(x), weights(x), rtol=1e-9, atol=1e-9)
     assert not torch.allclose(scales(x), first[0], rtol=1e-2)
-
-
-def test_dense_features_have_no_mask():
-    with pytest.raises(UserError, match="inner=mask, features=he_normal"):
-        normalization_vgg(*SMALL, "he_normal", 5, "mask")

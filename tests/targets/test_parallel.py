@@ -12,8 +12,17 @@ import torch
 from PIL import Image
 from processes import ENVIRONMENT
 
+from bnrecon.cli.main import main
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
+from bnrecon.runtime import distributed as parallel
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.building import build_target
+from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
+from bnrecon.targets.trainer import Trainer, train
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
@@ -96,8 +105,6 @@ def in_two_processes(tmp_path_factory):
 
     And the names of the files.
     """
-    from bnrecon.runtime import files
-
     folder = tmp_path_factory.mktemp("parallel")
     (folder / "script.py").write_text(SCRIPT)
     (folder / "broken").write_bytes(b"not a checkpoint")
@@ -127,11 +134,6 @@ def test_two_processes_train_what_one_trains(in_two_processes, digits, tmp_path)
 
     Its statistics are a process's own.
     """
-    from bnrecon.runtime.interruption import StopRequest
-    from bnrecon.targets.plan import TrainingPlan
-    from bnrecon.targets.spec import TrainSpec
-    from bnrecon.targets.trainer import train
-
     torch.manual_seed(0)
     layers = torch.nn.Linear(64, 20), torch.nn.Tanh(), torch.nn.Linear(20, 10)
     network = torch.nn.Sequential(torch.nn.Flatten(), *layers)
@@ -186,9 +188,6 @@ def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
 
 @pytest.mark.process
 def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_processes, digits):
-    from bnrecon.targets.building import build_target
-    from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
-
     (first, about), (second, _) = in_two_processes["frozen0"], in_two_processes["frozen1"]
     assert first.keys() == second.keys()
     assert all(torch.equal(value, second[name]) for name, value in first.items())
@@ -207,11 +206,6 @@ def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_proce
 
 
 def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
-    from bnrecon.runtime import distributed as parallel
-    from bnrecon.targets.plan import TrainingPlan
-    from bnrecon.targets.spec import TrainSpec
-    from bnrecon.targets.trainer import Trainer
-
     seeds = []
     for rank, seed in itertools.product(range(3), range(2)):
         monkeypatch.setattr(parallel, "rank_and_world_size", lambda rank=rank: (rank, 3))
@@ -305,8 +299,6 @@ def test_a_mistake_is_said_once(tmp_path):
     "words", [["run", "scale=smoke"], ["study", "burkholz2024", "scale=smoke"]]
 )
 def test_what_one_process_does_is_refused_under_torchrun(words, monkeypatch, tmp_path, capsys):
-    from bnrecon.cli.main import main
-
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert main([*words, f"outputs={tmp_path}"]) == 2
@@ -314,12 +306,6 @@ def test_what_one_process_does_is_refused_under_torchrun(words, monkeypatch, tmp
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch, digits):
-    from bnrecon.runtime import distributed as parallel
-    from bnrecon.runtime.errors import UserError
-    from bnrecon.targets.plan import TrainingPlan
-    from bnrecon.targets.spec import TrainSpec
-    from bnrecon.targets.trainer import Trainer
-
     monkeypatch.setattr(parallel, "rank_and_world_size", lambda: (0, 3))
     with pytest.raises(UserError, match="cannot be shared evenly by 3"):
         Trainer(

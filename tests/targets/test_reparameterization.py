@@ -171,11 +171,8 @@ def test_what_cannot_be_is_refused(command, tmp_path, words, complaint):
     assert complaint in err
 
 
-def test_a_masked_target_is_rebuilt(command, tmp_path):
-    code, out, err = command(
-        "run", "scale=smoke", "target.density=0.3", "seeds=[0]", f"outputs={tmp_path}"
-    )
-    assert code == 0, err
+def test_a_masked_target_is_rebuilt(succeed, tmp_path):
+    succeed("run", "scale=smoke", "target.density=0.3", "seeds=[0]", f"outputs={tmp_path}")
     stored = load_file(next(tmp_path.glob("targets/*/target.safetensors")))
     kept = torch.cat(
         [value.flatten() for name, value in stored.items() if name.endswith("factors")]

@@ -70,31 +70,26 @@ def test_options_are_hyperparameters_without_the_machines_folders(tracked):
     assert not {"outputs", "data.root", "device", "tracker"} & set(options)
 
 
-def test_the_same_run_again_adds_nothing(tracked, command):
+def test_the_same_run_again_adds_nothing(tracked, succeed):
     _, place = tracked
     before = sorted(place.rglob("events*"))
-    code, out, err = command(
-        "run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={place.parents[1]}"
-    )
-    assert code == 0
+    out, err = succeed("run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={place.parents[1]}")
     assert "already done" in out
     assert f"tensorboard --logdir {place}" in err
     assert sorted(place.rglob("events*")) == before
 
 
-def test_a_run_of_before_is_sent_when_it_is_given_a_tracker(command, tmp_path):
-    code, out, _ = command("run", *SMALLEST, f"outputs={tmp_path}")
-    assert code == 0
+def test_a_run_of_before_is_sent_when_it_is_given_a_tracker(succeed, tmp_path):
+    out, _ = succeed("run", *SMALLEST, f"outputs={tmp_path}")
     assert not (tmp_path / "trackers").exists()
-    code, again, err = command("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
-    assert code == 0, err
+    again, _ = succeed("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
     assert folder_of(out) == folder_of(again), "a tracker does not change the name of a run"
     scalars, _, _ = read(tmp_path / "trackers" / "tensorboard" / "runs" / folder_of(out).name)
     assert [step for step, _ in scalars["seed/accuracy"]] == [0]
 
 
 @pytest.mark.process
-def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(command, tmp_path):
+def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(succeed, tmp_path):
     options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1")
     options += ("tracker=tensorboard", f"outputs={tmp_path}")
     for epochs in (10, 20):
@@ -107,13 +102,11 @@ def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(command, tm
         assert wait_until(reached)
         process.send_signal(signal.SIGKILL)
         finish(process)
-    code, _, err = command("train", *options)
-    assert code == 0, err
+    _, err = succeed("train", *options)
     (target,) = (tmp_path / "trackers" / "tensorboard" / "targets").iterdir()
     steps = [step for step, _ in read(target)[0]["epoch/loss"]]
     assert set(steps) <= set(range(1, 41))
-    code, _, err = command("export", "tensorboard", str(tmp_path))
-    assert code == 0, err
+    succeed("export", "tensorboard", str(tmp_path))
     scalars, _, _ = read(target)
     assert [step for step, _ in scalars["epoch/loss"]] == list(range(1, 41))
     about = files.read_json(tmp_path / "targets" / target.name / "target.json")
@@ -121,28 +114,25 @@ def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(command, tm
     assert [value for _, value in scalars["epoch/loss"]] == losses
 
 
-def test_a_full_disk_of_the_tracker_does_not_fail_the_run(command, tmp_path, monkeypatch):
+def test_a_full_disk_of_the_tracker_does_not_fail_the_run(succeed, tmp_path, monkeypatch):
     from torch.utils.tensorboard import SummaryWriter
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(SummaryWriter, "add_scalar", full)
-    code, out, err = command("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
-    assert code == 0
+    out, err = succeed("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
     assert (folder_of(out) / "result.json").exists()
     assert err.count("tensorboard failed") == 1
     assert "Traceback" not in err
     monkeypatch.undo()
-    code, out, err = command("export", "tensorboard", str(tmp_path))
-    assert code == 0, err
+    out, _ = succeed("export", "tensorboard", str(tmp_path))
     assert "rows sent" in out
 
 
-def test_a_tracker_makes_no_difference_to_the_result(tracked, tmp_path, command):
+def test_a_tracker_makes_no_difference_to_the_result(tracked, tmp_path, succeed):
     folder, _ = tracked
-    code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    assert code == 0, err
+    out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
     assert folder_of(out).name == folder.name
     ours, plain = (RunResult.read(place / "result.json") for place in (folder, folder_of(out)))
     assert ours.accuracies == plain.accuracies

@@ -1,11 +1,10 @@
 """What wandb keeps for its upload is what the run found, read from its files; none is uploaded."""
 
 import json
-import signal
 import struct
 
 import pytest
-from processes import TWO_SEEDS, finish, folder_of, start, wait_until
+from processes import TWO_SEEDS, finish, folder_of, start
 
 from bnrecon.reporting.result import RunResult
 
@@ -76,30 +75,3 @@ def test_exporting_it_afterwards_replaces_the_run_with_the_same_steps(tracked):
     after = history(outputs, folder.name)
     assert sorted(after) == sorted(before)
     assert all(len(rows) == 1 for rows in after.values())
-
-
-def test_after_a_kill_an_export_has_each_epoch_once(tmp_path):
-    options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1", "tracker=wandb")
-    process = start(*options, f"outputs={tmp_path}", command="train")
-    assert wait_until(
-        lambda: any('"epoch": 3,' in path.read_text() for path in tmp_path.rglob("metrics.jsonl"))
-    )
-    process.send_signal(signal.SIGKILL)
-    finish(process)
-    code, _, err = finish(start(*options, f"outputs={tmp_path}", command="train"))
-    assert code == 0, err
-    code, _, err = finish(start("wandb", str(tmp_path), command="export"))
-    assert code == 0, err
-    (target,) = (tmp_path / "targets").iterdir()
-    rows = history(tmp_path, target.name)
-    assert sorted(rows) == list(range(40))
-    for step, same in rows.items():
-        assert [row["epoch"] for row in same] == [step + 1]
-
-
-def test_a_folder_that_cannot_be_written_is_warned_of_and_nothing_goes_elsewhere(tmp_path):
-    (tmp_path / "trackers").write_text("not a folder")
-    code, out, err = finish(start(*TWO_SEEDS, "tracker=wandb", f"outputs={tmp_path}"))
-    assert code == 0, err
-    assert (folder_of(out) / "result.json").exists()
-    assert err.count("metrics.jsonl failed and is left out") == 1

@@ -1,9 +1,15 @@
-"""One layer of a large model is rebuilt by itself: measured once, and gone on with after a kill."""
+"""Layers that are solved by themselves: one of a large model, or those that runs share."""
+
+import logging
 
 import pytest
 import solve_layer
+import solve_together
+from processes import SMALLEST
 
-from bnrecon.run import layer_checkpoint
+from bnrecon.config.composition import compose
+from bnrecon.run import layer_checkpoint, main_job
+from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 
 LAYER = {"model": "shufflenet_v2_x0_5", "layer": "conv1.0", "features": "sign", "threads": 1}
@@ -28,19 +34,6 @@ def test_a_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys
     ).read_text(encoding="utf-8")
 
 
-def test_what_is_not_there_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
-    for words, reason in (
-        (["resnet5", "fc"], "resnet5: no classification model of torchvision"),
-        ([LAYER["model"], "conv9"], "has no layer conv9 to rebuild"),
-        ([LAYER["model"], "conv1.0", "--features", "he"], "features"),
-    ):
-        monkeypatch.setattr("sys.argv", ["solve_layer.py", *words, "--outputs", str(tmp_path)])
-        with pytest.raises(SystemExit, match="2"):
-            solve_layer.main()
-        assert reason in capsys.readouterr().err.splitlines()[-1]
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_solve_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     whole = solve_layer.rebuild(LAYER | {"outputs": str(tmp_path)})
     monkeypatch.setattr(layer_checkpoint, "SECONDS", 0.0)
@@ -62,3 +55,36 @@ def test_a_solve_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     assert resumed["processor_seconds"] is None  # of another process
     same = ("iterations", "residual", "difference")
     assert [resumed[name] for name in same] == [whole[name] for name in same]
+
+
+WIDE = (*SMALLEST, "features=he_normal", "features.width=minimum", "seeds=[0]")
+
+
+def requests(outputs):
+    """Two targets with the same features."""
+    others = ("train.seed=0", "train.seed=1")
+    return [compose([*WIDE, other, f"outputs={outputs}"]) for other in others]
+
+
+def test_runs_read_the_layers_that_were_solved_for_all_of_them(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    alone = [main_job.run(config).result for config in requests(tmp_path / "alone")]
+    together = requests(tmp_path / "together")
+    layers = len(alone[0].seeds[0].layers)
+    shared = solve_together.solve(together, least=0)
+    assert 0 < shared <= 2 * layers
+    caplog.clear()
+    for config, expected in zip(together, alone, strict=True):
+        result = main_job.run(config).result
+        solvers = [layer.solver for layer in result.seeds[0].layers]
+        assert solvers.count("shared_lu") == shared / 2
+        assert all(layer.relative_error < 1e-10 for layer in result.seeds[0].layers)
+        assert result.seeds[0].accuracy == expected.seeds[0].accuracy
+        assert result.seeds[0].predictions.differ == 0
+    assert caplog.text.count(f"seed 0: {shared // 2} layers were solved before") == 2
+
+
+def test_small_layers_are_left_to_the_runs(tmp_path):
+    configs = requests(tmp_path)
+    assert solve_together.solve(configs, least=10**6) == 0
+    assert not list(run_folder(configs[0]).glob("seed-*/layer-*"))

@@ -1,0 +1,170 @@
+"""What models do with their weights besides calling layers: refused by name, and the rest kept."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import bnrecon
+from bnrecon.reconstruction.planning import RefusedLayers
+
+X = torch.randn(8, 6, 5, generator=torch.Generator().manual_seed(1))
+READ = "its weight is read outside of the layer"
+HOOKS = "its forward hooks would be lost with it"
+
+
+class Pair(nn.Module):
+    """Two convolutions, called in the way of a subclass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv1d(6, 6, 1), nn.Conv1d(6, 3, 1)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class ByAFunction(Pair):
+    """Applies its layer by a function, and asks the other one for its type."""
+
+    def forward(self, x):
+        y = F.conv1d(x.to(self.second.weight.dtype), self.first.weight, self.first.bias)
+        return self.second(y)
+
+
+class ByAFunctionAtFirst(Pair):
+    """A call without options reads the weight, and no other."""
+
+    def forward(self, x, scale=None):
+        y = F.conv1d(x, self.first.weight) if scale is None else self.first(x) * scale
+        return self.second(y)
+
+
+class ByAClosure(Pair):
+    """Past any copy of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = lambda x: self.first(x)
+
+    def forward(self, x):
+        return self.second(self.body(x))
+
+
+class ByAWeakReference(Pair):
+    def __init__(self):
+        super().__init__()
+        self.owner = weakref.ref(self.first)
+
+    def forward(self, x):
+        return self.second(self.owner()(x))
+
+
+class Clamps(Pair):
+    def forward(self, x):
+        self.first.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+class Sets(Pair):
+    def forward(self, x):
+        self.first.stride = (2,)
+        return super().forward(x)
+
+
+class WeightOfItsOwn(Pair):
+    """A weight behind a mask, and a linear layer as transformers' Conv1D writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Identity()
+        self.own = nn.Parameter(torch.randn(6, 6, 1))
+        self.transposed, self.bias = nn.Parameter(torch.randn(5, 5)), nn.Parameter(torch.zeros(5))
+        self.register_buffer("mask", torch.ones(6, 1, 1))
+
+    def forward(self, x):
+        y = self.second(F.conv1d(x, self.own * self.mask))
+        return torch.addmm(self.bias, y.flatten(0, 1), self.transposed)
+
+
+class Centred(nn.Conv1d):
+    def _conv_forward(self, x, weight, bias):
+        return super()._conv_forward(x, weight - weight.mean(), bias)
+
+
+class Standardised(nn.Conv1d):
+    def forward(self, x):
+        return F.conv1d(x, self.weight - self.weight.mean(), self.bias)
+
+
+class Doubling(nn.Conv1d):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+
+def of_its_own(layer):
+    pair = Pair()
+    pair.first = layer
+    return pair
+
+
+def replaced():
+    layer = nn.Conv1d(6, 6, 1)
+    layer.forward = lambda x: 3 * x
+    return layer
+
+
+def hooked(register):
+    pair = Pair()
+    getattr(pair.first, register)(lambda _module, inputs, *output: 2 * (output or inputs)[0])
+    return pair
+
+
+MODELS = {
+    "function": (ByAFunction, {"first": f"{READ}, by conv1d"}),
+    "function at first": (ByAFunctionAtFirst, {"first": f"{READ}, by conv1d"}),
+    "closure": (ByAClosure, {"first": READ}),
+    "weak reference": (ByAWeakReference, {"first": READ}),
+    "clamp": (Clamps, {"first": f"{READ}, by clamp_"}),
+    "setting": (Sets, {"first": "the network's forward changes its settings"}),
+    "weights of no layer": (
+        WeightOfItsOwn,
+        {
+            "own": "used by a call of conv1d, not by a module",
+            "transposed": "used by a call of addmm, not by a module",
+        },
+    ),
+    **{
+        kind.__name__: (
+            lambda kind=kind: of_its_own(kind(6, 6, 1)),
+            {"first": f"{kind.__name__} computes something of its own"},
+        )
+        for kind in (Centred, Standardised, Doubling)
+    },
+    "replaced": (lambda: of_its_own(replaced()), {"first": "Conv1d computes something of its"}),
+    "hook": (lambda: hooked("register_forward_hook"), {"first": HOOKS}),
+    "hook before": (lambda: hooked("register_forward_pre_hook"), {"first": HOOKS}),
+}
+
+
+# A trace goes by the model's own layers where a run is of a copy; it alone sees a clamp.
+SEEN_BY = {"closure": ("run",), "weak reference": ("run",), "clamp": ("trace",)}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [(name, way) for name in MODELS for way in SEEN_BY.get(name, ("trace", "run"))]
+)
+def test_what_is_used_otherwise_than_by_a_call_is_named_and_kept(name, way):
+    (make, reasons), given = MODELS[name], X if way == "run" else None
+    torch.manual_seed(0)
+    model = make().eval()
+    with pytest.raises(RefusedLayers) as caught:
+        bnrecon.reconstruct(model, images=given)
+    assert set(caught.value.refused) == set(reasons)
+    for part, reason in reasons.items():
+        assert caught.value.refused[part].startswith(reason)
+    kept = bnrecon.reconstruct(model, unsupported="keep", images=given)
+    assert [layer.name for layer in kept.layers] == ["second"]
+    torch.testing.assert_close(kept.network(X), model(X), rtol=1e-4, atol=1e-4)
