@@ -256,15 +256,16 @@ def image_rows(counts, seeds=3):
 
 
 FLAT = (100, 100, 100)
+YES, NO = "confirmed", "contradicted"
 
 
 @pytest.mark.parametrize(
     ("counts", "verdicts"),
     [
-        ((FLAT, FLAT, (200, 100, 100)), ["confirmed"] * 3),
-        ((FLAT, FLAT, (200, 150, 200)), ["confirmed", "contradicted", "confirmed"]),
-        ((FLAT, FLAT, FLAT), ["contradicted", "confirmed", "contradicted"]),
-        (((150, 100, 150), FLAT, (250, 100, 100)), ["confirmed", "confirmed", "contradicted"]),
+        ((FLAT, FLAT, (200, 100, 100)), [YES, YES, YES, YES, YES]),
+        ((FLAT, FLAT, (200, 150, 200)), [YES, NO, YES, YES, NO]),
+        ((FLAT, FLAT, FLAT), [NO, YES, "undecided", YES, NO]),
+        (((150, 100, 150), FLAT, (250, 100, 100)), [YES, YES, YES, NO, YES]),
     ],
 )
 def test_the_verdicts_of_figure_4_are_those_of_its_rows(counts, verdicts):

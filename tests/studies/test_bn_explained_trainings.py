@@ -131,7 +131,7 @@ def test_very_little_impact_needs_all_comparisons():
     for part in (rows[~unpaired], rows[rows["network"] == "RESNET"]):
         verdicts, numbers = table1.decide(part)
         assert verdicts["Table 1, Appendix D"] == "undecided"
-        assert (numbers["computed"], numbers["comparisons"]) == (1, 2)
+        assert numbers["comparisons"] == 2
 
 
 def test_the_printed_table_1_has_differences_above_a_point():

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import paired_difference_by
@@ -164,8 +165,8 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
         "batch": BATCH,
         "draws": measured["draws"].iloc[0],
         "error": 100 * (measured["error"] / measured["ratio"]).max(),
-        "setting": compare_setting(trained),
         "printed": PRINTED,
+        "seconds": trained["seconds"].sum(),
     }
 
 
@@ -218,18 +219,22 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers = {
         "small": ", ".join(f"{data} {describe(change)}" for data, change in small.items()),
         "setting": compare_setting(trained),
-        "measured": "; ".join(
-            f"{data} {STATISTICS[statistic]}: {describe_factors(some, 'noise', statistic)} (mini-"
-            f"batches of V images: {describe_factors(some, 'batch', statistic)})"
-            for data, some in measured.groupby("data", sort=False)
-            for statistic in STATISTICS
-        ),
+        **{name: _factors(noise[noise["statistic"] == name]) for name in STATISTICS},
     }
     # The trainings decide only if their variances are raised by about 15%.
     literal = "undecided" if noise.empty or far.any() else raised
     verdicts = {"as in Figure 7": raised, "15%": literal, "margin": "not at the paper's size"}
     more = [_decide_large(trained, largest)] if largest > PRINTED else []
     return merge((verdicts, numbers), *more)
+
+
+def _factors(noise: pd.DataFrame) -> dict[str, str]:
+    """Measured factors of the first BatchNorm and of the others, over data sets."""
+    first = noise["layer"] == noise["layer"].min()
+    return {
+        "first": span(noise["ratio"][first], ".2f"),
+        "others": span(noise["ratio"][~first], ".2f"),
+    }
 
 
 def _decide_large(trained: pd.DataFrame, factor: float) -> Decisions:

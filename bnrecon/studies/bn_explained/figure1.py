@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 from bnrecon.partition import Slice, partition
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import geometric_mean
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.plane_networks import (
@@ -224,21 +225,16 @@ def _compare(
 ) -> tuple[str, dict[str, Any]]:
     """Whether BN's distances are smaller, or its regions more, at these layers and every place."""
     paired = _paired(rows, column, setting)
-    logarithms = [
-        geometric_mean(group).logarithm
+    ratios = [
+        geometric_mean(group)
         for (offset, layer), group in paired.groupby(level=["offset", "layer"])
         if layer in layers and (setting != "zero bias" or (offset, layer) != SAME)
     ]
-    if column == "distance":  # smaller is better
-        logarithms = [-one for one in logarithms]
+    smaller = column == "distance"
+    logarithms = [-ratio.logarithm if smaller else ratio.logarithm for ratio in ratios]
     single = [intervals.decide([one]) for one in logarithms]
-    ratios = (
-        ", ".join(f"{geometric_mean(group).mean:.2f}" for _, group in some.groupby("layer"))
-        + f" (data's mean {offset:.0f} from the origin)"
-        for offset, some in paired.groupby("offset")
-    )
     return intervals.decide(logarithms), {
-        "ratios": "; ".join(ratios),
+        "ratios": span([ratio.mean for ratio in ratios], ".2f"),
         "cases": len(logarithms),
         "with": single.count("confirmed"),
         "against": single.count("contradicted"),
@@ -247,31 +243,30 @@ def _compare(
 
 def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, str]]:
     """At a place of the data: does BN increase the number of a single layer's regions?"""
-    wide, ratios = rows[(rows["kind"] == "wide") & (rows["offset"] == offset)], _ratios(rows)
+    ratios = _ratios(rows)
     one, two = (
-        {width: geometric_mean(ratios[offset, depth, width]).logarithm for width in WIDE}
-        for depth in (1, 2)
+        {width: geometric_mean(ratios[offset, depth, width]) for width in WIDE} for depth in (1, 2)
     )
-    single, double = (wide[wide["depth"] == depth] for depth in (1, 2))
-    return intervals.decide(one.values()), {
-        "one": _list_regions(single, one),
-        "two": _list_regions(double, two),
-        "enough": _enough(single[single["setting"] == "random bias"]),
-    }
+    random = rows[(rows["kind"] == "wide") & (rows["setting"] == "random bias")]
+    return intervals.decide(ratio.logarithm for ratio in one.values()), {
+        "offset": f"{offset:.0f}",
+        "one": _list_widths(one),
+        "widest": f"{one[WIDE[-1]]:.2f}",
+        "two": _list_widths(two),
+    } | _enough(random[(random["offset"] == offset) & (random["depth"] == 1)])
 
 
-def _list_regions(rows: pd.DataFrame, compared: dict[int, Interval]) -> str:
-    """Mean regions with BN and with random biases, and what the intervals by width say of them."""
-    means = rows.pivot_table("regions", "width", "setting")
+def _list_widths(ratios: Mapping[int, GeometricMean]) -> str:
+    """At which widths BN has more or fewer regions, by the intervals."""
+    widths: dict[str, list[str]] = {}
     words = {"confirmed": "more", "contradicted": "fewer", "undecided": "undecided"}
-    return ", ".join(
-        f"{means.loc[width, 'BN']:.0f} and {means.loc[width, 'random bias']:.0f} "
-        f"(K = {width}, {words[intervals.decide([interval])]})"
-        for width, interval in compared.items()
-    )
+    for width, ratio in ratios.items():
+        word = words[intervals.decide([ratio.logarithm])]
+        widths.setdefault(word, []).append(str(width))
+    return ", ".join(f"{word} at K = {', '.join(some)}" for word, some in widths.items())
 
 
-def _enough(rows: pd.DataFrame) -> str:
+def _enough(rows: pd.DataFrame) -> dict[str, float]:
     """From which width K on random lines make more regions in the hull than BN's 2 K.
 
     K lines make one region, one more for each line that meets the hull, and one for each crossing
@@ -284,10 +279,7 @@ def _enough(rows: pd.DataFrame) -> str:
     p, q = lines / width, (regions - 1 - lines) / (width * (width - 1) / 2)
     middle = 2 - p + q / 2
     root = (middle + (middle**2 - 2 * q) ** 0.5) / q
-    return (
-        f"with p = {p:.2f} and q = {q:.2f} (K = {width:.0f}) more than 2 K from "
-        f"K = {np.floor(root) + 1:.0f} on"
-    )
+    return {"enough": int(root) + 1, "p": p, "q": q}
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})

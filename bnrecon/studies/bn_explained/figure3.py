@@ -20,6 +20,7 @@ from bnrecon.partition import (
 )
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
@@ -248,16 +249,13 @@ def draw(rows: pd.DataFrame) -> Figure:
             side = round(len(cells) ** 0.5)
             if side:
                 counts = cells[f"layer_{layer}"].to_numpy(float).reshape(side, side)
-                largest = counts.max()
                 panel.imshow(
-                    counts / max(largest, 1),
+                    np.log1p(counts),
                     extent=(-REACH, REACH, -REACH, REACH),
                     origin="lower",
                     cmap="Blues",
-                    vmin=0,
-                    vmax=1,
                 )
-                panel.set_title(f"maximum {largest:.0f}", loc="right", pad=2)
+                panel.set_title(f"{counts.min():.0f} to {counts.max():.0f}", loc="right", pad=2)
     for panel in axes.flat:
         panel.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), xticks=[], yticks=[], aspect="equal")
         panel.grid(False)
@@ -293,9 +291,9 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
         "Figure 3, (iii)": "contradicted" if through < units else central,
     }, {
         "focus": {setting: _list(ratios) for setting, ratios in focus.items()},
-        "rim": {name: _list(all_layers(name, "rim", "window")) for name in SETTINGS},
-        "window": _list(all_layers(norm, "data", "window")),
-        "centred": _list(all_layers(zero, "centred", "window")),
+        "rim": _list(all_layers(random, "rim", "window")),
+        "others": _span([*all_layers(zero, "rim", "window"), *all_layers(norm, "rim", "window")]),
+        "centred": _span(all_layers(zero, "centred", "window")),
         "means": ", ".join(f"{means[random, layer]:.1f}" for layer in LAYERS),
         "through": through,
         "units": units,
@@ -321,11 +319,11 @@ def _compare_ways(compared: pd.DataFrame) -> Decisions:
         units, last = small["units"].sum(), small[small["layer"] == LAYERS[-1]]
         norm = last[last["setting"] == SETTINGS[-1]]
         exact = (
-            f"; at width {int(small['width'].iloc[0])} the local map counts "
+            f" At width {int(small['width'].iloc[0])} the local map counts "
             f"{100 * small['local'].sum() / units:.0f}% of the exact partition's units, with a "
             f"mean absolute deviation of {100 * small['deviation'].sum() / units:.0f}% at a point. "
-            f"Facets are another count: {norm['facets'].sum() / norm['units'].sum():.0f} for each "
-            f"unit at layer {LAYERS[-1]} with BN, which neither the local map nor samples see"
+            f"Neither sees facets: {norm['facets'].sum() / norm['units'].sum():.0f} for each unit "
+            f"at layer {LAYERS[-1]} with BN."
         )
     expected = 100 * wide["expected"].sum() / wide["local"].sum()
     numbers = {"samples": SAMPLES, "share": 100 * share, "expected": expected, "exact": exact}
@@ -335,6 +333,10 @@ def _compare_ways(compared: pd.DataFrame) -> Decisions:
 def _list(ratios: Ratios) -> str:
     shown = ", ".join(_shown(ratio).partition(" (")[0] for ratio in ratios)
     return shown + "".join(f" (n={ratio.n})" for ratio in ratios[:1] if ratio)
+
+
+def _span(ratios: Ratios) -> str:
+    return span([ratio.mean for ratio in ratios if ratio], ".2f", absent="none counted")
 
 
 def _shown(ratio: Interval | None) -> str:

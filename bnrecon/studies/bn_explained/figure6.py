@@ -19,6 +19,7 @@ from torch import nn
 from bnrecon.partition import Slice, rectangle, slice_along
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
@@ -262,8 +263,7 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
     """What the caption names."""
     numbers = rows["batches"].dropna().unique() if "batches" in rows else ()
     measured = "".join(
-        f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals over n draws of "
-        "data, weights and mini-batches, ratios by draw. "
+        f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals."
         for batches in numbers
     )
     expected = expected_ratio()
@@ -326,22 +326,17 @@ def decide(rows: pd.DataFrame) -> Decisions:
     rows = rows[rows["kind"].isin(["jitter", "margins"])]
     if rows["seed"].nunique() < 2:  # what is finished decides nothing
         return {}, {}
-    states = {INITIAL: INITIAL} | {state: f"trained with {state}" for state in TRAININGS}
-    ratios = {state: [_ratio(rows, state, name) for name in MEASURES] for state in states}
-    every = (ratio - 1 for pair in ratios.values() for ratio in pair)
+    states = (INITIAL, *TRAININGS)
+    ratios = [_ratio(rows, state, name) for state in states for name in MEASURES]
     first = rows[rows["state"] == INITIAL].groupby("batch")[["one_sided", "batches"]].sum()
     one_sided = first["one_sided"].sum()
     verdicts: dict[str, bool | str] = {
-        "variability": intervals.decide(every, least=2),
+        "variability": intervals.decide((ratio - 1 for ratio in ratios), least=2),
         "sides": "false as stated" if one_sided else "undecided",
     }
     numbers: dict[str, Any] = {
         "expected": expected_ratio(),
-        "trained": ratios[list(states)[-1]][0],
-        "ratios": "; ".join(
-            f"{name} {ratios[state][0]:.2f} and {ratios[state][1]:.2f}"
-            for state, name in states.items()
-        ),
+        "ratios": span([ratio.mean for ratio in ratios], ".1f"),
         "one_sided": ", ".join(
             f"{row.one_sided:.0f} of {row.batches:.0f} mini-batches of {row.Index:.0f}"
             for row in first.itertuples()
