@@ -40,7 +40,6 @@ REPORTED = read_reported(__package__)["controlled_noise"]
 BATCH = 128
 PRINTED = 1.15  # "increasing these variances about 15%"
 NEAR = 0.1  # a measured factor of 1.05 to 1.25 counts as about 15%
-REGIME = 2.0  # percentage points: networks that reach the paper's accuracy up to this are alike
 DATA = {
     "smoke": ("digits",),
     "laptop": ("cifar10", "cifar100"),
@@ -110,24 +109,6 @@ def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     columns = ["accuracy", "seed", "source", "statistic", "layer", "ratio", "error", "draws"]
     rows = rows.reindex(columns=list(dict.fromkeys([*rows, *columns])))
     return rows[rows["kind"] == "trained"], rows[rows["kind"] == "measured"]
-
-
-def compare_setting(trained: pd.DataFrame) -> str:
-    """Accuracies without noise beside the paper's, and the data sets that were not trained."""
-    plain = trained[trained["factor"] == 1].groupby("data", sort=False)["accuracy"].mean()
-    reached = {str(data): accuracy for data, accuracy in plain.items() if data in REPORTED}
-    missing = [name for name in REPORTED if name not in reached]
-    words = []
-    if reached:
-        beside = ", ".join(
-            f"{accuracy:.1f}% ({data}; in print {REPORTED[data]['none']}%)"
-            for data, accuracy in reached.items()
-        )
-        words.append(f"Without noise the networks reach {beside}")
-        if any(abs(reached[data] - float(REPORTED[data]["none"])) > REGIME for data in reached):
-            words.append("which is not the paper's regime")
-    said = f"{', '.join(words)}." if words else ""
-    return f"{said} Not trained here: {', '.join(missing)}.".strip() if missing else said
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -216,9 +197,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     noise, small = measured[measured["source"] == "noise"], _changes(trained, PRINTED)
     far = (noise["ratio"] - PRINTED).abs() + 4 * noise["error"] > NEAR
     raised, largest = intervals.decide(small.values()), trained["factor"].max()
+    plain = trained[trained["factor"] == 1].groupby("data", sort=False)["accuracy"].mean()
     numbers = {
         "small": ", ".join(f"{data} {describe(change)}" for data, change in small.items()),
-        "setting": compare_setting(trained),
+        "reached": ", ".join(f"{accuracy:.1f}% ({data})" for data, accuracy in plain.items()),
         **{name: _factors(noise[noise["statistic"] == name]) for name in STATISTICS},
     }
     # The trainings decide only if their variances are raised by about 15%.

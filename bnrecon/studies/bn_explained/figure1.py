@@ -52,6 +52,7 @@ COLUMNS = [
     "distance, BN to this",
     "regions, BN to this",
 ]
+LAYER, SHAPE = ("offset", "layer"), ("offset", "depth", "width")  # of the two kinds of rows
 SAME = (0.0, 1)  # offset and layer: there mu = 0, and zero bias has the lines of BN
 
 
@@ -123,17 +124,18 @@ def measure_widths(seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _paired(rows: pd.DataFrame, column: str, setting: str) -> pd.Series:
-    """The ratio of BN's value to that of the setting, by place of the data, layer and seed."""
-    table = rows[rows["kind"] == "network"].pivot_table(
-        column, ["offset", "layer", "seed"], "setting"
-    )
+def _paired(
+    rows: pd.DataFrame, column: str, setting: str, kind: str = "network", by: Sequence[str] = LAYER
+) -> pd.Series:
+    """The ratio of BN's value to that of the setting, by seed and by these columns."""
+    table = rows[rows["kind"] == kind].pivot_table(column, [*by, "seed"], "setting")
     return table["BN"] / table[setting]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per place of the data, setting and layer; then those of the wider layers."""
     networks, wide = (rows[rows["kind"] == kind] for kind in ("network", "wide"))
+    ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     lines = []
     for (offset, setting, layer), group in networks.groupby(
         ["offset", "setting", "layer"], sort=False
@@ -150,7 +152,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     ):
         line = _line(group, f"{depth:.0f} layer{'s' * (depth > 1)} of {width:.0f}", depth)
         if setting != "BN":
-            ratio = geometric_mean(_ratios(rows)[offset, depth, width])
+            ratio = geometric_mean(ratios[offset, depth, width])
             line["regions, BN to this"] = f"{ratio:.2f}"
         lines.append(line)
     return pd.DataFrame(lines, columns=COLUMNS).fillna("")
@@ -162,13 +164,6 @@ def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
     line |= {"network": network, "setting": group["setting"].iloc[0], "layer": f"{layer:.0f}"}
     line["lines through the hull"] = mean_interval(group["lines"].tolist())
     return line | {"regions in the hull": mean_interval(group["regions"].tolist())}
-
-
-def _ratios(rows: pd.DataFrame) -> pd.Series:
-    """BN's regions to those of random biases, by place of the data, depth, width and seed."""
-    wide = rows[rows["kind"] == "wide"]
-    table = wide.pivot_table("regions", ["offset", "depth", "width", "seed"], "setting")
-    return table["BN"] / table["random bias"]
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
@@ -201,7 +196,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     fewest = networks.loc[networks["setting"] == "BN", "lines"].min()
     others = networks[networks["setting"] == "random bias"].groupby("offset")["lines"].mean()
     verdicts: dict[str, bool | str] = {"hyperplanes": bool(fewest == max(WIDTHS))}
-    numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS), "layers": len(WIDTHS)}
+    numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS)}
     numbers["widths"] = [WIDE[0], WIDE[-1]]
     numbers["others"] = ", ".join(
         f"{value:.1f} (data's mean {offset:.0f} from the origin)"
@@ -227,7 +222,7 @@ def _compare(
     paired = _paired(rows, column, setting)
     ratios = [
         geometric_mean(group)
-        for (offset, layer), group in paired.groupby(level=["offset", "layer"])
+        for (offset, layer), group in paired.groupby(level=LAYER)
         if layer in layers and (setting != "zero bias" or (offset, layer) != SAME)
     ]
     smaller = column == "distance"
@@ -241,9 +236,9 @@ def _compare(
     }
 
 
-def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, str]]:
+def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, Any]]:
     """At a place of the data: does BN increase the number of a single layer's regions?"""
-    ratios = _ratios(rows)
+    ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     one, two = (
         {width: geometric_mean(ratios[offset, depth, width]) for width in WIDE} for depth in (1, 2)
     )

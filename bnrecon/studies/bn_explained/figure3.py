@@ -20,7 +20,7 @@ from bnrecon.partition import (
 )
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reporting.wording import span
+from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
@@ -167,17 +167,17 @@ MAPS = sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE)
 STARS = sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE)
 
 
+COMPARISONS = sweep(
+    compare_counts,
+    "comparison, width {width}",
+    {("width", "exact"): {scale: ((WIDTH[scale], False), (SMALL[scale], True)) for scale in WIDTH}},
+    {"points": CHECKED},
+)
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The maps of the first seed, the counts at the star of every seed, and the comparisons."""
-    compared = [
-        Task(
-            f"comparison, width {width}",
-            compare_counts,
-            {"width": width, "exact": exact, "points": CHECKED[scale]},
-        )
-        for width, exact in ((WIDTH[scale], False), (SMALL[scale], True))
-    ]
-    return [*MAPS(scale, options), *STARS(scale, options), *compared]
+    return [task for kind in (MAPS, STARS, COMPARISONS) for task in kind(scale, options)]
 
 
 def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataFrame:
@@ -279,7 +279,7 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
         layers = [_select(rows, "counts", setting, layer) for layer in LAYERS]
         return [_ratio(group, above, below) for group in layers]
 
-    focus = {setting: all_layers(setting, "data", "turned") for setting in SETTINGS}
+    focus = {setting: all_layers(setting, "data", "turned") for setting in (zero, norm)}
     counts = rows.set_index(["setting", "layer"])
     means = counts["window"].groupby(level=[0, 1]).mean()
     through, units = counts.loc[[zero], "origin"].min(), counts["width"].iloc[0]
@@ -340,7 +340,7 @@ def _span(ratios: Ratios) -> str:
 
 
 def _shown(ratio: Interval | None) -> str:
-    return f"{ratio}" if ratio else "none counted"
+    return spell(ratio, absent="none counted")
 
 
 PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

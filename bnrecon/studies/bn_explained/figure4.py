@@ -377,8 +377,8 @@ def _check_sampling(rows: pd.DataFrame) -> Decisions:
     near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
     names = ("sampled", "expected", "expected_many")
     shares = {name: 100 * near[name].sum() / near["exact"].sum() for name in names}
-    sizes = {"samples": SAMPLES, "many": MANY, "reference": REFERENCE}
-    return {"Sect. 3.3, counting at images": bool(shares["sampled"] > 90)}, shares | sizes
+    verdict = {"Sect. 3.3, counting at images": bool(shares["sampled"] > 90)}
+    return verdict, shares | {"samples": SAMPLES, "many": MANY}
 
 
 PART = part(

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import nn
 
-from bnrecon.partition import Slice, rectangle, slice_along
+from bnrecon.partition import Slice, rectangle
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
@@ -30,6 +30,7 @@ from bnrecon.studies.bn_explained.boundaries import (
     distance_between,
     distances_to,
 )
+from bnrecon.studies.bn_explained.plane_networks import input_plane
 from bnrecon.studies.bn_explained.toy_classifier import (
     draw_classifier,
     run_batches,
@@ -165,7 +166,7 @@ def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
 
 def _window(points: torch.Tensor) -> Slice:
     low, high = points.min(0).values - BEYOND, points.max(0).values + BEYOND
-    return slice_along(torch.zeros(2), torch.eye(2), rectangle(low.numpy(), high.numpy()))
+    return input_plane(rectangle(low.numpy(), high.numpy()))
 
 
 def _networks(
@@ -343,7 +344,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
         ),
         "margin": _margins(rows, LARGE).mean(),
         "noisier": _gain(rows, SMALL),
-        "groups": len(GROUPS),
     }
     # For each amount of noise: what a large one does says nothing on a small one.
     together = 1 - 0.05 / len(GROUPS)

@@ -111,7 +111,6 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
     """What the caption names."""
     widths = rows.drop_duplicates("network").set_index("network")["width"]
     listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
-    missing = ", ".join(name for name in REPORTED["RESNET"] if name not in set(rows["data"]))
     return {
         "sizes": ", ".join(
             f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
@@ -119,7 +118,6 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
         ),
         "training": describe_training(rows),
         "seconds": rows["seconds"].sum(),
-        "missing": f" Not trained here: {missing}." if missing else "",
     }
 
 
