@@ -9,7 +9,6 @@ import torch
 
 from bnrecon.data import DataSpec, load
 from bnrecon.partition import count_by_local_map, fold_distances
-from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained import figure3, figure4
 from bnrecon.studies.bn_explained.figure3 import (
     CENTRE,
@@ -233,12 +232,6 @@ def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
     patch = images[0, :, 2:5, 3:6].double()
     expected = ((weight * patch).sum((1, 2, 3)) + bias).abs() / weight.flatten(1).norm(dim=1)
     torch.testing.assert_close(exact, expected.detach())
-
-
-def test_options_that_the_settings_differ_by_are_refused_and_others_passed_on():
-    with pytest.raises(UserError, match=r"target\.initialization"):
-        figure4.PART.tasks("smoke", ("target.initialization=zero_bias",))
-    assert "data.root=here" in figure4.PART.tasks("smoke", ("data.root=here",))[0].options
 
 
 def image_rows(counts, seeds=3):

@@ -197,7 +197,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     others = networks[networks["setting"] == "random bias"].groupby("offset")["lines"].mean()
     verdicts: dict[str, bool | str] = {"hyperplanes": bool(fewest == max(WIDTHS))}
     numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS)}
-    numbers["widths"] = [WIDE[0], WIDE[-1]]
+    numbers |= {"widths": [WIDE[0], WIDE[-1]], "offset": OFFSETS[1]}
     numbers["others"] = ", ".join(
         f"{value:.1f} (data's mean {offset:.0f} from the origin)"
         for offset, value in others.items()
@@ -244,11 +244,11 @@ def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, A
     )
     random = rows[(rows["kind"] == "wide") & (rows["setting"] == "random bias")]
     return intervals.decide(ratio.logarithm for ratio in one.values()), {
-        "offset": f"{offset:.0f}",
         "one": _list_widths(one),
         "widest": f"{one[WIDE[-1]]:.2f}",
         "two": _list_widths(two),
-    } | _enough(random[(random["offset"] == offset) & (random["depth"] == 1)])
+        "enough": _enough(random[(random["offset"] == offset) & (random["depth"] == 1)]),
+    }
 
 
 def _list_widths(ratios: Mapping[int, GeometricMean]) -> str:
@@ -261,7 +261,7 @@ def _list_widths(ratios: Mapping[int, GeometricMean]) -> str:
     return ", ".join(f"{word} at K = {', '.join(some)}" for word, some in widths.items())
 
 
-def _enough(rows: pd.DataFrame) -> dict[str, float]:
+def _enough(rows: pd.DataFrame) -> int:
     """From which width K on random lines make more regions in the hull than BN's 2 K.
 
     K lines make one region, one more for each line that meets the hull, and one for each crossing
@@ -274,7 +274,7 @@ def _enough(rows: pd.DataFrame) -> dict[str, float]:
     p, q = lines / width, (regions - 1 - lines) / (width * (width - 1) / 2)
     middle = 2 - p + q / 2
     root = (middle + (middle**2 - 2 * q) ** 0.5) / q
-    return {"enough": int(root) + 1, "p": p, "q": q}
+    return int(root) + 1
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
