@@ -26,7 +26,9 @@ def decision_boundary(network: nn.Module, inputs: torch.Tensor, plane: Slice) ->
 
 
 def distances_to(points: np.ndarray, boundary: np.ndarray) -> np.ndarray:
-    """The distance of each point (n, 2) to a boundary (S, 2, 2), S at least 1: (n,).
+    """The distance of each point (n, 2) to the nearest of segments (S, 2, 2): (n,).
+
+    Infinite where there is none.
 
     >>> distances_to(np.array([[0.0, 3.0], [5.0, 0.0]]), np.array([[[0.0, 0.0], [1.0, 0.0]]]))
     array([3., 4.])
@@ -34,7 +36,7 @@ def distances_to(points: np.ndarray, boundary: np.ndarray) -> np.ndarray:
     start, along = boundary[:, 0], boundary[:, 1] - boundary[:, 0]
     beside = points[:, None] - start
     share = np.clip((beside * along).sum(2) / (along**2).sum(1), 0, 1)
-    return np.linalg.norm(beside - share[..., None] * along, axis=2).min(1)
+    return np.linalg.norm(beside - share[..., None] * along, axis=2).min(1, initial=np.inf)
 
 
 def distance_between(one: np.ndarray, other: np.ndarray, spacing: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 from bnrecon.partition import Slice, partition
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import geometric_mean
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.plane_networks import (
@@ -51,6 +52,7 @@ COLUMNS = [
     "distance, BN to this",
     "regions, BN to this",
 ]
+LAYER, SHAPE = ("offset", "layer"), ("offset", "depth", "width")  # of the two kinds of rows
 SAME = (0.0, 1)  # offset and layer: there mu = 0, and zero bias has the lines of BN
 
 
@@ -122,17 +124,18 @@ def measure_widths(seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _paired(rows: pd.DataFrame, column: str, setting: str) -> pd.Series:
-    """The ratio of BN's value to that of the setting, by place of the data, layer and seed."""
-    table = rows[rows["kind"] == "network"].pivot_table(
-        column, ["offset", "layer", "seed"], "setting"
-    )
+def _paired(
+    rows: pd.DataFrame, column: str, setting: str, kind: str = "network", by: Sequence[str] = LAYER
+) -> pd.Series:
+    """The ratio of BN's value to that of the setting, by seed and by these columns."""
+    table = rows[rows["kind"] == kind].pivot_table(column, [*by, "seed"], "setting")
     return table["BN"] / table[setting]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per place of the data, setting and layer; then those of the wider layers."""
     networks, wide = (rows[rows["kind"] == kind] for kind in ("network", "wide"))
+    ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     lines = []
     for (offset, setting, layer), group in networks.groupby(
         ["offset", "setting", "layer"], sort=False
@@ -149,7 +152,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     ):
         line = _line(group, f"{depth:.0f} layer{'s' * (depth > 1)} of {width:.0f}", depth)
         if setting != "BN":
-            ratio = geometric_mean(_ratios(rows)[offset, depth, width])
+            ratio = geometric_mean(ratios[offset, depth, width])
             line["regions, BN to this"] = f"{ratio:.2f}"
         lines.append(line)
     return pd.DataFrame(lines, columns=COLUMNS).fillna("")
@@ -161,13 +164,6 @@ def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
     line |= {"network": network, "setting": group["setting"].iloc[0], "layer": f"{layer:.0f}"}
     line["lines through the hull"] = mean_interval(group["lines"].tolist())
     return line | {"regions in the hull": mean_interval(group["regions"].tolist())}
-
-
-def _ratios(rows: pd.DataFrame) -> pd.Series:
-    """BN's regions to those of random biases, by place of the data, depth, width and seed."""
-    wide = rows[rows["kind"] == "wide"]
-    table = wide.pivot_table("regions", ["offset", "depth", "width", "seed"], "setting")
-    return table["BN"] / table["random bias"]
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
@@ -200,8 +196,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     fewest = networks.loc[networks["setting"] == "BN", "lines"].min()
     others = networks[networks["setting"] == "random bias"].groupby("offset")["lines"].mean()
     verdicts: dict[str, bool | str] = {"hyperplanes": bool(fewest == max(WIDTHS))}
-    numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS), "layers": len(WIDTHS)}
-    numbers["widths"] = [WIDE[0], WIDE[-1]]
+    numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS)}
+    numbers |= {"widths": [WIDE[0], WIDE[-1]], "offset": OFFSETS[1]}
     numbers["others"] = ", ".join(
         f"{value:.1f} (data's mean {offset:.0f} from the origin)"
         for offset, value in others.items()
@@ -224,54 +220,48 @@ def _compare(
 ) -> tuple[str, dict[str, Any]]:
     """Whether BN's distances are smaller, or its regions more, at these layers and every place."""
     paired = _paired(rows, column, setting)
-    logarithms = [
-        geometric_mean(group).logarithm
-        for (offset, layer), group in paired.groupby(level=["offset", "layer"])
+    ratios = [
+        geometric_mean(group)
+        for (offset, layer), group in paired.groupby(level=LAYER)
         if layer in layers and (setting != "zero bias" or (offset, layer) != SAME)
     ]
-    if column == "distance":  # smaller is better
-        logarithms = [-one for one in logarithms]
+    smaller = column == "distance"
+    logarithms = [-ratio.logarithm if smaller else ratio.logarithm for ratio in ratios]
     single = [intervals.decide([one]) for one in logarithms]
-    ratios = (
-        ", ".join(f"{geometric_mean(group).mean:.2f}" for _, group in some.groupby("layer"))
-        + f" (data's mean {offset:.0f} from the origin)"
-        for offset, some in paired.groupby("offset")
-    )
     return intervals.decide(logarithms), {
-        "ratios": "; ".join(ratios),
+        "ratios": span([ratio.mean for ratio in ratios], ".2f"),
         "cases": len(logarithms),
         "with": single.count("confirmed"),
         "against": single.count("contradicted"),
     }
 
 
-def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, str]]:
+def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, Any]]:
     """At a place of the data: does BN increase the number of a single layer's regions?"""
-    wide, ratios = rows[(rows["kind"] == "wide") & (rows["offset"] == offset)], _ratios(rows)
+    ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     one, two = (
-        {width: geometric_mean(ratios[offset, depth, width]).logarithm for width in WIDE}
-        for depth in (1, 2)
+        {width: geometric_mean(ratios[offset, depth, width]) for width in WIDE} for depth in (1, 2)
     )
-    single, double = (wide[wide["depth"] == depth] for depth in (1, 2))
-    return intervals.decide(one.values()), {
-        "one": _list_regions(single, one),
-        "two": _list_regions(double, two),
-        "enough": _enough(single[single["setting"] == "random bias"]),
+    random = rows[(rows["kind"] == "wide") & (rows["setting"] == "random bias")]
+    return intervals.decide(ratio.logarithm for ratio in one.values()), {
+        "one": _list_widths(one),
+        "widest": f"{one[WIDE[-1]]:.2f}",
+        "two": _list_widths(two),
+        "enough": _enough(random[(random["offset"] == offset) & (random["depth"] == 1)]),
     }
 
 
-def _list_regions(rows: pd.DataFrame, compared: dict[int, Interval]) -> str:
-    """Mean regions with BN and with random biases, and what the intervals by width say of them."""
-    means = rows.pivot_table("regions", "width", "setting")
+def _list_widths(ratios: Mapping[int, GeometricMean]) -> str:
+    """At which widths BN has more or fewer regions, by the intervals."""
+    widths: dict[str, list[str]] = {}
     words = {"confirmed": "more", "contradicted": "fewer", "undecided": "undecided"}
-    return ", ".join(
-        f"{means.loc[width, 'BN']:.0f} and {means.loc[width, 'random bias']:.0f} "
-        f"(K = {width}, {words[intervals.decide([interval])]})"
-        for width, interval in compared.items()
-    )
+    for width, ratio in ratios.items():
+        word = words[intervals.decide([ratio.logarithm])]
+        widths.setdefault(word, []).append(str(width))
+    return ", ".join(f"{word} at K = {', '.join(some)}" for word, some in widths.items())
 
 
-def _enough(rows: pd.DataFrame) -> str:
+def _enough(rows: pd.DataFrame) -> int:
     """From which width K on random lines make more regions in the hull than BN's 2 K.
 
     K lines make one region, one more for each line that meets the hull, and one for each crossing
@@ -284,10 +274,7 @@ def _enough(rows: pd.DataFrame) -> str:
     p, q = lines / width, (regions - 1 - lines) / (width * (width - 1) / 2)
     middle = 2 - p + q / 2
     root = (middle + (middle**2 - 2 * q) ** 0.5) / q
-    return (
-        f"with p = {p:.2f} and q = {q:.2f} (K = {width:.0f}) more than 2 K from "
-        f"K = {np.floor(root) + 1:.0f} on"
-    )
+    return int(root) + 1
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})

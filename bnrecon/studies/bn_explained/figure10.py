@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -188,32 +187,42 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
         "epochs": int(trained["epoch"].max()),
         "held_out": f"{int(held_out.max()):,}" if len(held_out) else "so far no",
         "diverged": len(diverged.drop_duplicates(["start", "seed"])),
+        "seconds": trained.drop_duplicates(["start", "kind", "rate", "seed"])["seconds"].sum(),
     }
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Test accuracy against epochs, and validation accuracy against the learning rate."""
-    figure, (left, right) = new_figure(1, 2, (PAGE, 2.8))
+    """Test accuracy against epochs, the same to zero bias, and the selection of the rate."""
+    figure, (left, middle, right) = new_figure(1, 3, (PAGE, 2.8))
     test = rows[(rows["kind"] == "test") & ~rows["diverged"].astype(bool)]
     for number, (colour, (start, title)) in enumerate(zip(PALETTE, STARTS.items(), strict=False)):
         style: dict[str, Any] = {"color": colour, "marker": "os^Dv"[number], "markersize": 3}
-        epochs = test[test["start"] == start].groupby("epoch")["accuracy"]
-        if len(epochs):
-            by_epoch = [mean_interval(list(values)) for _, values in epochs]
-            means = np.array([interval.mean for interval in by_epoch])
-            widths = np.array([interval.half_width or 0.0 for interval in by_epoch])
-            left.plot(list(epochs.groups), means, label=title, **style)
-            low, high = np.clip([means - widths, means + widths], 0, 100)
-            left.fill_between(list(epochs.groups), low, high, color=colour, alpha=0.15, linewidth=0)
+        beside = number - (len(STARTS) - 1) / 2  # bars of one epoch or rate stand side by side
+        means = test[test["start"] == start].groupby("epoch")["accuracy"].mean()
+        left.plot(means.index, means, label=title, **style)
+        gains = {
+            epoch: _gain(some, "zero_bias", better=start) for epoch, some in test.groupby("epoch")
+        }
+        known = {epoch: gain for epoch, gain in gains.items() if gain and start != "zero_bias"}
+        middle.errorbar(
+            [epoch + 0.15 * beside for epoch in known],
+            [gain.mean for gain in known.values()],
+            [gain.half_width or 0.0 for gain in known.values()],
+            linestyle="",
+            **style,
+        )
         rates = _validation(rows, start)
         rates = rates[~rates["diverged"].astype(bool)]
         right.errorbar(
-            rates["rate"], rates["accuracy"], rates["error"], capsize=2, label=title, **style
+            rates["rate"] * 1.03**beside, rates["accuracy"], rates["error"], label=title, **style
         )
-    left.set(xlabel="epoch", ylabel="test accuracy (%)", title="a  trained at the selected rate")
-    left.xaxis.get_major_locator().set_params(integer=True)
+    left.set(xlabel="epoch", ylabel="test accuracy (%)", title="a  at the selected rate")
+    middle.axhline(0, color="grey", linewidth=0.8, zorder=0)
+    middle.set(xlabel="epoch", ylabel="minus that of zero bias (points)", title="b  paired by seed")
+    for axes in (left, middle):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     right.set(xscale="log", xlabel="learning rate", ylabel="validation accuracy (%)")
-    right.set_title("b  selection, seed 0")
+    right.set_title("c  selection, seed 0")
     rates = sorted(rows.loc[rows["kind"] == "validation", "rate"].unique())
     right.set_xticks(rates, [f"{rate:g}" for rate in rates])
     right.minorticks_off()

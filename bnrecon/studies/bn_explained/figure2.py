@@ -269,30 +269,37 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     checked = rows[rows["kind"] == "network"]
     largest, total = checked.max(numeric_only=True), checked.sum(numeric_only=True)
     pairs, folds = f"{total['folded_pairs']:.0f} pairs of facets", "all folds"
-    regions = f"{total['turned']:.0f} of {total['regions']:.0f} regions"
+    turn = f"{checked['median_turn'].median():.2f}, in "
+    turn += f"{total['turned']:.0f} of {total['regions']:.0f} regions"
+
+    def worst(column: str) -> str:
+        return f"{largest[column]:.0e}"
+
     lines = [
-        ("μ_2,k", "direction of the hyperplane in a slice of layer 2's inputs", "own_turned"),
-        ("μ_2,k", "its distance from where Eq. 5 puts it", "own_gap"),
-        ("μ_2,k", f"direction of a facet within a region of layer 1, {pairs}", "folded_turned"),
-        ("μ_2,k", f"distance of {folds} from layer 1's hyperplanes", "off_layer1"),
-        ("σ_1, random factors", "layer 1's hyperplanes", "layer1_moved"),
-        ("σ_1, random factors", f"distance of {folds} from them", "off_layer1_sigma"),
+        (
+            "μ_2,k",
+            "direction of the hyperplane in a slice of layer 2's inputs",
+            worst("own_turned"),
+        ),
+        ("μ_2,k", "its distance from where Eq. 5 puts it", worst("own_gap")),
+        (
+            "μ_2,k",
+            f"direction of a facet within a region of layer 1, {pairs}",
+            worst("folded_turned"),
+        ),
+        ("μ_2,k", f"distance of {folds} from layer 1's hyperplanes", worst("off_layer1")),
+        ("σ_1, random factors", "layer 1's hyperplanes", worst("layer1_moved")),
+        ("σ_1, random factors", "direction of a facet within a region of layer 1, median", turn),
+        ("σ_1, random factors", f"distance of {folds} from them", worst("off_layer1_sigma")),
         (
             "σ_1,i, times 4",
             f"{total['pivots']:.0f} points where the line meets the hyperplane of unit i",
-            "pivots_moved",
+            worst("pivots_moved"),
         ),
-        ("σ_1, all times 2", "the line, to that of 2 μ_2,k", "common"),
-        ("σ_2, times 3", "layer 2's folded hyperplanes", "own_sigma"),
+        ("σ_1, all times 2", "the line, to that of 2 μ_2,k", worst("common")),
+        ("σ_2, times 3", "layer 2's folded hyperplanes", worst("own_sigma")),
     ]
-    table = [
-        {"varied": varied, "what": what, "largest change or error": f"{largest[column]:.0e}"}
-        for varied, what, column in lines
-    ]
-    turn = f"{checked['median_turn'].median():.2f}, in {regions}"
-    what = "direction of a facet within a region of layer 1, median"
-    row = {"varied": "σ_1, random factors", "what": what, "largest change or error": turn}
-    return pd.DataFrame([*table[:5], row, *table[5:]])
+    return pd.DataFrame(lines, columns=["varied", "what", "largest change or error"])
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:

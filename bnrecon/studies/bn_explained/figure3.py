@@ -20,6 +20,7 @@ from bnrecon.partition import (
 )
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
@@ -166,17 +167,17 @@ MAPS = sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE)
 STARS = sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE)
 
 
+COMPARISONS = sweep(
+    compare_counts,
+    "comparison, width {width}",
+    {("width", "exact"): {scale: ((WIDTH[scale], False), (SMALL[scale], True)) for scale in WIDTH}},
+    {"points": CHECKED},
+)
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The maps of the first seed, the counts at the star of every seed, and the comparisons."""
-    compared = [
-        Task(
-            f"comparison, width {width}",
-            compare_counts,
-            {"width": width, "exact": exact, "points": CHECKED[scale]},
-        )
-        for width, exact in ((WIDTH[scale], False), (SMALL[scale], True))
-    ]
-    return [*MAPS(scale, options), *STARS(scale, options), *compared]
+    return [task for kind in (MAPS, STARS, COMPARISONS) for task in kind(scale, options)]
 
 
 def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataFrame:
@@ -248,16 +249,13 @@ def draw(rows: pd.DataFrame) -> Figure:
             side = round(len(cells) ** 0.5)
             if side:
                 counts = cells[f"layer_{layer}"].to_numpy(float).reshape(side, side)
-                largest = counts.max()
                 panel.imshow(
-                    counts / max(largest, 1),
+                    np.log1p(counts),
                     extent=(-REACH, REACH, -REACH, REACH),
                     origin="lower",
                     cmap="Blues",
-                    vmin=0,
-                    vmax=1,
                 )
-                panel.set_title(f"maximum {largest:.0f}", loc="right", pad=2)
+                panel.set_title(f"{counts.min():.0f} to {counts.max():.0f}", loc="right", pad=2)
     for panel in axes.flat:
         panel.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), xticks=[], yticks=[], aspect="equal")
         panel.grid(False)
@@ -281,7 +279,7 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
         layers = [_select(rows, "counts", setting, layer) for layer in LAYERS]
         return [_ratio(group, above, below) for group in layers]
 
-    focus = {setting: all_layers(setting, "data", "turned") for setting in SETTINGS}
+    focus = {setting: all_layers(setting, "data", "turned") for setting in (zero, norm)}
     counts = rows.set_index(["setting", "layer"])
     means = counts["window"].groupby(level=[0, 1]).mean()
     through, units = counts.loc[[zero], "origin"].min(), counts["width"].iloc[0]
@@ -293,9 +291,9 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
         "Figure 3, (iii)": "contradicted" if through < units else central,
     }, {
         "focus": {setting: _list(ratios) for setting, ratios in focus.items()},
-        "rim": {name: _list(all_layers(name, "rim", "window")) for name in SETTINGS},
-        "window": _list(all_layers(norm, "data", "window")),
-        "centred": _list(all_layers(zero, "centred", "window")),
+        "rim": _list(all_layers(random, "rim", "window")),
+        "others": _span([*all_layers(zero, "rim", "window"), *all_layers(norm, "rim", "window")]),
+        "centred": _span(all_layers(zero, "centred", "window")),
         "means": ", ".join(f"{means[random, layer]:.1f}" for layer in LAYERS),
         "through": through,
         "units": units,
@@ -321,11 +319,11 @@ def _compare_ways(compared: pd.DataFrame) -> Decisions:
         units, last = small["units"].sum(), small[small["layer"] == LAYERS[-1]]
         norm = last[last["setting"] == SETTINGS[-1]]
         exact = (
-            f"; at width {int(small['width'].iloc[0])} the local map counts "
+            f" At width {int(small['width'].iloc[0])} the local map counts "
             f"{100 * small['local'].sum() / units:.0f}% of the exact partition's units, with a "
             f"mean absolute deviation of {100 * small['deviation'].sum() / units:.0f}% at a point. "
-            f"Facets are another count: {norm['facets'].sum() / norm['units'].sum():.0f} for each "
-            f"unit at layer {LAYERS[-1]} with BN, which neither the local map nor samples see"
+            f"Neither sees facets: {norm['facets'].sum() / norm['units'].sum():.0f} for each unit "
+            f"at layer {LAYERS[-1]} with BN."
         )
     expected = 100 * wide["expected"].sum() / wide["local"].sum()
     numbers = {"samples": SAMPLES, "share": 100 * share, "expected": expected, "exact": exact}
@@ -337,8 +335,12 @@ def _list(ratios: Ratios) -> str:
     return shown + "".join(f" (n={ratio.n})" for ratio in ratios[:1] if ratio)
 
 
+def _span(ratios: Ratios) -> str:
+    return span([ratio.mean for ratio in ratios if ratio], ".2f", absent="none counted")
+
+
 def _shown(ratio: Interval | None) -> str:
-    return f"{ratio}" if ratio else "none counted"
+    return spell(ratio, absent="none counted")
 
 
 PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

@@ -22,6 +22,7 @@ from bnrecon.partition import (
 )
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
@@ -53,7 +54,7 @@ NAMES = {  # of the kinds of images
     "Gaussian": "Gaussian images",
     "smooth": "smooth random images",
 }
-ZERO, RANDOM, NORM = SETTINGS
+*OTHERS, NORM = ZERO, RANDOM, _ = SETTINGS
 KINDS = TRAINING, GAUSSIAN, SMOOTH = tuple(NAMES)
 
 
@@ -275,65 +276,64 @@ def draw(rows: pd.DataFrame) -> Figure:
                 ends = (middle - spread, middle + spread)
                 axes.fill_between(RADII, *ends, color=colour, alpha=0.2, linewidth=0)
             axes.set(xlim=(0, RADII[-1]), ylim=(0, None))
-        line[0].set_ylabel(f"pixels {name}\nfolded hyperplanes, 1000s")
+        line[0].set_ylabel(f"pixels {name}")
     for axes, kind in zip(grid[0], KINDS, strict=True):
         axes.set_title(NAMES[kind])
     for axes in grid[-1]:
         axes.set_xlabel("radius ε, in deviations of a pixel")
+    figure.supylabel("units whose zero set passes within ε, 1000s", fontsize="medium")
     grid[0][0].legend(loc="lower right")
     return figure
 
 
-Counts = dict[str, pd.Series]
-
-
 def decide(rows: pd.DataFrame) -> Decisions:
     """What Section 3.3 sees in Figure 4, and how the count is made."""
-    counts = {name: _counts(rows, name) for name in PIXELS if (rows["pixels"] == name).any()}
-    # BN's count to that of zero and of random bias.
+    counts = [_counts(rows, name) for name in PIXELS if (rows["pixels"] == name).any()]
+    # BN's count to that of zero and of random bias, by kind of images.
     gains = {
-        kind: _ratios(counts, *(((NORM, kind), (other, kind)) for other in (ZERO, RANDOM)))
+        kind: [_ratio(one, (NORM, kind), (other, kind)) for one in counts for other in OTHERS]
         for kind in (TRAINING, GAUSSIAN)
     }
-    # The count at training images to that at others, in each setting.
-    shares = {
-        kind: _ratios(counts, *(((setting, TRAINING), (setting, kind)) for setting in SETTINGS))
-        for kind in (GAUSSIAN, SMOOTH)
-    }
-    beyond = {
-        kind: [_beyond(ratio) for pair in of_kind.values() for ratio in pair]
-        for kind, of_kind in gains.items()
-    }
-    aligned = [
-        bound
-        for zero, random, norm in shares[GAUSSIAN].values()
-        for bound in (-_beyond(zero), -_beyond(random), _beyond(norm))
-    ]
+    # The count at training images to that at Gaussian ones.
+    others, norm = (
+        [
+            _ratio(one, (setting, TRAINING), (setting, GAUSSIAN))
+            for one in counts
+            for setting in some
+        ]
+        for some in (OTHERS, (NORM,))
+    )
+    more = [ratio for one in counts for ratio in _contrasts(one, GAUSSIAN)]
+    content = [_ratio(one, (NORM, TRAINING), (NORM, SMOOTH)) for one in counts]
+    less = [ratio for one in counts for ratio in _contrasts(one, SMOOTH)]
     verdicts = {
-        "Figure 4, left": intervals.decide(beyond[TRAINING]),
-        "Figure 4, right": intervals.decide(-bound for bound in beyond[GAUSSIAN]),
-        "Figure 4": intervals.decide(aligned),
+        "Figure 4, left": intervals.decide(map(_beyond, gains[TRAINING])),
+        "Figure 4, right": intervals.decide(-_beyond(gain) for gain in gains[GAUSSIAN]),
+        "more": intervals.decide(ratio.logarithm for ratio in more),
+        "others": intervals.decide(-_beyond(ratio) for ratio in others),
+        "content": intervals.decide(map(_beyond, content)),
     }
     numbers = {
-        "random": next(iter(gains[GAUSSIAN].values()))[0],
-        "at_training": next(iter(gains[TRAINING].values()))[0],
-        "gains": {kind: _list(of_kind) for kind, of_kind in gains.items()},
+        "random": gains[GAUSSIAN][0],
+        "at_training": gains[TRAINING][0],
+        "gains": {kind: _ends(ratios) for kind, ratios in gains.items()},
         "by_layer": _gain_by_layer(rows),
-        "shares": {kind: _list(of_kind) for kind, of_kind in shares.items()},
-        "contrasts": {
-            kind: _list({name: _contrasts(one, kind) for name, one in counts.items()})
-            for kind in (GAUSSIAN, SMOOTH)
-        },
+        "more": _ends(more),
+        "above": sum(ratio.logarithm.sign > 0 for ratio in more),
+        "compared": len(more),
+        "others": _ends(others),
+        "norm": _ends(norm),
+        "content": _ends(content),
+        "less": _ends(less),
     }
     checks = (_check_probes, _check_sampling) if (rows["kind"] == "sampling").any() else ()
     return merge((verdicts, numbers), *(check(rows) for check in checks))
 
 
-def _ratios(
-    counts: Counts, *pairs: tuple[tuple[str, str], tuple[str, str]]
-) -> dict[str, list[GeometricMean]]:
-    """The ratios of these counts, by kind of pixels."""
-    return {name: [_ratio(one, *pair) for pair in pairs] for name, one in counts.items()}
+def _ends(ratios: Sequence[GeometricMean]) -> str:
+    """The smallest and the largest of some ratios, each with its interval."""
+    ordered = sorted(ratios, key=lambda ratio: ratio.mean)
+    return f"{ordered[0]:.2f} to {ordered[-1]:.2f}"
 
 
 def _beyond(ratio: GeometricMean) -> Interval:
@@ -347,14 +347,13 @@ def _gain_by_layer(rows: pd.DataFrame) -> str:
     means = curves.groupby(["setting", "layer"])["count"].mean()
     if means.empty:
         return ""
-    gains = ", ".join(f"{value:.2f}" for value in means[NORM] / means[ZERO])
-    return f"; by layer {gains} times zero bias"
+    return f"; by layer {span(means[NORM] / means[ZERO], '.2f')} times zero bias"
 
 
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:
     """BN's share of training images to others, over those of zero and of random bias."""
     norm, *others = (
-        counts[setting, TRAINING] / counts[setting, kind] for setting in (NORM, ZERO, RANDOM)
+        counts[setting, TRAINING] / counts[setting, kind] for setting in (NORM, *OTHERS)
     )
     return [geometric_mean(norm / other) for other in others]
 
@@ -364,7 +363,7 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
     rows = rows[rows["kind"] == "probes"]
     total, probes = rows["exact"].sum(), int(rows["probes"].iloc[0])
     ratio = rows["estimated"].sum() / total
-    return {"Method of Figure 4": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
+    return {"method": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
         "probes": probes,
         "probed": 100 * ratio,
         "images": int(rows["points"].sum()),
@@ -378,16 +377,8 @@ def _check_sampling(rows: pd.DataFrame) -> Decisions:
     near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
     names = ("sampled", "expected", "expected_many")
     shares = {name: 100 * near[name].sum() / near["exact"].sum() for name in names}
-    sizes = {"samples": SAMPLES, "many": MANY, "reference": REFERENCE}
-    return {"Sect. 3.3, counting at images": bool(shares["sampled"] > 90)}, shares | sizes
-
-
-def _list(ratios: dict[str, list[GeometricMean]]) -> str:
-    parts = []
-    for name, group in ratios.items():
-        shown = ", ".join(f"{ratio:.2f}" for ratio in group)
-        parts.append(f"{shown} ({name} pixels, n={group[0].logarithm.n})")
-    return "; ".join(parts)
+    verdict = {"Sect. 3.3, counting at images": bool(shares["sampled"] > 90)}
+    return verdict, shares | {"samples": SAMPLES, "many": MANY}
 
 
 PART = part(

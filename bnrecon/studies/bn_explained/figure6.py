@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import nn
 
-from bnrecon.partition import Slice, rectangle, slice_along
+from bnrecon.partition import Slice, rectangle
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
@@ -29,6 +30,7 @@ from bnrecon.studies.bn_explained.boundaries import (
     distance_between,
     distances_to,
 )
+from bnrecon.studies.bn_explained.plane_networks import input_plane
 from bnrecon.studies.bn_explained.toy_classifier import (
     draw_classifier,
     run_batches,
@@ -164,7 +166,7 @@ def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
 
 def _window(points: torch.Tensor) -> Slice:
     low, high = points.min(0).values - BEYOND, points.max(0).values + BEYOND
-    return slice_along(torch.zeros(2), torch.eye(2), rectangle(low.numpy(), high.numpy()))
+    return input_plane(rectangle(low.numpy(), high.numpy()))
 
 
 def _networks(
@@ -262,8 +264,7 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
     """What the caption names."""
     numbers = rows["batches"].dropna().unique() if "batches" in rows else ()
     measured = "".join(
-        f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals over n draws of "
-        "data, weights and mini-batches, ratios by draw. "
+        f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals."
         for batches in numbers
     )
     expected = expected_ratio()
@@ -326,29 +327,23 @@ def decide(rows: pd.DataFrame) -> Decisions:
     rows = rows[rows["kind"].isin(["jitter", "margins"])]
     if rows["seed"].nunique() < 2:  # what is finished decides nothing
         return {}, {}
-    states = {INITIAL: INITIAL} | {state: f"trained with {state}" for state in TRAININGS}
-    ratios = {state: [_ratio(rows, state, name) for name in MEASURES] for state in states}
-    every = (ratio - 1 for pair in ratios.values() for ratio in pair)
+    states = (INITIAL, *TRAININGS)
+    ratios = [_ratio(rows, state, name) for state in states for name in MEASURES]
     first = rows[rows["state"] == INITIAL].groupby("batch")[["one_sided", "batches"]].sum()
     one_sided = first["one_sided"].sum()
     verdicts: dict[str, bool | str] = {
-        "variability": intervals.decide(every, least=2),
+        "variability": intervals.decide((ratio - 1 for ratio in ratios), least=2),
         "sides": "false as stated" if one_sided else "undecided",
     }
     numbers: dict[str, Any] = {
         "expected": expected_ratio(),
-        "trained": ratios[list(states)[-1]][0],
-        "ratios": "; ".join(
-            f"{name} {ratios[state][0]:.2f} and {ratios[state][1]:.2f}"
-            for state, name in states.items()
-        ),
+        "ratios": span([ratio.mean for ratio in ratios], ".1f"),
         "one_sided": ", ".join(
             f"{row.one_sided:.0f} of {row.batches:.0f} mini-batches of {row.Index:.0f}"
             for row in first.itertuples()
         ),
         "margin": _margins(rows, LARGE).mean(),
         "noisier": _gain(rows, SMALL),
-        "groups": len(GROUPS),
     }
     # For each amount of noise: what a large one does says nothing on a small one.
     together = 1 - 0.05 / len(GROUPS)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
@@ -197,7 +198,7 @@ def _density(rows: pd.DataFrame, unit: int, statistic: str, values: np.ndarray) 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Do the distributions have the variances of Eq. 13?"""
     ratios = _ratios(rows).set_index(["kind", "statistic"])
-    ranges = ratios.groupby(level=[0, 1])[["printed", "repaired"]].agg(_range)
+    ranges = ratios.groupby(level=[0, 1])[["printed", "repaired"]].agg(span, spec=".3f")
     numbers: dict[str, Any] = {kind: ranges.loc[kind].to_dict("index") for kind in KINDS}
     # Without replacement one variance that is off Eq. 13 contradicts it.
     return {
@@ -205,10 +206,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "black": "undecided" if _near(ratios.loc[["shuffled"]]).all() else "contradicted",
         "red": _decide_noise(ratios.loc[["controlled"]]),
     }, numbers | SIZES
-
-
-def _range(values: pd.Series) -> str:
-    return f"{values.min():.3f} to {values.max():.3f}"
 
 
 def _decide_mean(ratios: pd.DataFrame) -> str:

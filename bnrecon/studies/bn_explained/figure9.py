@@ -14,6 +14,7 @@ from torch import nn
 from bnrecon.partition import Folds, partition, set_statistics
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.plane_networks import distances, draw_layers, square
@@ -205,18 +206,16 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Does sigma² / ||w||² measure how well hyperplanes fit the data?"""
     networks = rows[rows["kind"] == "network"]
     deep = networks[networks["layer"] > 1].groupby(["layer", "state"], sort=False)
-    ranks = {key: mean_interval(group["rank"].tolist()) for key, group in deep}
+    ranks = [mean_interval(group["rank"].tolist()) for _, group in deep]
     disordered, spread = deep["disordered"].mean(), deep["spread"].median()
     numbers = {
         "worst": networks["eq8"].max(),
         "first": networks.loc[networks["layer"] == 1, "same"].max(),
-        "ranks": "; ".join(
-            f"{rank} (layer {layer:.0f}, {state})" for (layer, state), rank in ranks.items()
-        ),
+        "ranks": span([rank.mean for rank in ranks], ".2f"),
         "disordered": [disordered.min(), disordered.max()],
         "spread": [spread.min(), spread.max()],
     }
-    closer = bool(ranks) and all(rank.sign > 0 for rank in ranks.values())
+    closer = bool(ranks) and all(rank.sign > 0 for rank in ranks)
     return {
         "Eq. 8, Figure 9": bool(numbers["worst"] < 1e-9),
         "deeper": closer or "undecided",

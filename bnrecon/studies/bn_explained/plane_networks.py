@@ -11,9 +11,18 @@ from scipy.spatial import ConvexHull
 from torch import nn
 
 from bnrecon.partition import Folds, Slice, rectangle, set_statistics, slice_along
-from bnrecon.studies.bn_explained.folded_lines import Segments
+from bnrecon.studies.bn_explained.boundaries import distances_to
 
-__all__ = ["SETTINGS", "SLOPE", "distances", "draw_clusters", "draw_layers", "hull", "square"]
+__all__ = [
+    "SETTINGS",
+    "SLOPE",
+    "distances",
+    "draw_clusters",
+    "draw_layers",
+    "hull",
+    "input_plane",
+    "square",
+]
 
 SETTINGS = ("zero bias", "random bias", "BN")
 SLOPE = 0.1
@@ -74,18 +83,20 @@ def draw_layers(
     return network
 
 
+def input_plane(window: np.ndarray) -> Slice:
+    """The input plane with this window (k, 2); its coordinates are the inputs."""
+    return slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], window)
+
+
 def square(centre: Sequence[float] | np.ndarray, reach: float) -> Slice:
-    """The input plane, with the window ``centre ± reach``; its coordinates are the inputs."""
+    """The input plane with the window ``centre ± reach``."""
     middle = np.asarray(centre, dtype=float)
-    return slice_along(
-        [0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], rectangle(middle - reach, middle + reach)
-    )
+    return input_plane(rectangle(middle - reach, middle + reach))
 
 
 def hull(points: np.ndarray) -> Slice:
     """The input plane with the convex hull of the points as its window."""
-    corners = points[ConvexHull(points).vertices]
-    return slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], corners)
+    return input_plane(points[ConvexHull(points).vertices])
 
 
 def distances(folds: Folds, points: np.ndarray) -> np.ndarray:
@@ -93,6 +104,4 @@ def distances(folds: Folds, points: np.ndarray) -> np.ndarray:
 
     With the segments of one unit it is the root of Eq. 12.
     """
-    start, length = folds.ends[:, 0], folds.lengths()
-    direction = (folds.ends[:, 1] - start) / length[:, None]
-    return Segments(start, direction, np.zeros(len(folds)), length, folds.unit).distances(points)
+    return distances_to(points, folds.ends)

@@ -12,25 +12,14 @@ from torch import nn
 
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.bn_explained.small_networks import SLOPES
 
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
 INPUTS, HIDDEN, OUTPUTS, POINTS = 5, 16, 8, 64
 TOLERANCE = 1e-10
 
 
-class AbsoluteValue(nn.Module):
-    """a(u) = |u|."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The absolute value."""
-        return inputs.abs()
-
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "ReLU": nn.ReLU,
-    "leaky ReLU": lambda: nn.LeakyReLU(0.1),
-    "absolute value": AbsoluteValue,
-}
+ACTIVATIONS = ("ReLU", "leaky ReLU", "absolute value")
 SIGNS = ("positive", "of both signs", "one zero")
 
 
@@ -43,7 +32,7 @@ class TwoLayers(nn.Module):
         self.norm1 = nn.BatchNorm1d(HIDDEN)
         self.second = nn.Linear(HIDDEN, OUTPUTS, bias=False)
         self.norm2 = nn.BatchNorm1d(OUTPUTS)
-        self.activation = ACTIVATIONS[activation]()
+        self.activation = nn.LeakyReLU(SLOPES[activation])
         self.double()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -68,24 +57,22 @@ def draw_network(activation: str, signs: str, seed: int) -> TwoLayers:
     return network
 
 
-def absorb_as_printed(network: TwoLayers) -> TwoLayers:
-    """Set gamma = 1 in the first layer by Eq. 28, 29: w' = gamma w_2, beta' = beta / gamma."""
-    return _absorb_into_next(network, network.norm1.weight)
+@torch.no_grad()
+def absorb_as_printed(network: TwoLayers, factors: torch.Tensor | None = None) -> TwoLayers:
+    """Set gamma = 1 in the first layer by Eq. 28, 29: w' = gamma w_2, beta' = beta / gamma.
+
+    ``factors`` multiply w_2 instead of gamma.
+    """
+    network = copy.deepcopy(network)
+    network.second.weight.mul_(network.norm1.weight if factors is None else factors)
+    network.norm1.bias.div_(network.norm1.weight)
+    network.norm1.weight.fill_(1)
+    return network
 
 
 def absorb_sizes(network: TwoLayers) -> TwoLayers:
     """The same with w' = |gamma| w_2: right for a(u) = |u|, where a(gamma u) = |gamma| a(u)."""
-    return _absorb_into_next(network, network.norm1.weight.abs())
-
-
-@torch.no_grad()
-def _absorb_into_next(network: TwoLayers, factors: torch.Tensor) -> TwoLayers:
-    """The next weights times the factors, beta / gamma, and gamma = 1."""
-    network = copy.deepcopy(network)
-    network.second.weight.mul_(factors)
-    network.norm1.bias.div_(network.norm1.weight)
-    network.norm1.weight.fill_(1)
-    return network
+    return absorb_as_printed(network, network.norm1.weight.abs())
 
 
 @torch.no_grad()
@@ -189,7 +176,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 TASKS = sweep(
     compare_absorptions,
     "{activation}, gamma {signs}",
-    {"activation": tuple(ACTIVATIONS), "signs": SIGNS},
+    {"activation": ACTIVATIONS, "signs": SIGNS},
     {"seeds": SEEDS},
 )
 PART = part(__file__, TASKS, summarize, decide=decide)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy.stats import binomtest
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task
@@ -93,15 +94,32 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, panels = new_figure(1, len(DEPTHS), (PAGE, 2.6), sharey=True)
     for depth, axes in zip(DEPTHS, panels, strict=True):
         random = rows[(rows["kind"] == "random") & (rows["depth"] == depth)]
-        for (width, group), colour in zip(random.groupby("width"), PALETTE, strict=False):
-            share = 100 * group["one_sided"] / group["networks"]
-            axes.plot(group["batch"], share, marker="o", color=colour, label=f"width {width}")
+        by_width = random.groupby("width")
+        for position, ((width, group), colour) in enumerate(zip(by_width, PALETTE, strict=False)):
+            share = group["one_sided"] / group["networks"]
+            low, high = _wilson(group)
+            axes.errorbar(
+                group["batch"] * 1.06 ** (position - (len(by_width) - 1) / 2),
+                100 * share,
+                100 * np.array([share - low, high - share]).clip(0),
+                fmt="o-",
+                markersize=3,
+                linewidth=0.8,
+                color=colour,
+                label=f"width {width}",
+            )
         axes.set_xscale("log", base=2)
         axes.set(xlabel="size B of the mini-batch", title=f"L = {depth}")
         if not random.empty:
             axes.legend()
     panels[0].set_ylabel("mini-batches on one side, %")
     return figure
+
+
+def _wilson(counts: pd.DataFrame) -> np.ndarray:
+    """Lower and upper ends (2, n) of the 95% intervals of shares of one-sided mini-batches."""
+    tests = (binomtest(row.one_sided, row.networks) for row in counts.itertuples())
+    return np.array([test.proportion_ci(method="wilson") for test in tests]).T
 
 
 def decide(rows: pd.DataFrame) -> Decisions:

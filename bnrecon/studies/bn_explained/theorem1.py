@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task, no_overrides
+from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.studies.bn_explained.normalized_layers import NormalizedLayer, find_normalized_layers
@@ -132,14 +133,12 @@ def check_layer(
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """A task for each size of random layer, and one for a trained network."""
-    random = [
-        Task(
-            f"random, D = {inputs}, K = {units}, B = {points}",
-            check_random,
-            {"inputs": inputs, "units": units, "points": points, "seeds": SEEDS[scale]},
-        )
-        for inputs, units, points in SIZES[scale]
-    ]
+    random = sweep(
+        check_random,
+        "random, D = {inputs}, K = {units}, B = {points}",
+        {("inputs", "units", "points"): SIZES},
+        {"seeds": SEEDS},
+    )
     trained = Task(
         "trained network",
         check_trained,
@@ -147,7 +146,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         ("data=digits", "target=vgg_small", f"scale={scale}", *options),
         reads_target=True,
     )
-    return [*random, trained]
+    return [*random(scale, options), trained]
 
 
 def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFrame:

@@ -195,27 +195,21 @@ def measure_spread(units: int) -> pd.DataFrame:
     return pd.DataFrame([row | {"smallest": spread.min(), "largest": spread.max()}])
 
 
+RANDOM = sweep(  # the theorem is for leaky ReLU and absolute value
+    measure_folds,
+    "{activation}, D = {inputs}, K = {units}",
+    {"activation": ("leaky ReLU", "absolute value"), ("inputs", "units"): SIZES},
+    {"folds": FOLDS},
+)
 SWEEPS = sweep(
     vary_sigma, "sweep of sigma, {activation}", {"activation": tuple(SLOPES)}, {"seeds": FOLDS}
 )
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """Random folds for each size, and sweeps of sigma; ReLU, which may have no second facet, last.
-
-    The theorem is for leaky ReLU and absolute value.
-    """
-    random = [
-        Task(
-            f"{activation}, D = {inputs}, K = {units}",
-            measure_folds,
-            {"activation": activation, "inputs": inputs, "units": units, "folds": FOLDS[scale]},
-        )
-        for activation in ("leaky ReLU", "absolute value")
-        for inputs, units in SIZES[scale]
-    ]
+    """Random folds for each size, and sweeps of sigma; ReLU, which may have no facet, last."""
     spread = Task("sigma on the digits", measure_spread, {"units": RANDOM_UNITS[scale]})
-    return [*random, *SWEEPS(scale, options), spread]
+    return [*RANDOM(scale, options), *SWEEPS(scale, options), spread]
 
 
 def _errors(rows: pd.DataFrame) -> dict[str, float]:
