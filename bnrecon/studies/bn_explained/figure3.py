@@ -188,11 +188,13 @@ def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataF
 def _ratio(counts: pd.DataFrame, above: str, below: str) -> Interval | None:
     """Of two mean counts, paired by seed; ``None`` where nothing was counted below.
 
-    The differences by seed are relative to the mean over seeds.
+    Of the ratio r of the means; its interval is that of r + (a - r b) / mean(b), linearized.
     """
     if counts[below].sum() == 0:
         return None
-    return mean_interval(list(1 + (counts[above] - counts[below]) / counts[below].mean()))
+    ratio = counts[above].sum() / counts[below].sum()
+    rests = (counts[above] - ratio * counts[below]) / counts[below].mean()
+    return mean_interval(list(ratio + rests))
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
