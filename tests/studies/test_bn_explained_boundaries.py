@@ -216,11 +216,3 @@ def test_the_cost_is_of_the_network_that_it_names():
     assert row["regions"] == len(partition(network, plane).regions)
     assert (row["units"], row["depth"], row["batch_norm"]) == (16, 2, True)
     assert row["microseconds_per_region"] == pytest.approx(1e6 * row["seconds"] / row["regions"])
-
-
-def test_a_ratio_that_every_seed_has_is_without_doubt():
-    """Its interval is that of a ratio of means, not that of differences over a mean."""
-    counts = pd.DataFrame({"BN": [20.0, 40, 60], "shuffled": [10.0, 20, 30]})
-    ratio = figure3._ratio(counts, "BN", "shuffled")
-    assert ratio.mean == pytest.approx(2)
-    assert ratio.half_width == pytest.approx(0, abs=1e-12)

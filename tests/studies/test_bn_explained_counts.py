@@ -266,3 +266,11 @@ def test_the_verdicts_of_figure_4_are_those_of_its_rows(counts, verdicts):
     assert [claim.verdict for claim in figure4.PART.claims(rows)] == verdicts
     one = figure4.PART.claims(rows[rows["seed"] == 0])
     assert {claim.verdict for claim in one} == {"undecided"}
+
+
+def test_a_ratio_that_every_seed_has_is_without_doubt():
+    """Its interval is that of a ratio of means, not that of differences over a mean."""
+    counts = pd.DataFrame({"BN": [20.0, 40, 60], "shuffled": [10.0, 20, 30]})
+    ratio = figure3._ratio(counts, "BN", "shuffled")
+    assert ratio.mean == pytest.approx(2)
+    assert ratio.half_width == pytest.approx(0, abs=1e-12)
