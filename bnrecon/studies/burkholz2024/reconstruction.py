@@ -233,11 +233,11 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     networks = sum(loss.n for loss in finished)
     several = networks > len(finished)
     least, most = farthest_ends(finished)
+    means = [loss.mean for loss in finished]
+    ends = f"every interval within {least:z.2f} to {most:z.2f}" if several else "no intervals"
     numbers = {
+        "means": f"{min(means):z.2f} to {max(means):z.2f}, {ends}",
         "otherwise": predicted_otherwise(cells),
-        "what": "with the ends of intervals" if several else "without intervals",
-        "least": least,
-        "most": most,
         "finished": len(finished),
         "cells": count_of(len(cells), "cell"),
         "networks": count_of(networks, "network"),
