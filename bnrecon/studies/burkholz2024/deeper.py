@@ -203,7 +203,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     """The theorem, at its total width."""
     at, refuting = rows[rows["beyond"] == 1], len(_counterexamples(rows))
     most = int((at["rebuilt"] > at["draws"] / 2).sum())
-    note = f"{refuting} settings that meet the conditions reach fewer than n dimensions"
+    note = f"{refuting} settings within the conditions reach fewer than n dimensions"
     verdict = "confirmed" if 0 < most == len(at) else "undecided"
     return {"Theorem 2.5": "false as stated" if refuting else verdict}, {
         "most": most,
