@@ -15,8 +15,8 @@ from bnrecon.runtime import files
 __all__ = ["anchor", "beyond", "claims_by_part", "document", "findings_table"]
 
 INTERVALS = (
-    "± is the half-width of a 95% Student-t interval, over seeds or draws where nothing else is "
-    "said; that of a printed number is the paper's own."
+    "± is the half-width of a 95% Student-t interval, over seeds or draws unless noted; printed ± "
+    "are the paper's."
 )
 
 
