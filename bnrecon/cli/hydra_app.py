@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
@@ -106,6 +106,7 @@ def plan(arguments: argparse.Namespace) -> Plan | None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.types import RunMode
+    from omegaconf import OmegaConf
 
     overrides = _overrides(arguments)
     search_path = create_config_search_path("pkg://bnrecon.configs")
@@ -121,14 +122,22 @@ def plan(arguments: argparse.Namespace) -> Plan | None:
         whole = loader.load_configuration(arguments.config_name or "run", overrides, run_mode=mode)
         HydraConfig.instance().set_config(whole)  # for interpolations of the user's yaml files
         choices, hydra = whole.hydra.runtime.choices, whole.hydra
+        # As they are written: an interpolation is of the run that it belongs to.
+        task = cast("list[str]", OmegaConf.to_container(hydra.overrides.task, resolve=False))
         if RunMode.MULTIRUN not in (mode, hydra.mode):
-            return Plan(False, "", [(list(hydra.overrides.task), _without_hydra(whole))])
+            return Plan(False, "", [(task, _without_hydra(whole))])
         if (choices["hydra/launcher"], choices["hydra/sweeper"]) != ("basic", "basic"):
             return None
         params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
-        words = OverridesParser.create(loader).parse_overrides([*params, *hydra.overrides.task])
+        words = OverridesParser.create(loader).parse_overrides([*params, *task])
         jobs = BasicSweeper.split_arguments(words, None)[0]
-        runs = [(job, _without_hydra(loader.load_sweep_config(whole, job))) for job in jobs]
+        runs = []
+        for job in jobs:
+            composed = loader.load_sweep_config(whole, job)
+            HydraConfig.instance().set_config(composed)  # each run has its own choices
+            composed = _without_hydra(composed)
+            OmegaConf.resolve(composed)
+            runs.append((list(job), composed))
         return Plan(True, hydra.sweep.dir, runs)
     finally:
         GlobalHydra.instance().clear()

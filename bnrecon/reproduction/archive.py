@@ -36,7 +36,7 @@ KINDS = {
     "targets": rf"targets/{NAME}/target\.(json|safetensors)",
     "runs": rf"runs/{NAME}/result\.json",
     "tasks": rf"studies/{NAME}/tasks/{NAME}/{NAME}\.json",
-    "benchmarks": rf"solvers/{NAME}/bench\.(json|md|csv)",
+    "benchmarks": rf"solvers/{NAME}/bench\.(json|md|csv)|training/{NAME}\.txt",
     "seeds": rf"runs/{NAME}/seed-\d+/result\.json",
     "interrupted trainings": rf"targets/{NAME}/checkpoint\.safetensors",
     "solved layers": rf"runs/{NAME}/seed-\d+/(layer|unfinished)-{NAME}\.safetensors",
@@ -196,14 +196,19 @@ def _add(content: bytes, path: Path) -> str:
 
 
 def _is_further(content: bytes, path: Path) -> bool:
-    """Whether the state of an interrupted training has more steps than the one that is there."""
+    """Whether the state of an interrupted training has more steps than the one that is there.
+
+    A state with other tensors is not of the same training.
+    """
     if files.read_if_valid(path, files.read_tensors) is None:
         return True
-    return _step(content) > _step(path.read_bytes())
+    (shapes, step), (other, reached) = map(_shapes_and_step, (content, path.read_bytes()))
+    return shapes == other and step > reached
 
 
-def _step(content: bytes) -> int:
-    """How far the training of a safetensors file is, by its header."""
+def _shapes_and_step(content: bytes) -> tuple[list[tuple[str, list[int]]], int]:
+    """The tensors of a safetensors file, and how far the training is, by its header."""
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    step = json.loads(header["__metadata__"]["about"]).get("step")
-    return step if isinstance(step, int) else -1
+    step = json.loads(header.pop("__metadata__")["about"]).get("step")
+    shapes = sorted((name, entry["shape"]) for name, entry in header.items())
+    return shapes, step if isinstance(step, int) else -1

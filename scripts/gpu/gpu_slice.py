@@ -236,8 +236,6 @@ def command(piece: Piece, args: argparse.Namespace) -> list[str]:
     if name == "bench_solvers.py":
         words += ["--device", options["device"], "--outputs", f"{options['outputs']}/solvers"]
     else:
-        if name == "run":  # a run has no scale
-            del options["scale"]
         words += [f"{option}={value}" for option, value in options.items()]
     start = [str(args.scripts / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
     return [sys.executable, *start, *words]

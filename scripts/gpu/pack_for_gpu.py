@@ -23,7 +23,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import command_line
 import numpy as np
 from gpu_slice import PIECES, chosen, digest
 from pack_results import export_results
@@ -32,6 +31,10 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 from bnrecon.data import DataSpec, InMemoryImages, load
 from bnrecon.runtime.errors import UserError
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import command_line
+
 from bnrecon.runtime.provenance import RECORDED, commit
 
 SCRIPTS = Path(__file__).resolve().parent.parent
