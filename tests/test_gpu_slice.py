@@ -83,6 +83,17 @@ def test_the_pieces_are_commands_that_there_are():
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("name", ["pack_for_gpu.py", "pack_results.py", gpu_slice.TRAIN])
+def test_a_script_starts_by_itself_and_says_what_is_wrong_in_a_line(name, tmp_path):
+    script = SCRIPTS / name if name == gpu_slice.TRAIN else SCRIPTS / "gpu" / name
+    for words, code in ((["--help"], 0), ([], 2)):
+        line = [sys.executable, str(script), *words]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.process
 def test_targets_are_trained_side_by_side_and_saved_when_it_is_stopped(tmp_path, images):
     words = ("table1", "scale=smoke", "target.groups=[1]", "train.epochs=10000", "device=cpu")
     line = [sys.executable, str(SCRIPTS / gpu_slice.TRAIN), "burkholz2024", *words, "--jobs=2"]

@@ -58,7 +58,9 @@ def _run(arguments: argparse.Namespace) -> int:
     of_sweeps += ["--detach"] if arguments.detach else []
     # What Hydra shows in the place of a run; flags for that alone are its own to refuse.
     shows = (arguments.cfg, arguments.info, arguments.hydra_help)
-    if any(shows) or arguments.resolve or arguments.package:
+    if arguments.package and not arguments.cfg:
+        raise UserError(f"--package={arguments.package}: is for --cfg")
+    if any(shows) or arguments.resolve:
         if of_sweeps:
             raise UserError(f"{of_sweeps[0]}: is for sweeps; add -m")
         return _launch(arguments)
@@ -74,9 +76,9 @@ def _run(arguments: argparse.Namespace) -> int:
         interruption.finish_loading()  # the launcher's processes load what takes long
         return _launch(arguments)
     if not plan.is_sweep:
-        of_hydra = [word for word in arguments.words if re.match(r"[+~]*hydra[./]", word)]
-        if misplaced := [*of_sweeps, *of_hydra]:
-            raise UserError(f"{misplaced[0]}: is for sweeps; add -m")
+        if of_sweeps:
+            raise UserError(f"{of_sweeps[0]}: is for sweeps; add -m")
+        _refuse_useless(arguments.words)
         ((_, composed),) = plan.runs
         _do_run(composed)
         return exit_codes.DONE
@@ -102,6 +104,13 @@ def _refuse_launchers(options: list[str], why: str) -> None:
     for option in options:
         if option.lstrip("+").startswith("hydra/launcher="):
             raise UserError(f"{option}: {why}")
+
+
+def _refuse_useless(options: list[str]) -> None:
+    """Refuse what Hydra would do in a job of its own; its mode and search path have acted."""
+    for option in options:
+        if re.match(r"[+~]*hydra[./](?!mode=|searchpath=)", option):
+            raise UserError(f"{option}: has no effect on a single run")
 
 
 def _report_composition(error: Exception, config_dir: str | None) -> int:

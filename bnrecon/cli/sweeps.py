@@ -16,6 +16,7 @@ from bnrecon.cli.user_modules import import_user_module
 from bnrecon.config import checks, composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.jobs import executors
+from bnrecon.jobs.computation import InProcess
 from bnrecon.jobs.work import SWEEP, Batch, Detached, Executor, Outcome, Work
 from bnrecon.reporting import run_tables
 from bnrecon.reproduction import progress
@@ -105,6 +106,9 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     failures: list[Outcome] = []
     if not missing:
         collect_finished(batch, runs)
+        if not batch.progress.exists():  # by it the table's folder is known again
+            with progress.keep(batch, InProcess(batch.claims, None), []):
+                pass
     else:
         device = _check_machine(list(missing.values()), options)
         executor = executors.choose(options, batch, device, {}, show=True)

@@ -12,6 +12,7 @@ with --results, of `results.zip`: targets and results so far, so that nothing is
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import re
@@ -31,10 +32,6 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 from bnrecon.data import DataSpec, InMemoryImages, load
 from bnrecon.runtime.errors import UserError
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-import command_line
-
 from bnrecon.runtime.provenance import RECORDED, commit
 
 SCRIPTS = Path(__file__).resolve().parent.parent
@@ -45,11 +42,16 @@ SKIPPED = re.compile(r"(^|/)(__pycache__|tests)/|\.pyc$|^\.\.")
 
 def main(arguments: list[str] | None = None) -> int:
     """Pack, and list the parts."""
-    options: dict[str, Any] = {"out": {"type": Path, "required": True}, "data": None}
-    options |= {"results": {"type": Path}, "there": [], "part_mb": 56.0}
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--there", nargs="*", default=[])
+    parser.add_argument("--part-mb", type=float, default=56.0)
     names = [piece.name for piece in PIECES]
-    options["pieces"] = {"nargs": "+", "default": [], "choices": names}
-    args = command_line.parser(__doc__, **options).parse_args(arguments)
+    parser.add_argument("--pieces", nargs="+", default=[], choices=names)
+    args = parser.parse_args(arguments)
     try:
         pieces = chosen(args.pieces)
         args.out.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,10 @@ of `bnrecon.reproduction.archive`.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -30,8 +30,16 @@ STATE = ("seeds", "interrupted trainings", "solved layers")  # of use until ther
 SENT = ".sent.json"
 
 
-def main(outputs: Path, wanted: Path) -> None:
+def main() -> None:
     """Pack, and say what is in the archive and what is not."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("outputs", type=Path)
+    parser.add_argument("archive", type=Path)
+    args = parser.parse_args()
+    if not args.outputs.is_dir():
+        parser.error(f"{args.outputs}: no such folder")
+    outputs, wanted = args.outputs, args.archive
     archive, number = wanted, 1
     while archive.exists():
         number += 1
@@ -112,4 +120,4 @@ def _groups(outputs: Path) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main()

@@ -32,6 +32,8 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="PART or NAME=VALUE")
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
     args = parser.parse_intermixed_args()
+    if args.jobs < 1:
+        parser.error(f"--jobs {args.jobs}: must be at least 1")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         with interruption.handle_signals():

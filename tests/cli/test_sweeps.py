@@ -125,7 +125,7 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
         (["run", "-m", "hydra.launcher.partition=gpu"], "is not an option of this launcher"),
         (["run", "jobs=2"], "jobs=2: is for sweeps; add -m"),
         (["run", "--detach"], "--detach: is for sweeps; add -m"),
-        (["run", "hydra.run.dir=mine"], "hydra.run.dir=mine: is for sweeps; add -m"),
+        (["run", "hydra.run.dir=mine"], "hydra.run.dir=mine: has no effect on a single run"),
         (["run", "-m", "--detach"], "--detach: is for cluster=slurm and cluster=local"),
         (["run", "-m", "slurm.mem=8G"], "slurm.mem=8G: is for cluster=slurm"),
         (["run", "-m", "jobs=2", "hydra/launcher=joblib"], "jobs=2: not with hydra/launcher="),
@@ -232,3 +232,30 @@ def test_hydras_launchers_run_all_and_then_say_what_failed(start):
     assert "bnrecon: solver=closed_form solves id_cond" in err
     assert "bnrecon: failed (exit code 2): " in err
     assert "Traceback" not in err
+
+
+def test_an_interpolation_is_of_the_run_that_it_belongs_to(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [run, _self_]\noutputs: ${hydra:runtime.choices.features}\n"
+    )
+    words = ("target.width=2,3", "train.epochs=${target.width}", "train.warmup_epochs=0")
+    runs = hydra_app.plan(make_parsers()[1]["run"].read(["-m", *words])).runs
+    assert [composed.train.epochs for _, composed in runs] == [2, 3]
+    words = (f"--config-dir={tmp_path}", "--config-name=mine", "features=he_normal,id_cond")
+    runs = hydra_app.plan(make_parsers()[1]["run"].read(["-m", *words])).runs
+    assert [composed.outputs for _, composed in runs] == ["he_normal", "id_cond"]
+
+
+def test_options_of_hydra_that_a_single_run_cannot_have_are_refused(refused):
+    refused("run", "hydra.job.chdir=true", line="hydra.job.chdir=true: has no effect")
+    refused("run", "-p", "target", line="--package=target: is for --cfg")
+    words = ["experiment=quickstart", "hydra.mode=RUN"]
+    assert not hydra_app.plan(make_parsers()[1]["run"].read(words)).is_sweep
+
+
+@pytest.mark.process
+def test_a_sweep_of_finished_runs_is_known_again(succeed):
+    words = ("run", *SWEEP[:-1], "train.epochs=1", "features=id_cond", "solver=closed_form")
+    succeed(*words, "seeds=[0],[1]", "hydra.sweep.dir=first")
+    for _ in range(2):
+        succeed(*words, "seeds=[1],[0]", "hydra.sweep.dir=second")
