@@ -59,7 +59,9 @@ def document(
         evidence. Details stand on the part's page, to which it links.
     """
     summary, *sections = study.summary.partition("\n## ")
-    lines = [f"# {study.paper}, at scale {scale}", summary.strip()]
+    command = f"bnrecon study {study.name} scale={scale}"
+    origin = f"Computed by `{command}`; [the errata](../errata.md) have the errors in print."
+    lines = [f"# {study.paper}, at scale {scale}", summary.strip(), origin]
     claims = {
         name: [claim for claim in decided if not claim.is_beyond]
         for name, decided in claims_by_part(study, outputs, scale).items()
