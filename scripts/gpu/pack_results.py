@@ -30,13 +30,13 @@ STATE = ("seeds", "interrupted trainings", "solved layers")  # of use until ther
 SENT = ".sent.json"
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Pack, and say what is in the archive and what is not."""
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("outputs", type=Path)
     parser.add_argument("archive", type=Path)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if not args.outputs.is_dir():
         parser.error(f"{args.outputs}: no such folder")
     outputs, wanted = args.outputs, args.archive

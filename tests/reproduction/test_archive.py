@@ -267,12 +267,13 @@ def test_an_archive_whose_names_are_no_unicode_is_refused(archive, refused):
 
 
 def test_an_archive_is_never_overwritten_and_an_empty_one_not_written(outputs, tmp_path, capsys):
-    pack_results.main(outputs, tmp_path / "results.zip")
+    pack = [str(outputs), str(tmp_path / "results.zip")]
+    pack_results.main(pack)
     first = (tmp_path / "results.zip").read_bytes()
-    pack_results.main(outputs, tmp_path / "results.zip")
+    pack_results.main(pack)
     assert "nothing that no archive had before" in capsys.readouterr().out
     (outputs / pack_results.SENT).write_text("{")
-    pack_results.main(outputs, tmp_path / "results.zip")
+    pack_results.main(pack)
     assert "results-2.zip" in capsys.readouterr().out
     assert (tmp_path / "results.zip").read_bytes() == first
     assert {path.name for path in tmp_path.glob("*.zip")} == {"results.zip", "results-2.zip"}
