@@ -9,8 +9,6 @@ from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import is_sweep, outputs_folder, split_studies
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["OPTIONS", "add_commands"]
-
 OPTIONS = ("scale", "outputs")
 
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from bnrecon.runtime.errors import printable
 
-__all__ = ["layout", "line_width"]
-
 GAP = "  "
 SHORTEST = 20  # letters of a name that is shortened
 

@@ -11,8 +11,6 @@ from bnrecon.cli.words import outputs_folder, split
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
 
-__all__ = ["OPTIONS", "add_commands"]
-
 OPTIONS = ("outputs", "data.root")
 
 

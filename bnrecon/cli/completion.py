@@ -19,8 +19,6 @@ from bnrecon.cli.parser import Commands, Parser, text
 from bnrecon.runtime import extras
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["add_commands", "complete"]
-
 logger = logging.getLogger(__name__)
 
 SHELLS = ("bash", "fish", "zsh")

@@ -13,8 +13,6 @@ from concurrent.futures import BrokenExecutor
 
 from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
 
-__all__ = ["DONE", "FAILED", "INTERRUPTED", "MISTAKE", "UNREAD", "describe", "report"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from bnrecon.runtime.errors import UserError, nearest
 if TYPE_CHECKING:
     from bnrecon.config.schema import RunConfig
 
-__all__ = ["OPTIONS", "add_commands"]
-
 OPTIONS = ("outputs", "tracker_folder", "tracker_project")
 
 

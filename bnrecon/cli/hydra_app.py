@@ -17,8 +17,6 @@ from bnrecon.runtime.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["Plan", "add_flags", "flags", "is_sweep", "launch", "plan"]
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add Hydra's own options to the parser of a command."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from bnrecon.reporting.inventory import RunEntry, TargetEntry
     from bnrecon.reproduction.study_status import StudyStatus
 
-__all__ = ["KINDS", "OPTIONS", "add_commands"]
-
 OPTIONS = ("outputs",)
 KINDS = ("runs", "targets", "studies")
 

@@ -26,8 +26,6 @@ from bnrecon.runtime import interruption, provenance
 from bnrecon.runtime.environment import environment, short_waits
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["main"]
-
 logger = logging.getLogger("bnrecon")  # of the whole package, whose level the flags set
 
 

@@ -10,9 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 
-__all__ = ["log_to_stderr", "tolerant_streams", "write"]
-
-
 # Those by which a terminal is commanded or text is made to look like other text: C0 without tab and
 # newline, DEL, C1, and marks that change the direction of writing.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

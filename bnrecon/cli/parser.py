@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["Commands", "Parser", "text"]
-
 
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that raises ``UserError`` and allows options between arguments."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.request import StudyRequest
     from bnrecon.reproduction.study import Study
 
-__all__ = ["add_commands"]
-
 
 def add_commands(commands: Commands) -> None:
     """Add `report`."""

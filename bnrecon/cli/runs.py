@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from bnrecon.config.schema import RunConfig
 
-__all__ = ["add_commands"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.progress import Failure, Progress, Running
     from bnrecon.reproduction.study_status import StudyStatus
 
-__all__ = ["OPTIONS", "add_commands"]
-
 OPTIONS = ("outputs",)
 
 EVERY = 5.0  # seconds from one look to the next, with --watch

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.request import StudyRequest
     from bnrecon.reproduction.study import Study
 
-__all__ = ["add_commands"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from bnrecon.jobs.options import JobOptions
 
-__all__ = ["SweepRun", "plan_again", "run_sweep"]
-
 logger = logging.getLogger(__name__)
 
 CODES = {"done": exit_codes.DONE, "mistake": exit_codes.MISTAKE, "failed": exit_codes.FAILED}

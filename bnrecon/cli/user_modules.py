@@ -11,9 +11,6 @@ import traceback
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import is_loading
 
-__all__ = ["import_user_module"]
-
-
 ADVICE = "give a module's name, importable from here, as in imports=[my_targets]"
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
 
-__all__ = ["is_sweep", "outputs_folder", "split", "split_studies"]
-
 
 def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Names, and the values of options.

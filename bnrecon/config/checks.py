@@ -13,8 +13,6 @@ from bnrecon.runtime.extras import require_trackers
 from bnrecon.runtime.options import check_folder, check_utf8
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["check_machine", "require_folder", "require_folders"]
-
 
 def require_folders(config: RunConfig) -> None:
     """Raise ``UserError`` where the folder of a run's results or targets cannot be one."""

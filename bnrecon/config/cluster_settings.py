@@ -15,8 +15,6 @@ import yaml
 
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["NAMES", "ClusterSettings", "config_file", "read"]
-
 FILE = "slurm.yaml"
 PREFIX = "slurm."
 

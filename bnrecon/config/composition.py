@@ -29,9 +29,6 @@ from bnrecon.config.schema import (
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.options import prefix_fields, reworded
 
-__all__ = ["as_overrides", "compose", "from_hydra", "option_names", "rename_fields"]
-
-
 FOLDERS = ("outputs", "targets", "tracker_folder", "data.root", "hydra.sweep.dir")
 
 

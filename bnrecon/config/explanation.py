@@ -12,8 +12,6 @@ from bnrecon.runtime.errors import nearest
 from bnrecon.runtime.extras import install_command
 from bnrecon.runtime.options import KINDS
 
-__all__ = ["explain"]
-
 
 def explain(error: BaseException) -> str:
     """Say in one line what an error means, with the nearest name that is allowed."""

@@ -13,8 +13,6 @@ from bnrecon.config.composition import compose
 from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig
 from bnrecon.runtime.options import KINDS, field_types, limits_text
 
-__all__ = ["Option", "choices", "options", "text"]
-
 WIDTH = 100
 COLUMN = 34  # where the meanings begin
 

@@ -27,17 +27,6 @@ from bnrecon.targets.spec import (
     VggTarget,
 )
 
-__all__ = [
-    "GROUPS",
-    "SPECS",
-    "TARGETS",
-    "VOLATILE",
-    "RunConfig",
-    "field_names",
-    "register_schema",
-    "spec_classes",
-]
-
 # Changes where or how fast a run happens, not what it computes.
 VOLATILE = frozenset(
     {

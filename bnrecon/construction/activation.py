@@ -14,14 +14,6 @@ from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
 from bnrecon.runtime.errors import RunError
 
-__all__ = [
-    "FIRST_ACTIVATIONS",
-    "FirstActivation",
-    "LinearRegion",
-    "linear_region",
-    "theorem_constants",
-]
-
 
 @dataclass(frozen=True)
 class FirstActivation:

@@ -6,17 +6,6 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 
-__all__ = [
-    "alignment_error",
-    "assignment_permutation",
-    "best_random_permutation",
-    "complement",
-    "exchange_permutation",
-    "greedy_permutation",
-    "mask_permutation",
-    "row_scores",
-]
-
 TIE = 1e-10  # errors that differ by less count as equal
 
 

@@ -7,18 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = [
-    "DeepSolution",
-    "balanced_widths",
-    "compose_deep",
-    "deep_jacobian",
-    "draw_deep",
-    "draw_starts",
-    "generic_rank",
-    "least_total_width",
-    "solve_deep",
-]
-
 
 def least_total_width(equations: int, layers: int) -> int:
     """The total width n + L - 1 that the dimensions need.

@@ -9,8 +9,6 @@ from bnrecon.operators.composed import Convolved
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["embed", "kernel_composition_system"]
-
 
 def embed(weight: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
     """A target's weight (c2, c0, kh, kw) in the middle of a larger kernel, zeros around it.

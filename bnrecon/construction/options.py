@@ -13,8 +13,6 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["real_number", "require_memory", "whole_number"]
-
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return an option as a Python integer; NumPy's integers are accepted, truth values are not.

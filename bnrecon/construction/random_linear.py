@@ -9,9 +9,6 @@ from torch import nn
 
 from bnrecon.features.portable_random import Stream
 
-__all__ = ["khatri_rao", "random_linear", "random_norm", "scale_of", "set_affine", "solve_scales"]
-
-
 REFINEMENTS = 2  # corrections of a square solve; a third changes nothing in float64
 TOLERANCE = 1e-10  # a relative residual of LU up to which the system counts as regular
 

@@ -23,16 +23,6 @@ from bnrecon.runtime.errors import RunError, UserError
 MOST_SEED = 2**63 - 1
 NOTED, FAR = 1e-3, 0.1  # a functional error that there is a note on, and one that is an error
 
-__all__ = [
-    "MOST_SEED",
-    "RebuiltLayer",
-    "RebuiltNetwork",
-    "check_error",
-    "functional_error",
-    "low_rank_factors",
-    "relu_network",
-]
-
 
 @dataclass(frozen=True)
 class RebuiltLayer:

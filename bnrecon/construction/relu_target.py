@@ -15,8 +15,6 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.module_code import added_code
 
-__all__ = ["LinearTarget", "copy_in_float64", "read_relu_network"]
-
 KINDS = (nn.Linear, nn.BatchNorm1d, nn.ReLU)
 
 

@@ -11,8 +11,6 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 
-__all__ = ["layer_system", "minimum_width"]
-
 
 def minimum_width(shape: LayerShape, skip: str) -> int:
     """The width from which targets can be rebuilt.

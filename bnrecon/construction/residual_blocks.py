@@ -13,8 +13,6 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
 
-__all__ = ["ResidualBlock", "residual_blocks"]
-
 
 @dataclass(frozen=True)
 class ResidualBlock:

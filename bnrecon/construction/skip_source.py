@@ -20,15 +20,6 @@ from bnrecon.construction.relu_source import MOST_SEED, check_error, functional_
 from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
 
-__all__ = [
-    "RebuiltChain",
-    "RebuiltSegment",
-    "SkipChain",
-    "block_sizes",
-    "skip_chain",
-    "skip_chain_of",
-]
-
 BLOCKS = 4  # of a layer, by default
 
 

@@ -9,18 +9,6 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-__all__ = [
-    "bernoulli_masks",
-    "boolean_determinant",
-    "has_zero_line",
-    "iid_zero_probability",
-    "khatri_rao_mask",
-    "numerical_rank",
-    "predicted_density",
-    "product_zero_probability",
-    "without_zero_column",
-]
-
 
 def bernoulli_masks(side: int, density: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two masks (d, d²) whose entries are true with probability ``density``, independently."""

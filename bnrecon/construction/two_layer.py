@@ -14,8 +14,6 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.structured import Selection
 from bnrecon.operators.system import Scales, System
 
-__all__ = ["TargetLayer", "channel_errors", "composed_weight", "linear_system", "relative_error"]
-
 SMALL_ROW = 1 / 16  # of the largest norm of a row: smaller rows get a second scale of their own
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from bnrecon.data.published import Arrays
 from bnrecon.data.small_images import SmallImages
 
-__all__ = ["CIFAR10_CLASSES", "load_cifar10", "load_cifar100"]
-
 CIFAR10_CLASSES = (
     "airplane",
     "automobile",

@@ -7,8 +7,6 @@ import numpy as np
 from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.spec import DataSpec
 
-__all__ = ["load_digits"]
-
 
 def load_digits(spec: DataSpec) -> InMemoryImages:
     """scikit-learn's 1,797 digits, 8x8, 17 grey levels; 360 fixed ones are test images."""

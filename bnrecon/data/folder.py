@@ -9,8 +9,6 @@ from bnrecon.data.spec import DataSpec
 from bnrecon.data.tree import TREE, read_tree
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["load_folder"]
-
 
 def load_folder(spec: DataSpec) -> InMemoryImages:
     """Read train/<class>/* and test/<class>/* images, all resized to ``side`` if given."""

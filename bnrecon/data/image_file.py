@@ -10,8 +10,6 @@ from PIL import Image, ImageOps
 
 from bnrecon.runtime.errors import UserError, printable
 
-__all__ = ["IMAGE_SUFFIXES", "MOST_PIXELS", "read_image"]
-
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 MOST_PIXELS = 2**30 // 12  # where Pillow begins to suspect a decompression bomb
 # Told by their first bytes, whatever the suffix. No others: for EPS, say, Pillow runs Ghostscript.

@@ -10,8 +10,6 @@ from bnrecon.data.streaming import StreamedImages
 from bnrecon.data.tree import held_out_split, list_split
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["load_imagenet"]
-
 
 def load_imagenet(spec: DataSpec) -> StreamedImages:
     """List train/<class>/* and val/<class>/* (or test/<class>/*); images are read when used."""

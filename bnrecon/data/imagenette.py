@@ -16,8 +16,6 @@ from bnrecon.data.spec import DataSpec
 from bnrecon.data.tree import held_out_split, list_split, read_tree
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["load_imagenette"]
-
 logger = logging.getLogger(__name__)
 
 CLASSES = {

@@ -14,8 +14,6 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.data.spec import DataSpec, default_root
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["InMemoryImages", "from_arrays", "require_two_images"]
-
 
 @dataclass
 class InMemoryImages:

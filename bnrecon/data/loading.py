@@ -17,8 +17,6 @@ from bnrecon.data.streaming import StreamedImages
 from bnrecon.data.svhn import load_svhn
 from bnrecon.runtime.errors import UserError, printable
 
-__all__ = ["DATASETS", "Images", "load", "refuse_unused_root"]
-
 Images = InMemoryImages | StreamedImages
 
 # One data set a file; the names are those of ``bnrecon.data.spec.DATASET_NAMES``.

@@ -12,8 +12,6 @@ from bnrecon.data.tree import Split
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 from bnrecon.runtime.locks import lock_folder
 
-__all__ = ["Arrays", "Published"]
-
 Arrays = tuple[Sequence[str], Split, Split]  # names of the classes, training and test images
 
 

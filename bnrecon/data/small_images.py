@@ -12,8 +12,6 @@ from bnrecon.data.tree import list_split, read_tree, require_classes
 from bnrecon.runtime.errors import UserError, first_line, shorten
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["SmallImages"]
-
 MAX_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB, SVHN 305 MB
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 

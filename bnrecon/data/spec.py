@@ -9,8 +9,6 @@ from pathlib import Path
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_fields, option
 
-__all__ = ["DATASET_NAMES", "MAX_SIDE", "DataSpec", "default_root"]
-
 DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
 RESIZABLE = ("folder", "imagenet", "imagenette")
 MAX_SIDE = 4096  # 50 MB an image

@@ -16,8 +16,6 @@ from bnrecon.data.image_file import read_image
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import leave_group, signals_blocked
 
-__all__ = ["StreamedImages"]
-
 SAMPLE = 2000  # files whose content is read for the checksum
 Item = tuple[Path, int, int | None]  # an image file, its class number, the seed of its crop
 # torchvision's published ImageNet channel statistics.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bnrecon.data.published import Arrays
 from bnrecon.data.small_images import SmallImages
 
-__all__ = ["load_svhn"]
-
 SPLITS = ("train", "test")  # not "extra": the papers' accuracies are without it
 
 

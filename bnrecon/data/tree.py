@@ -18,16 +18,6 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.units import format_bytes
 
-__all__ = [
-    "TREE",
-    "Split",
-    "held_out_split",
-    "list_split",
-    "read_tree",
-    "require_classes",
-    "size_text",
-]
-
 logger = logging.getLogger(__name__)
 
 TREE = "train/<class>/* and test/<class>/* images"

@@ -15,8 +15,6 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.user_code import attribute_errors
 
-__all__ = ["draw"]
-
 
 @outside_torch_modes
 def draw(

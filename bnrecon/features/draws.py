@@ -9,8 +9,6 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Draw", "Draws", "draws_digest"]
-
 HASHED = 2**20  # numbers that are in memory at once
 
 

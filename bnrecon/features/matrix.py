@@ -11,8 +11,6 @@ from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.structured import Kronecker, Selection
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["feature_operator", "skip_rows"]
-
 CPU = torch.device("cpu")  # where features are drawn
 
 

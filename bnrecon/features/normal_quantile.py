@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["AT_ONCE", "normals"]
-
 AT_ONCE = 1 << 15  # numbers: few calls of NumPy, and temporaries near the second cache
 
 # Wichura 1988, "Algorithm AS 241: the percentage points of the normal distribution", routine PPND7:

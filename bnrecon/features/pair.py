@@ -20,8 +20,6 @@ from bnrecon.operators.rows import Rows, TableRows
 from bnrecon.operators.signs import GROUP, SignMatrix
 from bnrecon.runtime.digests import tensor_digest
 
-__all__ = ["Features", "identity_weights", "shared_feature_rows"]
-
 # Of features that are made or read at once, where they are not in memory.
 RUN_BYTES = {"cpu": 2**23, "cuda": 2**28}
 CPU = torch.device("cpu")

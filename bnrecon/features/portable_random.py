@@ -19,9 +19,6 @@ import torch
 
 from bnrecon.features.normal_quantile import AT_ONCE, normals
 
-__all__ = ["Stream"]
-
-
 # Numbers a block: each block has a key of its own
 BLOCK = 1 << 18
 STEP = 8  # integers by which Philox's counter goes on

@@ -16,9 +16,6 @@ from bnrecon.features.spec import STORAGES
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.user_code import Registered, unregistered
 
-__all__ = ["DISTRIBUTIONS", "Distribution", "choose_width", "distribution", "register_features"]
-
-
 Draw = Callable[..., tuple[torch.Tensor, torch.Tensor] | Features]
 
 

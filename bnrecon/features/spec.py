@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_fields, option
 
-__all__ = ["ACTIVATIONS", "PRUNINGS", "SKIPS", "STORAGES", "FeatureSpec"]
-
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid")
 SKIPS = ("none", "inner", "outer")
 PRUNINGS = ("magnitude", "refit", "iterative", "l1")

@@ -8,18 +8,6 @@ import math
 import numpy as np
 from scipy.integrate import cumulative_simpson
 
-__all__ = [
-    "aspect_of_condition",
-    "condition_of_aspect",
-    "density",
-    "distance",
-    "distribution",
-    "edges",
-    "log_uniform_quantile",
-    "quantile",
-]
-
-
 GRID = 20_001
 
 

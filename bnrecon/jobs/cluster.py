@@ -22,8 +22,6 @@ from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.shipped import USUAL
 
-__all__ = ["Cluster", "bundle"]
-
 logger = logging.getLogger(__name__)
 
 # Of a piece of work of which nothing is known: it is better to take it for long than for short.

@@ -13,8 +13,6 @@ from bnrecon.jobs.work import Kind, Outcome, Started, Work
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 
-__all__ = ["InProcess", "compute", "details_to"]
-
 details = logging.getLogger(__name__)  # goes to a study's log alone
 
 PACKAGES = ("run", "reconstruction", "targets", "solvers")  # whose progress goes to a study's log

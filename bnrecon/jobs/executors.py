@@ -12,8 +12,6 @@ from bnrecon.jobs.local_processes import LocalProcesses, require_room
 from bnrecon.jobs.options import JobOptions
 from bnrecon.jobs.work import Batch, Executor
 
-__all__ = ["choose"]
-
 
 def choose(
     options: JobOptions,

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from bnrecon.jobs.work import Work
 
-__all__ = ["Job"]
-
 
 @dataclass(frozen=True)
 class Job:

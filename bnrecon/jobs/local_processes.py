@@ -24,8 +24,6 @@ from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["LocalProcesses", "gpu_name", "require_room"]
-
 KILLED = "its process was killed (the memory may not suffice for so many processes)"
 GRACE = 60  # seconds that a process has to reach a safe point after it was told to stop
 EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries

@@ -12,8 +12,6 @@ from bnrecon.config import cluster_settings
 from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["CLUSTERS", "OPTIONS", "ClusterOptions", "JobOptions", "read", "split"]
-
 CLUSTERS = ("local", "slurm")
 OPTIONS = ("jobs", "cluster", "minutes_per_job")  # and slurm.NAME
 

@@ -27,8 +27,6 @@ from bnrecon.runtime.extras import install_command
 if TYPE_CHECKING:
     from bnrecon.jobs.job import Job
 
-__all__ = ["MOST_JOBS", "LocalQueue", "Queue", "SlurmQueue", "log_of", "open_queue"]
-
 COMMANDS = ("sbatch", "srun", "sacct", "squeue", "scancel", "scontrol")
 MOST_JOBS = 1000  # of an array, by Slurm's own default
 

@@ -20,11 +20,6 @@ from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import RunError, UserError
 
-__all__ = [
-    "Reports", "State", "Submission", "cancel", "handing_out", "new_submission", "state",
-    "states", "submissions",
-]  # fmt: skip
-
 logger = logging.getLogger(__name__)
 
 JOBS = "jobs"  # the folder of all submissions of a batch

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from bnrecon.config.schema import RunConfig
     from bnrecon.data import DataSpec
 
-__all__ = [
-    "SWEEP", "Batch", "Detached", "Executor", "Kind", "Outcome", "Started", "Work", "not_tried",
-    "process_log", "target_key", "title",
-]  # fmt: skip
-
 SWEEP = "sweep"  # in the place of a scale
 Kind = Literal["done", "mistake", "failed"]
 

@@ -9,8 +9,6 @@ import torch
 
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["CHUNK_BYTES", "Operator", "Products"]
-
 CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 2**30}  # bound of temporary memory, where none is given
 
 

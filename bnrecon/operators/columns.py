@@ -8,8 +8,6 @@ from bnrecon.operators.base import Operator
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["Scaled", "Selected", "inverse_norms", "select_columns"]
-
 
 class Scaled:
     """M D for D = diag(scaling), in the operator's precision.

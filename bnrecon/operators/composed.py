@@ -10,8 +10,6 @@ from bnrecon.operators.base import Operator
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["Convolved"]
-
 
 class Convolved(Operator):
     """M for two kernels larger than 1x1 (Burkholz 2024, Eq. 2).

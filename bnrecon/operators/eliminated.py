@@ -7,8 +7,6 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["Eliminated"]
-
 
 class Eliminated(Operator):
     """M after the elimination of the second scales.

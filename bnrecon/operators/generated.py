@@ -11,8 +11,6 @@ from bnrecon.operators.rows import TILE, Rows
 from bnrecon.operators.signs import ExpandedSigns, SignMatrix, has_room_for_signs
 from bnrecon.runtime.precision import FLOAT64, Precision
 
-__all__ = ["TILE_BYTES", "TILE_ROWS", "Generated"]
-
 TILE_BYTES = 2**22  # of rows of B^T or A on a processor: they stay in its cache
 TILE_ROWS = 1024  # of them at least: the products of shorter tiles are added up too often
 

@@ -12,8 +12,6 @@ from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.rows import HeldRows, Rows
 from bnrecon.runtime.precision import INT8
 
-__all__ = ["IntegerProducts", "find_signs", "round_to_levels"]
-
 LEVELS = 127  # the largest multiple that a vector's entries are rounded to; -128 is not taken
 SUM_LIMIT = 2**31  # what sums in 32 bits stay below
 EXPANDED_BYTES = 2**26  # up to which signs are kept at one byte each, and not as bits

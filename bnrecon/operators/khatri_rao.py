@@ -9,9 +9,6 @@ import torch
 from bnrecon.operators.base import CHUNK_BYTES, Operator
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["KhatriRao"]
-
-
 # Of a product that is summed up at once: it stays in a core's second-level cache
 CACHE_BYTES = 512 * 2**10
 # Of factors that are widened to float64 at once, on a processor

@@ -15,8 +15,6 @@ import torch
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["allocate_mapped", "disk_folder", "disk_room", "mapped_tensor"]
-
 IN_MEMORY = ("tmpfs", "ramfs")  # file systems that take memory, not disk
 
 

@@ -9,8 +9,6 @@ from typing import ClassVar, Protocol
 
 import torch
 
-__all__ = ["TILE", "HeldRows", "Rows", "TableRows"]
-
 TILE = 2**20  # float64 numbers, 8 MB, that are made at once on a processor
 
 Allocate = Callable[[tuple[int, int], torch.dtype, torch.device], torch.Tensor]

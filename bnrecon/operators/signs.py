@@ -13,8 +13,6 @@ import torch
 from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.runtime.hardware import available_memory
 
-__all__ = ["GROUP", "ExpandedSigns", "SignMatrix", "expand", "has_room_for_signs"]
-
 GROUP = 16  # rows that share a word of 16 bits for each column
 DRAWN_BYTES = 2**19  # of bits that are drawn in one call, which costs 20 µs however few they are
 TILE_NUMBERS = 2**28  # signs that are expanded at once where all of them are kept

@@ -7,8 +7,6 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["Kronecker", "Selection"]
-
 
 class Selection(Operator):
     """M with a single 1 in each row: ``(M x)_r = x[feature[r]]``.

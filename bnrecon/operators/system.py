@@ -9,8 +9,6 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.eliminated import Eliminated
 
-__all__ = ["Scales", "System"]
-
 
 @dataclass(frozen=True)
 class Scales:

@@ -8,8 +8,6 @@ import numpy as np
 
 from bnrecon.partition.polygons import Polygons, clip, concatenate
 
-__all__ = ["FLOOR", "TOLERANCE", "Units", "subdivide", "thresholds", "values_at"]
-
 # Lengths are in half the window's larger side. A vertex nearer to a line than TOLERANCE lies on it,
 # and a polygon is cut only where it reaches further than that on both sides: lines that coincide
 # up to rounding give one cut, and concurrent lines meet in one vertex.

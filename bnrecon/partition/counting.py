@@ -16,15 +16,6 @@ from bnrecon.partition.network import PiecewiseAffine, State
 from bnrecon.partition.result import Folds
 from bnrecon.runtime.errors import UserError
 
-__all__ = [
-    "count_by_local_map",
-    "count_by_sampling",
-    "count_in_slice",
-    "detection_probability",
-    "fold_distances",
-    "sample_ball",
-]
-
 PROBES = 256  # directions, or samples of a ball, that run through the network at once
 TILE = 64  # points that are compared with all segments near them
 

@@ -16,8 +16,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from bnrecon.runtime.errors import UserError, first_line
 
-__all__ = ["OPERATIONS", "Layer", "PiecewiseAffine", "State"]
-
 # What a step computes, by its function or by its method's name. All but sums and products take one
 # value that depends on the network's input, as their first argument.
 OPERATIONS: dict[Any, str] = {

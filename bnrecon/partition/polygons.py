@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Polygons", "chords", "clip", "concatenate", "signed"]
-
 
 @dataclass(frozen=True, eq=False)
 class Polygons:

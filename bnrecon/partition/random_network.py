@@ -7,8 +7,6 @@ from torch import nn
 
 from bnrecon.partition.statistics import set_statistics
 
-__all__ = ["random_network"]
-
 
 def random_network(width: int, depth: int, *, batch_norm: bool = True, seed: int = 0) -> nn.Module:
     """A leaky-ReLU network of two inputs and one output with random weights, in eval mode.

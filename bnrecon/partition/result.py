@@ -16,8 +16,6 @@ from bnrecon.partition.slice import Slice
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Folds", "Partition", "Region", "Regions"]
-
 
 @dataclass(frozen=True, eq=False)
 class Region:

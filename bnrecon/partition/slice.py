@@ -10,8 +10,6 @@ import torch
 
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["Slice", "rectangle", "slice_along", "slice_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Slice:

@@ -9,8 +9,6 @@ from torch import nn
 
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["adapt_layers", "set_statistics"]
-
 Update = Callable[[nn.Module, torch.Tensor, torch.Tensor], None]
 
 

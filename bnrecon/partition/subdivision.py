@@ -15,8 +15,6 @@ from bnrecon.partition.result import Folds, Partition, Regions
 from bnrecon.partition.slice import Slice
 from bnrecon.runtime.errors import RunError, UserError
 
-__all__ = ["partition"]
-
 NUMBERS = 2**20  # in the largest array of a chunk of regions: 8 MB, about what a cache holds
 CORNERS = 8  # vertices of a region, at most in nearly all
 

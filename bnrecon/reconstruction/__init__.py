@@ -20,7 +20,7 @@ from bnrecon.reconstruction.assembly import assemble
 from bnrecon.reconstruction.library_call import reconstruct
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
-from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 

@@ -10,16 +10,6 @@ import torch
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.kernels import Norm
 
-__all__ = [
-    "AffineMap",
-    "fold_inner_shift",
-    "norm_values",
-    "present_map",
-    "shift_at_output",
-    "shifts_at_output",
-    "write_map",
-]
-
 
 class AffineMap(NamedTuple):
     """An affine map y = scale · x + shift by channel (float64), and running statistics.

@@ -18,16 +18,6 @@ from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = [
-    "check_model",
-    "check_module",
-    "check_parameters",
-    "check_seed",
-    "check_tensors",
-    "feature_spec",
-    "solver_spec",
-]
-
 DEVICES = {"cpu", "cuda", "meta"}  # of meta another check says what to do
 
 

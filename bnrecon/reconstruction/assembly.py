@@ -29,8 +29,6 @@ from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution, SolverReport
 from bnrecon.solvers.solving import relative_residual
 
-__all__ = ["FOREIGN", "BuiltLayer", "assemble", "build_layer", "check_moments", "join_layers"]
-
 FOREIGN = "its solution solves another system: one of another seed, model or features"
 NOTHING = 1e-6  # inputs that are never larger than this tell no range
 

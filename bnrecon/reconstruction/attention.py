@@ -14,15 +14,6 @@ from torch.nn.utils import parametrize
 
 from bnrecon.reconstruction.kernels import Unpacked, make_layer
 
-__all__ = [
-    "Attention",
-    "attention_refusal",
-    "fast_path_notes",
-    "pack",
-    "reads_projections",
-    "unpack",
-]
-
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)  # with a fast path in eval mode
 SWIN = "torchvision.models.swin_transformer"

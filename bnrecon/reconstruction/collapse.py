@@ -20,8 +20,6 @@ from bnrecon.runtime.torch_modes import outside_torch_modes
 if TYPE_CHECKING:
     from bnrecon.reconstruction.source_layer import SourceLayer
 
-__all__ = ["LayerErrors", "collapse_layer", "collapsed_bias", "layer_errors", "present_layer"]
-
 
 def _composed(
     layer: SourceLayer, *maps: tuple[torch.Tensor, torch.Tensor]

@@ -20,8 +20,6 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import callers_default_device, one_thread_at_a_time
 
-__all__ = ["compare", "say_how_far"]
-
 FAR = 0.1  # of an output's spread: farther off, the two are not the same network
 NUDGE = 1e-4  # of the images' size: about what rounding in float32 may come to
 JUMP = 1e-2  # of the spread: outputs that change by more when images are nudged are taken to jump

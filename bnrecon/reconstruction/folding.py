@@ -19,8 +19,6 @@ from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.usage import Usage, find_usage
 from bnrecon.runtime.errors import shorten
 
-__all__ = ["FoundLayer", "Inventory", "find_layers", "replacements"]
-
 # Hooks that do nothing but compute a layer's weight before it is used.
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 # Hooks that change no output: of gradients, and of saving and loading.

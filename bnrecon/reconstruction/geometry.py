@@ -14,8 +14,6 @@ from torch import nn
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction.kernels import TRANSPOSED, Layer, apply_kernel
 
-__all__ = ["Geometry", "centre", "geometry_of", "identity_output", "pad"]
-
 
 @dataclass(frozen=True)
 class Geometry:

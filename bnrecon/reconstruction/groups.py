@@ -17,16 +17,6 @@ from bnrecon.solvers.base import LinAlgError, Solution, SolverReport
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = [
-    "group_number",
-    "join_solutions",
-    "joined",
-    "joined_digest",
-    "solve_groups",
-    "together_bytes",
-    "weakest",
-]
-
 TOGETHER_BYTES = 32 * 2**20  # of the matrices that are solved in one call
 SMALL_BYTES = 2**20  # of one group's matrix, up to which a call for it alone costs more than it
 

@@ -14,8 +14,6 @@ from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
-__all__ = ["checked_images", "run_model"]
-
 END = object()  # behind a user's last batch
 OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # clear already
 

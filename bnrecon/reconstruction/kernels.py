@@ -12,24 +12,6 @@ from torch.nn.modules import module as torch_module
 
 from bnrecon.features.shapes import LayerShape
 
-__all__ = [
-    "LAYERS",
-    "Layer",
-    "Norm",
-    "Unpacked",
-    "apply_kernel",
-    "changes_to_torch",
-    "frozen_layer",
-    "group_shape",
-    "is_plain",
-    "kernel_of",
-    "kind_of",
-    "make_layer",
-    "norm_class",
-    "output_channels",
-    "weight_of",
-]
-
 Norm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d

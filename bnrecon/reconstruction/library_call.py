@@ -28,8 +28,6 @@ from bnrecon.runtime.errors import RunError, shorten
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["reconstruct"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 
-__all__ = ["LayerMoments", "gather"]
-
 ZERO = torch.zeros((), dtype=torch.float64, device="cpu")  # added to sums on any device
 
 

@@ -30,8 +30,6 @@ from bnrecon.solvers.register import lookup
 from bnrecon.solvers.solving import Choice, choose
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["Plan", "PlannedLayer", "disk_bytes", "host_bytes", "memory_bytes"]
-
 FILE_BYTES = 24  # a feature's scale and shift in float64 and statistics in float32
 MAP_BYTES = 32  # a feature's scale, shift and statistics in float64; BatchNorm has them too
 VECTOR_BYTES = 48  # the same, and those of a BatchNorm in float32

@@ -25,8 +25,6 @@ from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["RefusedLayers", "plan_layers"]
-
 
 @one_thread_at_a_time
 @outside_torch_modes

@@ -8,8 +8,6 @@ import torch
 
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["RefusedLayers", "dtype_name", "layer_label", "list_refused", "raise_nothing_left"]
-
 SHOWN = 3  # refused layers that a message names,
 LENGTH = 230  # in at most so many characters
 

@@ -12,8 +12,6 @@ from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.geometry import geometry_of, pad
 from bnrecon.reconstruction.kernels import Layer, apply_kernel, kind_of, output_channels, weight_of
 
-__all__ = ["ReplacedLayer", "TrialLayer", "refuse_sequences"]
-
 
 class ReplacedLayer(nn.Module):
     """Stands in the place of a layer, whose type, geometry and constants it reads, not its weight.

@@ -15,8 +15,6 @@ from bnrecon.reconstruction import source_file
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.solvers.base import SolverReport
 
-__all__ = ["NOTED", "LayerReport", "OutputDifference", "Reconstruction"]
-
 COLUMNS = (  # of a row in ``result.json``
     *("name", "shape", "equations", "width", "oversampling", "solver", "relative_error"),
     *("assembled_error", "residual", "iterations", "seconds", "converged", "redrawn", "rank"),

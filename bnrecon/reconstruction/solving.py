@@ -20,8 +20,6 @@ from bnrecon.solvers.pruning import prune
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["layer_problem", "solve_layer"]
-
 
 @outside_torch_modes
 def solve_layer(

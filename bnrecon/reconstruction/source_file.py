@@ -28,8 +28,6 @@ from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
-__all__ = ["LayerRecipe", "collapse", "load_source", "save", "source_layers"]
-
 ROLES = ("first", "second")  # of a source layer's normalizations,
 NORM_KEYS = ("gamma", "beta", "mean", "variance")  # of which a file has these
 

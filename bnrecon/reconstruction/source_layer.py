@@ -22,8 +22,6 @@ from bnrecon.reconstruction.groups import joined, joined_digest
 from bnrecon.reconstruction.kernels import Layer, apply_kernel, frozen_layer, norm_class
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 
-__all__ = ["FORWARD_BYTES", "IMPLICIT_FROM", "SourceLayer", "holds_weights", "weight_bytes"]
-
 # Of one chunk's intermediate map: small enough to stay near the processor's cache.
 CHUNK_BYTES = 32 * 2**20
 FORWARD_BYTES = 4 * CHUNK_BYTES  # weights, the intermediate map, both normalized

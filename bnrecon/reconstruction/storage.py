@@ -18,17 +18,6 @@ from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.krylov import MOST_ITERATIONS
 from bnrecon.solvers.register import lookup
 
-__all__ = [
-    "advise",
-    "fit_together",
-    "give_room",
-    "memory_shortage",
-    "show_count",
-    "solver_shortage",
-    "storage_seconds",
-    "store",
-]
-
 DRAWN_SECONDS = 12e-9  # a normal number, of which drawing takes 9.6 (docs/benchmarks.md)
 DISK_RATE = 1e9  # bytes a second, of a disk that was not measured
 PASSES = 20  # over exact features: corrections and checks of the solve, errors, digests

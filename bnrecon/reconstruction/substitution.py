@@ -13,8 +13,6 @@ from torch import nn
 from bnrecon.reconstruction.refusal import layer_label
 from bnrecon.runtime.errors import UserError, first_line
 
-__all__ = ["NORMALIZATIONS", "freeze", "share_parameters", "substitute", "tensors_in", "uncompiled"]
-
 NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 

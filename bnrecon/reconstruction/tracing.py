@@ -15,8 +15,6 @@ from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, norm_clas
 from bnrecon.reconstruction.substitution import share_parameters, tensors_in
 from bnrecon.runtime.torch_modes import callers_default_device
 
-__all__ = ["METADATA", "Trace", "called_name", "foldable", "split_name", "trace"]
-
 # Functions that take type, device or shape from a tensor, and nothing of its values.
 METADATA = {
     *("to", "type_as", "expand_as", "view_as", "reshape_as", "getattr", "size", "dim"),

@@ -20,8 +20,6 @@ from bnrecon.reconstruction.tracing import METADATA, called_name, foldable, spli
 from bnrecon.runtime.errors import first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
-__all__ = ["Usage", "find_usage"]
-
 # What the layers that are rebuilt call, and all functions that mix channels by a weight.
 APPLYING = {"linear", *(f"conv{way}{n}d" for way in ("", "_transpose") for n in (1, 2, 3))}
 MIXING = APPLYING | {

@@ -14,14 +14,6 @@ from torchvision.models.swin_transformer import ShiftedWindowAttention, ShiftedW
 
 from bnrecon.reconstruction.kernels import Unpacked, is_plain
 
-__all__ = [
-    "WindowAttention",
-    "WindowAttentionV2",
-    "call_projections",
-    "pack_projections",
-    "reads_projections",
-]
-
 
 class WindowAttention(Unpacked, ShiftedWindowAttention):
     """What a ``ShiftedWindowAttention`` computes, by calls of its layers ``qkv`` and ``proj``.

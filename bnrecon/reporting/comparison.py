@@ -17,8 +17,6 @@ from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.reporting.run_tables import by_name, description, evaluated_on, target_accuracy
 from bnrecon.reporting.statistics import mean_interval
 
-__all__ = ["compare"]
-
 CELL = 36  # letters of a value in a line
 NAMES = ("A", "B")
 FORMATS = {

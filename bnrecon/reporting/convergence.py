@@ -8,8 +8,6 @@ from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reporting.result import RunResult, SeedRecord
 
-__all__ = ["diagnoses", "layer_line", "seed_line", "solver_choices", "warnings"]
-
 
 def layer_line(seed: int, report: LayerReport) -> str:
     """One line for a layer that was solved."""

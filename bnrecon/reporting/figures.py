@@ -16,11 +16,6 @@ from bnrecon.runtime import files
 if TYPE_CHECKING:  # matplotlib takes a second to load, which a run that draws nothing saves
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLUMN", "PAGE", "PALETTE", "add_note", "image", "is_whole", "layer_errors",
-    "legend_entries", "new_figure", "style",
-]  # fmt: skip
-
 
 PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd")
 STYLE = Path(__file__).parent / "bnrecon.mplstyle"

@@ -20,11 +20,6 @@ from safetensors import SafetensorError, safe_open
 
 from bnrecon.runtime import files
 
-__all__ = [
-    "RunEntry", "TargetEntry", "folder_size", "lock_holder", "run_entry", "runs", "subfolders",
-    "targets",
-]  # fmt: skip
-
 E = TypeVar("E")
 
 WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)

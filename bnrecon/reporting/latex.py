@@ -10,8 +10,6 @@ import pandas as pd
 
 from bnrecon.reporting.tables import AS_WRITTEN, Formats, as_text
 
-__all__ = ["latex", "words"]
-
 NEEDS = r"% \usepackage[T1]{fontenc} \usepackage{array,booktabs,longtable,pdflscape,rotating}"
 # Lines on a page, and characters on a line of some 390 pt, by size of type; at last of a page
 # turned by a right angle.

@@ -8,8 +8,6 @@ from typing import Any
 
 from bnrecon.config.schema import SPECS, TARGETS, RunConfig
 
-__all__ = ["NOT_RECORDED", "differing_options", "flatten_options"]
-
 NOT_RECORDED = "not recorded"
 
 

@@ -16,8 +16,6 @@ from bnrecon.reporting.result import RunResult, read_all
 from bnrecon.reporting.run_tables import feature_name, target_name
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["overview"]
-
 logger = logging.getLogger(__name__)
 
 LINE = 100  # columns of a terminal

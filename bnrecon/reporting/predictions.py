@@ -22,8 +22,6 @@ from bnrecon.targets.building import build_target
 from bnrecon.targets.register import check_family
 from bnrecon.targets.spec import CustomTarget, TargetRequest, TrainSpec
 
-__all__ = ["Disagreement", "disagreements"]
-
 T = TypeVar("T")
 
 

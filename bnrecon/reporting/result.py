@@ -14,11 +14,6 @@ from bnrecon.reporting.statistics import Interval, mcnemar, mean_interval
 from bnrecon.runtime import files
 from bnrecon.runtime.digests import json_values
 
-__all__ = [
-    "DataSummary", "Evaluation", "Predictions", "RunResult", "SeedRecord", "SeedResult",
-    "TargetSummary", "read_all",
-]  # fmt: skip
-
 T = TypeVar("T")
 
 

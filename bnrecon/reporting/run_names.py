@@ -10,8 +10,6 @@ from pathlib import Path
 from bnrecon.reporting.inventory import run_entry, subfolders
 from bnrecon.runtime.errors import UserError, shorten
 
-__all__ = ["find_run"]
-
 
 def find_run(text: str, places: Sequence[Path]) -> Path:
     """The folder of a finished run.

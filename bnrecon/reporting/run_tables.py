@@ -15,11 +15,6 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import count_of
 
-__all__ = [
-    "by_name", "description", "evaluated_on", "feature_name", "layer_summary", "markdown",
-    "run_text", "summary", "table_files", "target_accuracy", "target_name",
-]  # fmt: skip
-
 FORMATS = {
     "target accuracy": ".2f",
     "oversampling": ".3f",

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from scipy.special import bdtr, stdtrit  # scipy.stats takes a second to load
 
-__all__ = ["Interval", "mcnemar", "mcnemar_below", "mean_interval"]
-
 
 @dataclass(frozen=True)
 class Interval:

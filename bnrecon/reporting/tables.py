@@ -18,8 +18,6 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval
 
-__all__ = ["AS_WRITTEN", "Formats", "as_text", "csv", "markdown", "snake_case", "terminal"]
-
 Formats = Mapping[str, str]  # format specifications by column, as in {"residual": ".1e"}
 AS_WRITTEN: Formats = MappingProxyType({})
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from bnrecon.reporting.statistics import Interval
 
-__all__ = ["count_of", "span", "spell"]
-
 
 def count_of(number: int, noun: str) -> str:
     """A number of things.

@@ -24,8 +24,6 @@ import numpy as np
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError, first_line, shorten
 
-__all__ = ["FINISHED", "KINDS", "MANIFEST", "Imported", "import_results", "kind_of", "transpose"]
-
 MANIFEST = "archive.json"
 LARGEST = 2**30  # bytes of all files of an archive, unpacked
 NAME = r"[^\W_][\w .,=+-]*"

@@ -17,8 +17,6 @@ from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import distributed, hardware
 from bnrecon.runtime.errors import RunError, UserError
 
-__all__ = ["StudyOutcome", "figures_of", "run_study", "tables_of"]
-
 
 @dataclass(frozen=True)
 class StudyOutcome:

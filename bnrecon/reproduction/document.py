@@ -12,8 +12,6 @@ from bnrecon.reproduction.page import RULE, Claims
 from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
-__all__ = ["anchor", "beyond", "claims_by_part", "document", "findings_table"]
-
 INTERVALS = (
     "± is the half-width of a 95% Student-t interval, over seeds or draws unless noted; printed ± "
     "are the paper's."

@@ -27,8 +27,6 @@ from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.units import format_duration
 
-__all__ = ["PartPlan", "collect_finished", "compute_missing", "plan", "plan_again"]
-
 logger = logging.getLogger(__name__)
 
 

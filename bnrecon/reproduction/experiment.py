@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["VERDICTS", "Claim", "Experiment", "Task", "no_overrides"]
-
 
 @dataclass(frozen=True)
 class Task:

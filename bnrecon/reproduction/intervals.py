@@ -11,18 +11,6 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
 
-__all__ = [
-    "GeometricMean",
-    "count_signs",
-    "decide",
-    "decide_within",
-    "differences_by_seed",
-    "geometric_mean",
-    "paired_difference",
-    "paired_difference_by",
-    "with_values",
-]
-
 
 def differences_by_seed(
     left: pd.DataFrame, right: pd.DataFrame, column: str = "accuracy"

@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.study import Part
     from bnrecon.reproduction.task_store import TaskResult
 
-__all__ = [
-    "RULE",
-    "Block",
-    "Claims",
-    "Comparison",
-    "FinishedRun",
-    "Heading",
-    "NotRun",
-    "Page",
-    "Table",
-    "Text",
-    "caption_and_details",
-    "device_name",
-    "listed",
-    "listed_commits",
-]
-
 
 @dataclass(frozen=True)
 class Text:

@@ -18,8 +18,6 @@ from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import first_line
 
-__all__ = ["read", "write"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

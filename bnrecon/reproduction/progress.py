@@ -24,9 +24,6 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.runtime import files
 from bnrecon.runtime.provenance import now
 
-__all__ = ["Failure", "Progress", "Running", "TimeLeft", "keep", "read", "time_left"]
-
-
 ENOUGH = 3  # finished pieces of a part, from which on they tell how long another one takes
 WIDEST = 4  # upper over lower end, beyond which a range says nothing
 HEADER = ("study", "scale", "command", "host", "pid", "executor", "processes", "started")

@@ -18,15 +18,6 @@ from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import shipped_outputs
 
-__all__ = [
-    "StudyRequest",
-    "option_name",
-    "read",
-    "refuse_compared",
-    "result_options",
-    "stem_suffix",
-]
-
 PLANNER = "bnrecon.reproduction.engine:plan_again"
 
 # A study's own options; all others are its runs'.

@@ -14,8 +14,6 @@ from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.location import is_trained
 
-__all__ = ["TargetWork", "shared_targets", "with_targets"]
-
 
 @dataclass(frozen=True)
 class TargetWork:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.experiment import Claim
     from bnrecon.reproduction.page import Heading, Page
 
-__all__ = ["SCALES", "Part", "PartRequest", "Study", "read_reported", "read_summary"]
-
 SCALES = ("smoke", "laptop", "paper")
 W = TypeVar("W", bound=Any)  # the part's kind of work
 

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from bnrecon.jobs.record import State
     from bnrecon.reproduction.progress import Progress
 
-__all__ = [
-    "StudyStatus", "latest", "leader_is_alive", "seconds_since", "studies", "sweeps", "with_jobs",
-]  # fmt: skip
-
 CLOCKS = 5  # seconds by which two clocks of one machine may differ
 
 

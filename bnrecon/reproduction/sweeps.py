@@ -11,8 +11,6 @@ from bnrecon.reproduction.experiment import Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["sweep", "table"]
-
 
 def sweep(
     function: Callable[..., pd.DataFrame],

@@ -19,8 +19,6 @@ from bnrecon.runtime.digests import content_key, json_values
 if TYPE_CHECKING:
     from bnrecon.reproduction.experiment import Task
 
-__all__ = ["TaskResult", "concatenate", "task_key", "task_path"]
-
 INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 
 

@@ -38,8 +38,6 @@ from bnrecon.reproduction.experiment import Claim, Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decision", "Decisions", "Statement", "Text", "merge", "part", "read_text"]
-
 # By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
 # each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
 Decisions = (

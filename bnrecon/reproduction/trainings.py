@@ -17,8 +17,6 @@ from bnrecon.reproduction.request import option_name, refuse_compared
 from bnrecon.runtime import hardware
 from bnrecon.targets.store import Trained, obtain_target
 
-__all__ = ["Look", "obtain", "train_one", "train_setting", "training_tasks"]
-
 Look = Callable[[nn.Module, Images, torch.device], Mapping[str, float]]
 
 

@@ -25,8 +25,6 @@ from bnrecon.runtime.shipped import is_packaged, shipped_outputs
 if TYPE_CHECKING:
     from bnrecon.reproduction.experiment import Task
 
-__all__ = ["RunWork", "TaskWork"]
-
 R = TypeVar("R")
 
 

@@ -28,8 +28,6 @@ from bnrecon.targets.models import minimum_width_count, parameter_count, skipped
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import VggTarget
 
-__all__ = ["announce", "source_images"]
-
 logger = logging.getLogger(__name__)
 
 # Operations up to which `evaluate=auto` sends all test images through the real source network:

@@ -25,8 +25,6 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.tracking import TrackedRun
 from bnrecon.targets.store import Trained
 
-__all__ = ["RunContext"]
-
 logger = logging.getLogger(__name__)
 
 STATISTICS_IMAGES = 1024  # training images that running statistics are taken from

@@ -22,17 +22,6 @@ from bnrecon.solvers.iterative import expected_iterations, integers_pay
 from bnrecon.solvers.krylov import MOST_ITERATIONS
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
-__all__ = [
-    "Positions",
-    "multiply_adds",
-    "pixels",
-    "rate",
-    "solving_seconds",
-    "source_flops",
-    "testing_seconds",
-    "training_seconds",
-]
-
 # Of the matrices whose product is timed. To launch one of 1,024 takes a GPU longer than to do it.
 SIDES = {"cpu": 1024, "cuda": 4096}
 REGENERATION = 1.2  # times a product with stored features (scripts/bench_storage.py)

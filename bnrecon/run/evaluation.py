@@ -15,8 +15,6 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import finite_logits, image_bar
 
-__all__ = ["SourceEvaluation", "evaluate_source"]
-
 SOURCE_BATCH = 64  # images that the real source network sees at once
 FEWEST = 64  # of its images from which a reserve of the others is told
 

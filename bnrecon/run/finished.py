@@ -21,15 +21,6 @@ from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import json_values
 from bnrecon.runtime.errors import UserError
 
-__all__ = [
-    "draw_layers",
-    "notes_on",
-    "read",
-    "read_result",
-    "restore_tables",
-    "write_config",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from bnrecon.runtime import files
 from bnrecon.solvers.checkpoint import Corrected, KrylovState
 
-__all__ = ["LayerCheckpoint", "solved_layers"]
-
 logger = logging.getLogger(__name__)
 
 SECONDS = 60.0  # between two states that are written: small layers take less, and write none

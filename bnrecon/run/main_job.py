@@ -33,8 +33,6 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.provenance import commit
 from bnrecon.targets.store import obtain_target
 
-__all__ = ["Run", "run"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from bnrecon.runtime import digests
 from bnrecon.solvers.register import AUTO, lookup
 from bnrecon.targets.location import user_code
 
-__all__ = ["USER_IMAGES", "code_of_run", "run_folder"]
-
 USER_IMAGES = ("folder", "imagenet")  # data sets whose name does not say which images they hold
 
 

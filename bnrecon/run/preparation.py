@@ -15,8 +15,6 @@ from bnrecon.solvers.register import lookup
 from bnrecon.targets.register import check_family
 from bnrecon.targets.store import Trained
 
-__all__ = ["announce_trackers", "check_names", "check_root", "load_images", "tested_on"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -29,8 +29,6 @@ from bnrecon.run.seed_files import SolvedLayers, file_digest, read_finished_seed
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError
 
-__all__ = ["run_seed"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.runtime import files
 from bnrecon.solvers.base import Solution, SolverReport
 
-__all__ = ["SolvedLayers", "file_digest", "read_finished_seed", "read_seed", "read_source"]
-
 logger = logging.getLogger(__name__)
 
 # What else than options a seed depends on (RunContext.seed_key).

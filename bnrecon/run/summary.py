@@ -19,8 +19,6 @@ from bnrecon.runtime.provenance import command, commit, host, now, versions
 from bnrecon.targets.models import minimum_width_count, parameter_count
 from bnrecon.targets.store import Trained
 
-__all__ = ["summarize"]
-
 
 def summarize(run: RunContext, records: Sequence[SeedRecord]) -> RunResult:
     """The run's result; the evaluations of its seeds are summarized by the worst."""

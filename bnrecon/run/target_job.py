@@ -19,8 +19,6 @@ from bnrecon.targets.location import is_trained
 from bnrecon.targets.reparameterization import trained_parameters
 from bnrecon.targets.store import Trained, obtain_target
 
-__all__ = ["TrainedTarget", "train_only"]
-
 
 @dataclass(frozen=True)
 class TrainedTarget:

@@ -14,8 +14,6 @@ from bnrecon.solvers.base import Solution
 from bnrecon.solvers.shared_factorization import SharedFactorization
 from bnrecon.solvers.solving import SMALL
 
-__all__ = ["solve_layers_together"]
-
 logger = logging.getLogger(__name__)
 
 Pending = tuple[PlannedLayer, SolvedLayers]

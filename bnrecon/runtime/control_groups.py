@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["groups", "lines", "processor_limits"]
-
 
 def groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path]:
     """The folders of the process's own group and of those above it, as far as they are seen here.

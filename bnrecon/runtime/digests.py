@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["content_key", "differences_from_defaults", "json_values", "tensor_digest"]
-
 
 def differences_from_defaults(
     config: Any, volatile: frozenset[str] = frozenset(), prefix: str = ""

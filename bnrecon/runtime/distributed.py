@@ -13,19 +13,6 @@ from torch import distributed
 
 from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
 
-__all__ = [
-    "any_rank",
-    "is_started_by_torchrun",
-    "join_processes",
-    "rank_and_world_size",
-    "refuse_torchrun",
-    "report_once",
-    "run_on_first_rank",
-    "run_on_first_rank_before_others",
-    "sum_over_ranks",
-]
-
-
 T = TypeVar("T")
 
 

@@ -6,8 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 
-__all__ = ["environment", "short_waits"]
-
 
 @contextlib.contextmanager
 def environment(**given: str) -> Iterator[None]:

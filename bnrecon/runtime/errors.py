@@ -5,19 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "Diverged",
-    "Interrupted",
-    "ReportedElsewhere",
-    "RunError",
-    "UserError",
-    "first_line",
-    "nearest",
-    "printable",
-    "shorten",
-]
-
-
 LINE = 200  # characters of another library's message, in one of ours
 
 

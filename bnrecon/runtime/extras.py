@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["TRACKERS", "install_command", "require_trackers"]
-
 TRACKERS = ("tensorboard", "trackio", "wandb")  # each the name of a library and of its extra
 
 

@@ -26,24 +26,6 @@ from bnrecon.runtime.errors import RunError
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Damaged",
-    "Unreadable",
-    "has_text",
-    "partial_files",
-    "quarantine",
-    "read_if_valid",
-    "read_json",
-    "read_tensors",
-    "remove_leftovers",
-    "require_regular",
-    "resolve_target",
-    "write_bytes",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -17,20 +17,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from bnrecon.runtime import control_groups, memory
 from bnrecon.runtime.errors import UserError
 
-__all__ = [
-    "available_memory",
-    "can_compile",
-    "describe_device",
-    "exact_float32",
-    "float32_products",
-    "has_fast_bfloat16",
-    "has_fast_int8",
-    "processor_count",
-    "resolve_device",
-    "threads_for",
-    "use_threads",
-]
-
 # Multiply-adds of a product that are worth a thread of their own: below a millisecond's work.
 THREAD_OPERATIONS = 3 * 10**7
 CPUINFO = Path("/proc/cpuinfo")

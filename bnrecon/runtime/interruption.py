@@ -13,19 +13,6 @@ from types import FrameType
 
 from bnrecon.runtime.errors import UserError
 
-__all__ = [
-    "StopRequest",
-    "ending_with_parent",
-    "finish_loading",
-    "handle_signals",
-    "is_loading",
-    "leave_group",
-    "parse_duration",
-    "received_signal",
-    "signals_blocked",
-]
-
-
 # Ctrl-C, a cancelled job, and what Slurm sends some time before a job's time limit.
 _SIGNALS = tuple(
     getattr(signal, name)

@@ -6,8 +6,6 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["import_on_use"]
-
 
 def import_on_use(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Make a module's ``__getattr__`` (PEP 562) from submodules and the names that they define.

@@ -23,8 +23,6 @@ from bnrecon.runtime.files import (
     write_text,
 )
 
-__all__ = ["claim", "left_out", "lock_file", "lock_folder"]
-
 logger = logging.getLogger(__name__)
 
 

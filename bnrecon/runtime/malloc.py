@@ -7,8 +7,6 @@ import ctypes
 import platform
 from collections.abc import Iterator
 
-__all__ = ["keep_freed_memory", "return_freed_memory"]
-
 ARENAS, MMAPS, LEAST_MMAP, TRIM = -8, -4, -3, -1  # what mallopt sets
 KEEPING = {ARENAS: 1, MMAPS: 0, TRIM: 2**31 - 1}
 # The defaults, and the sizes up to which malloc itself raises its thresholds.

@@ -12,8 +12,6 @@ import psutil
 from bnrecon.runtime import control_groups
 from bnrecon.runtime.malloc import return_freed_memory
 
-__all__ = ["available_host_memory"]
-
 
 def available_host_memory(
     proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["added_code"]
-
 METHODS = ("forward", "_conv_forward", "__call__")
 
 

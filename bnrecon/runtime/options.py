@@ -18,19 +18,6 @@ from typing import Any
 
 from bnrecon.runtime.errors import RunError, UserError, nearest
 
-__all__ = [
-    "KINDS",
-    "check_fields",
-    "check_folder",
-    "check_name",
-    "check_utf8",
-    "field_types",
-    "limits_text",
-    "option",
-    "prefix_fields",
-    "reworded",
-]
-
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 

@@ -9,8 +9,6 @@ import torch
 
 from bnrecon.runtime.hardware import float32_products, has_fast_bfloat16
 
-__all__ = ["BFLOAT16", "FLOAT32", "FLOAT64", "INT8", "TF32", "Precision", "precision_schedule"]
-
 
 @dataclass(frozen=True)
 class Precision:

@@ -14,17 +14,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-__all__ = [
-    "RECORDED",
-    "command",
-    "commit",
-    "gpu_versions",
-    "host",
-    "now",
-    "started_as",
-    "versions",
-]
-
 
 def versions() -> dict[str, str]:
     """Versions of Python, bnrecon and the libraries that it computes with.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["PACKAGED", "USUAL", "is_packaged", "shipped_outputs"]
-
 USUAL = Path("outputs")  # what the option outputs is by default
 
 # A checkout has no such folder: what ships lies in its own outputs/.

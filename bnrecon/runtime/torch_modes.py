@@ -11,8 +11,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["callers_default_device", "one_thread_at_a_time", "outside_torch_modes"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from bnrecon.runtime import files, locks
 
-__all__ = ["METRICS", "NO_TRACKERS", "Log", "Plain", "TrackedRun", "Trackers", "flatten"]
-
 logger = logging.getLogger(__name__)
 
 Plain = bool | int | float | str

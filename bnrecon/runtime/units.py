@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bytes", "format_duration"]
-
 
 def format_duration(seconds: float) -> str:
     """A length of time in two digits or so.

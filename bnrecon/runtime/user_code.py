@@ -13,8 +13,6 @@ from pathlib import Path
 
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
 
-__all__ = ["Registered", "attribute_errors", "unregistered"]
-
 logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).absolute().parent.parent

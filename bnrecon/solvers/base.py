@@ -12,16 +12,6 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.units import format_bytes
 
-__all__ = [
-    "Answer",
-    "LinAlgError",
-    "Solution",
-    "SolverReport",
-    "Unsuitable",
-    "require_memory",
-    "require_square",
-]
-
 
 class Answer(NamedTuple):
     """What a solver returns; a plain ``(x, iterations)`` does too.

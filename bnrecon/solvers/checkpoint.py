@@ -7,8 +7,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-__all__ = ["Checkpoint", "Corrected", "InnerCheckpoint", "KrylovState"]
-
 
 class KrylovState(NamedTuple):
     """The state of CGLS or Craig's method between two iterations; with it, the rest is determined.

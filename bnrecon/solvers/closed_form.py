@@ -10,8 +10,6 @@ from bnrecon.runtime.errors import RunError
 from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["closed_form"]
-
 
 def memory(_rows: int, columns: int) -> int:
     """Bytes: two vectors."""

@@ -7,8 +7,6 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.system import System
 
-__all__ = ["diagnose", "numerical_rank", "repeated_columns"]
-
 LARGEST_RANK = 1000  # rows of M up to which its singular values are taken: a second
 
 

@@ -10,8 +10,6 @@ from bnrecon.operators.integers import IntegerProducts
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 from bnrecon.solvers.krylov import Course, begin_at_zero, ratio
 
-__all__ = ["integer_cgls"]
-
 PATIENCE = 100  # iterations in which the residual has to fall by a hundredth
 
 

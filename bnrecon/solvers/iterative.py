@@ -33,15 +33,6 @@ from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls, craig
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = [
-    "expected_iterations",
-    "integers_pay",
-    "matrix_free",
-    "minimum_norm",
-    "refine",
-    "rounded_itemsize",
-]
-
 # The factor by which an inner solve has to reduce the residual. Less than the precision allows:
 # each restart loses what Krylov methods have learned of the spectrum, and digits beyond the
 # precision are not real.

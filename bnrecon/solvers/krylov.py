@@ -9,8 +9,6 @@ import torch
 from bnrecon.operators.base import Products
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 
-__all__ = ["LOOK_EVERY", "MOST_ITERATIONS", "Course", "begin_at_zero", "cgls", "craig", "ratio"]
-
 # Iterations between checks of the residual on a GPU. A check waits for the GPU and leaves it idle
 # until the next iteration is launched; up to nine iterations too many cost less.
 LOOK_EVERY = 10

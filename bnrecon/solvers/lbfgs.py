@@ -19,18 +19,6 @@ from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = [
-    "MAX_ITERATIONS",
-    "PYTORCHS",
-    "lbfgs",
-    "lu_lbfgs",
-    "lu_lbfgs_defaults",
-    "minimize",
-    "minimize_weight_error",
-    "svd_lbfgs",
-    "svd_lu_lbfgs",
-]
-
 HISTORY = 100
 MAX_ITERATIONS = 2000  # where ``SolverSpec.max_iterations`` gives no other; the papers state none
 LARGEST_SVD = (
@@ -115,6 +103,7 @@ def _lu_lbfgs(system: System, spec: SolverSpec, settings: Settings) -> Answer:
 
 
 def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
+    """Full rank, and small enough for a singular value decomposition."""
     if columns < rows:
         raise Unsuitable(
             f"{rows} equations of {columns} unknowns cannot be preconditioned to full rank; "

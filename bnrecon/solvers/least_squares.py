@@ -10,8 +10,6 @@ from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["least_squares"]
-
 LARGEST = 4000  # the smaller side of M up to which its singular values are used
 
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-__all__ = ["ResidualBar", "clock"]
-
 DELAY = 2.0  # seconds before a bar shows
 
 

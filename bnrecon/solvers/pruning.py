@@ -26,8 +26,6 @@ from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["check_solver", "least_l1", "none_to_spare", "prune", "prune_to", "refit", "shrink"]
-
 FLAT = 1e-5  # of the gradient at a refit: the residual is above the least one by some 1e-6 of it
 # The share of the features that is left by a round of ``iterative``. Smaller steps gain little: at
 # n = 400 and 0.9 n kept features one round leaves an error of 0.10, four 0.017, 16 and 64 0.013.

@@ -15,8 +15,6 @@ from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
 from bnrecon.solvers.base import Answer, Solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["AUTO", "SOLVERS", "Solver", "lookup", "register_solver"]
-
 # What solver=auto chooses from.
 AUTO = ("closed_form", "least_squares", "lu", "matrix_free", "refined")
 

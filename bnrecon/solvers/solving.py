@@ -26,8 +26,6 @@ from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["Choice", "check_finite", "choose", "relative_residual", "solve", "solve_with"]
-
 SMALL = 4000  # unknowns up to which LU in float64 takes seconds
 WAY_OUT = (
     "take more features (oversampling=1.5), another seed or other features, or solver=least_squares"

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from bnrecon.runtime.options import check_fields, option
 
-__all__ = ["SolverSpec"]
-
 
 @dataclass
 class SolverSpec:

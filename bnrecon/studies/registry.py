@@ -7,8 +7,6 @@ import importlib
 from bnrecon.reproduction.study import Study
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["STUDIES", "find"]
-
 STUDIES = ("burkholz2024", "random_features", "giannou2023", "bn_explained")
 
 

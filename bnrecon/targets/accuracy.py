@@ -13,8 +13,6 @@ from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 
-__all__ = ["Accuracy", "finite_logits", "image_bar", "measure_accuracy"]
-
 
 @dataclass(frozen=True)
 class Accuracy:

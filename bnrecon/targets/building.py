@@ -14,8 +14,6 @@ from bnrecon.targets.register import build
 from bnrecon.targets.reparameterization import reparameterize
 from bnrecon.targets.spec import TargetRequest, TargetSpec
 
-__all__ = ["build_target"]
-
 
 def build_target(request: TargetRequest, data: Images) -> nn.Module:
     """Build the target untrained, its initial weights drawn from ``train.seed``."""

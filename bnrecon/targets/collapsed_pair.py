@@ -11,8 +11,6 @@ from torch import nn
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 
-__all__ = ["CollapsedPair"]
-
 
 class CollapsedPair(nn.Module):
     """Convolution A (1x1), normalization, convolution B (k x k), computed as one convolution.

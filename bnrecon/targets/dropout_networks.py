@@ -14,8 +14,6 @@ from torch import nn
 
 from bnrecon.targets.models import require_side
 
-__all__ = ["dropout_cnn", "dropout_resnet"]
-
 SMALLEST = 2  # pixels a side, for the first pooling
 LARGE = 64  # sides from here on have one more convolution and pooling, as for Imagenette
 

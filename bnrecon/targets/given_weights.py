@@ -16,8 +16,6 @@ from bnrecon.runtime.digests import tensor_digest
 from bnrecon.runtime.errors import UserError, first_line, printable, shorten
 from bnrecon.runtime.files import require_regular
 
-__all__ = ["given_digest", "load_given"]
-
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 COUNTER = "num_batches_tracked"  # of BatchNorm: not every file has it, and nothing depends on it
 

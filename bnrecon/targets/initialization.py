@@ -16,15 +16,6 @@ from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.module_code import added_code
 from bnrecon.targets.module_tree import change_class, replace_modules
 
-__all__ = [
-    "FrozenBatchNorm1d",
-    "FrozenBatchNorm2d",
-    "fold_statistics",
-    "freeze",
-    "initialize_biases",
-    "initialize_from_data",
-]
-
 METHODS = ("freeze", "fold")
 WEIGHTED = (nn.Linear, nn.Conv2d)
 

@@ -19,19 +19,6 @@ from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import target_code
 from bnrecon.targets.spec import TargetRequest
 
-__all__ = [
-    "ABOUT",
-    "CHECKPOINT",
-    "HOW",
-    "WEIGHTS",
-    "interrupted_elsewhere",
-    "is_trained",
-    "own_folder",
-    "target_folder",
-    "training_plan",
-    "user_code",
-]
-
 # Options that say how a target is trained, and not what it becomes. What the precision is resolved
 # to is in the name already.
 HOW = frozenset(

@@ -11,18 +11,6 @@ from torch import nn
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.targets.spec import RESNET_DEPTHS, STEMS
 
-__all__ = [
-    "ACTIVATIONS",
-    "make_activation",
-    "minimum_width_count",
-    "mlp",
-    "parameter_count",
-    "require_side",
-    "resnet",
-    "skipped_poolings",
-    "vgg",
-]
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": lambda: nn.LeakyReLU(0.01),

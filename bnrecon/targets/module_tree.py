@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from torch import nn
 
-__all__ = ["change_class", "replace_modules"]
-
 
 def replace_modules(
     network: nn.Module,

@@ -11,8 +11,6 @@ from bnrecon.runtime.errors import UserError, shorten
 from bnrecon.targets.initialization import FrozenBatchNorm1d, FrozenBatchNorm2d
 from bnrecon.targets.module_tree import change_class
 
-__all__ = ["NoisyBatchNorm2d", "batch_noise"]
-
 logger = logging.getLogger(__name__)
 
 TINY = 1e-12  # below this relative variance a channel is constant, and has no noise

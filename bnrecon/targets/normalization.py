@@ -27,8 +27,6 @@ from bnrecon.targets.module_tree import replace_modules
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetSpec
 
-__all__ = ["change_normalization", "initialize_statistics"]
-
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 

@@ -21,8 +21,6 @@ from bnrecon.targets.relative_step import start_factor
 from bnrecon.targets.reparameterization import FixedFactors
 from bnrecon.targets.spec import INNER
 
-__all__ = ["normalization_vgg"]
-
 
 def normalization_vgg(  # noqa: PLR0913  one parameter for each field of NormalizationVggTarget
     shape: tuple[int, int, int],

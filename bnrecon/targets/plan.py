@@ -9,8 +9,6 @@ import torch
 from bnrecon.runtime.hardware import has_fast_bfloat16
 from bnrecon.targets.spec import TrainSpec
 
-__all__ = ["TrainingPlan", "autocast_dtype"]
-
 
 @dataclass(frozen=True)
 class TrainingPlan:

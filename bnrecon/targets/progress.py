@@ -7,8 +7,6 @@ from typing import Any
 
 from bnrecon.runtime.tracking import TrackedRun
 
-__all__ = ["log_epoch", "log_training"]
-
 
 def log_epoch(tracked: TrackedRun, row: Mapping[str, float]) -> None:
     """Log a row of the trainer's log."""

@@ -14,8 +14,6 @@ from bnrecon.targets.models import mlp, resnet, vgg
 from bnrecon.targets.normalization_vgg import normalization_vgg
 from bnrecon.targets.resnet9 import resnet9
 
-__all__ = ["FAMILIES", "Builder", "build", "check_family", "register_target", "target_code"]
-
 # A builder takes the image shape (C, H, W), the number of classes, and the target's own options.
 Builder = Callable[..., nn.Module]
 

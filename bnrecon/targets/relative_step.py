@@ -37,8 +37,6 @@ zeros are padded. Their gradient is of the order 1 / g too: relative to W, a ste
 
 from __future__ import annotations
 
-__all__ = ["start_factor"]
-
 
 def start_factor(fan_in: int, as_weights: bool, start: str, step: float) -> float:
     """What the usual start of a layer's trained numbers is multiplied by.

@@ -14,8 +14,6 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.spectrum import aspect_of_condition, log_uniform_quantile, quantile
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["FixedFactors", "mask", "reparameterize", "singular_values", "trained_parameters"]
-
 
 class FixedFactors(nn.Module):
     """Parametrization W = s ∘ w.

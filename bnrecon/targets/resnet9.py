@@ -12,8 +12,6 @@ from torch import nn
 
 from bnrecon.targets.models import require_side
 
-__all__ = ["Residual", "ScaledLinear", "resnet9"]
-
 SMALLEST = 8  # pixels a side: three poolings leave one
 LOGIT_SCALE = 0.125  # of the original: without it the logits of a network that starts are large
 

@@ -7,8 +7,6 @@ from typing import Any
 from torch import nn
 from torchvision.models import resnet
 
-__all__ = ["scaled_resnet"]
-
 LAYERS: dict[int, tuple[Any, list[int]]] = {
     18: (resnet.BasicBlock, [2, 2, 2, 2]),
     34: (resnet.BasicBlock, [3, 4, 6, 3]),

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["WarmupCosine"]
-
 
 @dataclass(frozen=True)
 class WarmupCosine:

@@ -11,28 +11,6 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import parse_duration
 from bnrecon.runtime.options import check_fields, check_utf8, option
 
-__all__ = [
-    "ACTIVATION_NAMES",
-    "INITIALIZATIONS",
-    "INITIALIZED_FROM_DATA",
-    "INNER",
-    "RESNET_DEPTHS",
-    "SPECTRA",
-    "STARTS",
-    "STEMS",
-    "CustomTarget",
-    "DropoutCnnTarget",
-    "DropoutResnetTarget",
-    "MlpTarget",
-    "NormalizationVggTarget",
-    "Resnet9Target",
-    "ResnetTarget",
-    "TargetRequest",
-    "TargetSpec",
-    "TrainSpec",
-    "VggTarget",
-]
-
 INNER = ("batchnorm", "scale", "mask")  # between the two convolutions of a frozen pair
 STARTS = ("usual", "ones", "weights")  # root mean square of what a pair trains
 SPECTRA = ("marchenko_pastur", "log_uniform")

@@ -14,8 +14,6 @@ from bnrecon.runtime import distributed
 from bnrecon.runtime.errors import UserError, first_line
 from bnrecon.targets.plan import TrainingPlan
 
-__all__ = ["Step"]
-
 logger = logging.getLogger(__name__)
 
 TRIALS = 3  # steps in which a compiled network may fail: they compile, capture and replay

@@ -42,8 +42,6 @@ from bnrecon.targets.register import FAMILIES, target_code
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
 from bnrecon.targets.trainer import train
 
-__all__ = ["Trained", "difference", "obtain_target"]
-
 logger = logging.getLogger(__name__)
 
 METADATA = frozenset({"accuracy", "images", "seconds", "log", "config"})

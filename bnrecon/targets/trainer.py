@@ -24,8 +24,6 @@ from bnrecon.targets.schedule import WarmupCosine
 from bnrecon.targets.spec import TrainSpec
 from bnrecon.targets.step import Step
 
-__all__ = ["Trainer", "train"]
-
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY = 16  # steps between looks at the loss: each waits for the GPU, which no other step does

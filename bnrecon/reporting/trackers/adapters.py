@@ -22,8 +22,6 @@ from bnrecon.runtime.environment import environment
 from bnrecon.runtime.extras import require_trackers
 from bnrecon.runtime.tracking import NO_TRACKERS, Log, Plain, Trackers
 
-__all__ = ["make_trackers", "open_trackers"]
-
 TRACKIO = "TRACKIO_DIR"  # the variable that names trackio's folder
 PAUSE = 5.0  # seconds between two sessions of trackio, each of which takes a tenth or two
 AXES = ("epoch", "layer", "seed")  # in wandb, each of its own numbers

@@ -11,8 +11,6 @@ from bnrecon.reporting.result import RunResult, SeedResult
 from bnrecon.runtime.tracking import Plain, TrackedRun, flatten
 from bnrecon.solvers.base import SolverReport
 
-__all__ = ["log_layer", "log_run", "log_seed", "tracked_options"]
-
 
 def tracked_options(config: RunConfig | Mapping[str, Any]) -> dict[str, Plain]:
     """The options of a run that a tracker shows: no folders, and not where or how fast it ran.

@@ -19,8 +19,6 @@ from bnrecon.runtime.tracking import Trackers
 from bnrecon.targets.progress import log_training
 from bnrecon.targets.store import METADATA
 
-__all__ = ["export", "find_finished"]
-
 logger = logging.getLogger(__name__)
 
 FILES = {"runs": "result.json", "targets": "target.json"}

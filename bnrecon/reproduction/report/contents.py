@@ -26,8 +26,6 @@ from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Study
 from bnrecon.runtime.shipped import shipped_outputs
 
-__all__ = ["Paper", "Part", "Report", "Runs", "Verdict", "count_verdicts", "gather"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-__all__ = ["Errata", "find_errata", "inline", "plain", "read_errata"]
-
 PREFIX = "errata-"  # before the ids of its headings
 NUMBERED = re.compile(r"(\d+)\. ")
 CODE = re.compile(r"`([^`]+)`")

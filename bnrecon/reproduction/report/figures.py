@@ -12,8 +12,6 @@ from bnrecon.reporting import figures
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["VectorFigures"]
-
 # matplotlib writes every letter as a path; its style sheet would hold for all of the page.
 LEFT_OUT = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
 GLYPH = r"(?:DejaVu|Cmr|Cmmi|Cmsy|Cmex|STIX)[\w-]*-[0-9a-f]+"

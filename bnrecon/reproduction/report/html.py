@@ -20,8 +20,6 @@ from bnrecon.reproduction.report.errata import inline
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.extras import install_command
 
-__all__ = ["render", "require_libraries"]
-
 HERE = Path(__file__).parent
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # no HTML file may hold them
 

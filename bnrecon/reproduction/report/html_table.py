@@ -13,8 +13,6 @@ import pandas as pd
 from bnrecon.reporting import tables
 from bnrecon.reporting.statistics import Interval
 
-__all__ = ["Cell", "Column", "HtmlTable", "html_table", "number_of"]
-
 WORDS, SENTENCES = 14, 60  # letters of a cell that is no longer a word, or is a sentence
 # A number at the beginning of a cell, as in "99.17 ± 0.00 (n=3)", "1,024 of 4,096" or "> 1e16".
 LEADING = re.compile(

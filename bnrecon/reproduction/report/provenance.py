@@ -10,8 +10,6 @@ from bnrecon.reproduction.page import FinishedRun, Page, device_name, listed
 from bnrecon.reproduction.task_store import TaskResult
 from bnrecon.runtime.units import format_duration
 
-__all__ = ["Origins", "Record", "origins_of", "summary_of"]
-
 TASKS = ("task", "commit", "device", "seconds", "key")
 RUNS = ("row", "run", "commit", "device", "data", "weights", "seeds", "seconds", "training")
 DIGITS = 12  # of a checksum

@@ -7,8 +7,6 @@ from pathlib import Path
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["check_place", "write_report"]
-
 MARK = b'<meta name="generator" content="bnrecon report">'
 BEGINNING = 4096  # bytes in which a report says by this line that it is one
 

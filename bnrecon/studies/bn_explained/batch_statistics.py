@@ -6,15 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = [
-    "biased",
-    "finite_population",
-    "measure_statistics",
-    "variance_of_drawn_variance",
-    "variance_of_mean",
-    "variance_of_variance",
-]
-
 CHUNK = 2**15  # outputs at a time
 
 

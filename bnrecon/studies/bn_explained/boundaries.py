@@ -10,8 +10,6 @@ from torch import nn
 
 from bnrecon.partition import Slice, partition, set_statistics
 
-__all__ = ["decision_boundary", "distance_between", "distances_to"]
-
 
 def decision_boundary(network: nn.Module, inputs: torch.Tensor, plane: Slice) -> np.ndarray:
     """Where the output is zero with the mu and sigma of these inputs: segments (S, 2, 2), exact.

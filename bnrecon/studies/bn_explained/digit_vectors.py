@@ -9,8 +9,6 @@ import torch
 
 from bnrecon.data import DataSpec, load
 
-__all__ = ["digit_vectors"]
-
 
 @functools.cache
 def digit_vectors() -> np.ndarray:

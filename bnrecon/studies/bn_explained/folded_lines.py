@@ -9,8 +9,6 @@ import numpy as np
 
 from bnrecon.studies.bn_explained.small_networks import SmallNetwork
 
-__all__ = ["Pieces", "Segments", "affine_pieces", "fold"]
-
 MOST_UNITS = 14  # 2^14 sign patterns
 ROUNDING = 1e-12  # a line is parallel to a half-plane's edge if the sine of their angle is smaller
 

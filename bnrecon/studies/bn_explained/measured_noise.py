@@ -19,8 +19,6 @@ from bnrecon.reporting.wording import span
 from bnrecon.runtime import hardware
 from bnrecon.targets.building import build_target
 
-__all__ = ["SOURCES", "STATISTICS", "describe_factors", "draw_factors", "measure_noise"]
-
 STATISTICS = {"mean": "μ", "variance": "σ²"}
 SOURCES = {"noise": "with noise", "batch": "batches of V"}
 RESAMPLES = 100  # of the bootstrap

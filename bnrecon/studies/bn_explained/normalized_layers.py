@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["NormalizedLayer", "find_normalized_layers"]
-
 
 @dataclass(frozen=True)
 class NormalizedLayer:

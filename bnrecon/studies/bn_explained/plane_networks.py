@@ -13,17 +13,6 @@ from torch import nn
 from bnrecon.partition import Folds, Slice, rectangle, set_statistics, slice_along
 from bnrecon.studies.bn_explained.boundaries import distances_to
 
-__all__ = [
-    "SETTINGS",
-    "SLOPE",
-    "distances",
-    "draw_clusters",
-    "draw_layers",
-    "hull",
-    "input_plane",
-    "square",
-]
-
 SETTINGS = ("zero bias", "random bias", "BN")
 SLOPE = 0.1
 EPSILON = 1e-30  # sigma of Eq. 3 to the last bit; torch trains with none that is 0

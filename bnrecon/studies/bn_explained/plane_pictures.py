@@ -12,8 +12,6 @@ from bnrecon.partition import Folds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_lines", "draw_points", "line_rows", "picture_rows", "point_rows"]
-
 ENDS = ["x0", "y0", "x1", "y1"]
 EARLIER = "0.75"  # grey, of the lines of earlier layers
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["SLOPES", "Layer", "SmallNetwork", "activate", "draw_network"]
-
 SLOPES = {"leaky ReLU": 0.1, "absolute value": -1.0, "ReLU": 0.0}  # alpha of Eq. 23
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bnrecon.reproduction.study import Study, read_summary
 
-__all__ = ["STUDY"]
-
 STUDY = Study(
     "bn_explained",
     "Batch normalization explained",

@@ -10,8 +10,6 @@ from sklearn.datasets import make_moons
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["draw_classifier", "run_batches", "train", "two_moons"]
-
 SLOPE = 0.1  # of leaky ReLU
 NOISE = 0.1  # standard deviation around the two half circles of radius 1
 RATE, MOMENTUM = 0.1, 0.9

@@ -12,8 +12,6 @@ from bnrecon.config import composition
 from bnrecon.reporting.wording import spell
 from bnrecon.reproduction.trainings import train_one
 
-__all__ = ["NOT_AUGMENTED", "describe", "describe_training", "train_and_count"]
-
 NOT_AUGMENTED = ("data.crop_padding=0", "data.flip=false")
 
 

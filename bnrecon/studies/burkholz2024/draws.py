@@ -10,8 +10,6 @@ import torch
 from matplotlib.axes import Axes
 from scipy import stats
 
-__all__ = ["count_rebuilt", "draw_shares"]
-
 
 def count_rebuilt(errors: Sequence[float], limit: float) -> dict[str, float]:
     """How many errors are within the limit; ``low`` and ``high`` are the share's 95% interval.

@@ -14,8 +14,6 @@ from bnrecon.reporting.wording import span
 from bnrecon.studies.burkholz2024.reconstruction import NAMES
 from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
-__all__ = ["draw"]
-
 STYLES = {  # colour and marker
     "paper": (PALETTE[3], "s"),
     "minimum": (PALETTE[1], "D"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-__all__ = ["exponents"]
-
 
 def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
     """The p of value ~ size^p of each seed: its least-squares slope of the logarithms.

@@ -10,8 +10,6 @@ import math
 from scipy.optimize import brentq
 from scipy.special import ndtri, xlogy
 
-__all__ = ["least_error", "magnitude_error", "random_error", "refit_error"]
-
 
 def random_error(share: float) -> float:
     """The relative error with k = share · n features drawn at random and least squares: √(1 - κ).

@@ -21,8 +21,6 @@ from bnrecon.solvers.base import Solution
 from bnrecon.solvers.pruning import prune_to, refit
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["OVERSAMPLING", "RANDOM", "WEIGHTS", "rebuild"]
-
 RANDOM, WEIGHTS = "random", "weights"  # beside the options of features.pruning
 OVERSAMPLING = 1.5
 SOURCE_IMAGES = 64  # of each row, through the real source network

@@ -16,8 +16,6 @@ from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, Reported, farthest_ends
 
-__all__ = ["GRID", "LAPTOP", "NAMES", "WAYS", "Targets", "judge", "of_205_epochs", "rows_of"]
-
 TEXT = read_text(__file__)
 PER = 10_000  # test images of one network
 # How the same targets are rebuilt. From one to the next one thing changes: the solver, the width.

@@ -16,8 +16,6 @@ from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reproduction.trainings import obtain
 
-__all__ = ["STAGES", "TARGETS", "SingleLayer", "single_layer"]
-
 TARGETS = {
     "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
     "laptop": ("target=vgg18", "data=cifar10", "scale=laptop"),

@@ -13,16 +13,6 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 from bnrecon.studies.burkholz2024.draws import count_rebuilt
 
-__all__ = [
-    "SETTINGS",
-    "Setting",
-    "composed_error",
-    "pathological_target",
-    "random_target",
-    "success_rates",
-]
-
-
 # Relative error up to which a draw counts as rebuilt; in float64 condition numbers reach 1e6.
 SUCCESS = 1e-6
 

@@ -16,19 +16,6 @@ from torch import nn
 
 from bnrecon.studies.giannou2023.teacher import Samples, mean_squared_error
 
-__all__ = [
-    "LEARNING_RATES",
-    "SCHEDULES",
-    "DenseNetworks",
-    "Optimizer",
-    "SourceNetworks",
-    "all_optimizers",
-    "evaluate",
-    "train",
-    "train_sources",
-    "train_students",
-]
-
 Networks = TypeVar("Networks", bound=nn.Module)
 LEARNING_RATES = (1e-3, 1e-2, 1e-1)  # the paper states none
 MOMENTUM, BATCH = 0.9, 256

@@ -20,21 +20,6 @@ from bnrecon.studies.giannou2023.batched_training import train_sources, train_st
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, draw_samples, draw_source
 
-__all__ = [
-    "compare_methods",
-    "compared_tasks",
-    "draw_panel",
-    "format_errors",
-    "median_share",
-    "middle_range",
-    "paired_errors",
-    "place_legend",
-    "sparse_part",
-    "split_panels",
-    "summarize_methods",
-    "where_better",
-]
-
 SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20, 25, 30), "paper": (5, 10, 15, 20, 25, 30)}
 TEACHER = {"smoke": 4, "laptop": 25, "paper": 25}  # its width where the source's varies
 WIDTHS = {

@@ -7,8 +7,6 @@ import torch
 from bnrecon.construction.random_linear import solve_scales
 from bnrecon.studies.giannou2023.teacher import Samples, mean_squared_error
 
-__all__ = ["constructed_error"]
-
 
 def constructed_error(
     first: torch.Tensor, second: torch.Tensor, weights: torch.Tensor, samples: Samples

@@ -9,8 +9,6 @@ from bnrecon.construction.relu_target import LinearTarget
 from bnrecon.construction.skip_source import skip_chain_of
 from bnrecon.features.portable_random import Stream
 
-__all__ = ["solve_in_digits"]
-
 
 def solve_in_digits(
     weight: torch.Tensor, block: int, seed: int, digits: int

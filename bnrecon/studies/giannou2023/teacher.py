@@ -6,17 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = [
-    "BY_SCALE",
-    "SIZES",
-    "VARIANT_SIDES",
-    "Samples",
-    "Sizes",
-    "draw_samples",
-    "draw_source",
-    "mean_squared_error",
-]
-
 
 @dataclass(frozen=True)
 class Sizes:

@@ -19,18 +19,6 @@ from bnrecon.reproduction.intervals import (
     with_values,
 )
 
-__all__ = [
-    "compare_settings",
-    "differences_by",
-    "errorbar_by",
-    "interval_of",
-    "intervals_by",
-    "powers_by_features",
-    "signs",
-    "trend",
-    "welch_interval",
-]
-
 
 def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
     """Computes the mean of a column's values with its 95% interval; without values there is none.

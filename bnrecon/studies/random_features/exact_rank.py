@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-__all__ = ["PRIME", "modular_rank", "residues"]
-
 PRIME = 2**31 - 1
 MANTISSA = 24  # bits of a float32 number
 

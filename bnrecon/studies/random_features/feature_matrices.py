@@ -12,16 +12,6 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PALETTE
 
-__all__ = [
-    "ANY_WIDTH",
-    "COLOURS",
-    "FEATURES",
-    "ORTHOGONAL",
-    "feature_matrix",
-    "normalize",
-    "target_weight",
-]
-
 CPU = torch.device("cpu")
 
 # The paper's names of the distributions, and their names here.

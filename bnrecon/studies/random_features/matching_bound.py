@@ -10,8 +10,6 @@ import pandas as pd
 
 from bnrecon.studies.random_features.sparse_matching import degree_bound
 
-__all__ = ["all_masks", "enumerate_targets", "exact_probabilities", "found_in"]
-
 
 def all_masks(outputs: int, inputs: int) -> np.ndarray:
     """All 2^(outputs · inputs) masks (count, outputs, inputs).

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 
-__all__ = ["printed_density", "printed_distribution", "printed_edges"]
-
 
 def printed_edges(aspect: float) -> tuple[float, float]:
     """The edges λ- = 1 - sqrt(λ) and λ+ for λ = max(n/c1, c1/n), the aspect being c1/n.

@@ -17,8 +17,6 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers import SolverSpec, solve
 from bnrecon.studies.random_features.feature_matrices import FEATURES, ORTHOGONAL, target_weight
 
-__all__ = ["LONG", "SETTINGS", "condition_number", "measure_errors", "scaled_target"]
-
 CPU = torch.device("cpu")
 # Columns of the rows. The paper states no limit of iterations: 2,000 is bnrecon's choice, and with
 # 50,000 LBFGS ends by itself, where its line search finds nothing better in float32.

@@ -20,8 +20,6 @@ from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
 )
 from bnrecon.studies.burkholz2024.run_tables.verdicts import RESERVE, counted
 
-__all__ = ["FORMATS", "as_printed", "grids", "overview"]
-
 FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
 TARGET, PAPER = "against the target", "against the paper"
 NOT_RUN = "not run"

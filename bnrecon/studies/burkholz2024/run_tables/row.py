@@ -19,8 +19,6 @@ from bnrecon.reproduction.work import RunWork
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, against_paper, against_target
 from bnrecon.targets.location import own_folder
 
-__all__ = ["Cell", "Grid", "Row", "RowWork", "results_of"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -15,19 +15,6 @@ from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
 
-__all__ = [
-    "FORMATS",
-    "at_limit",
-    "excerpt",
-    "mcnemar_p",
-    "numbers",
-    "oversampling",
-    "predicted_otherwise",
-    "smallest_reserve",
-    "summarize",
-    "without_empty",
-]
-
 FORMATS = {
     "reported: target": ".2f",
     "accuracy: target": ".2f",

@@ -41,8 +41,6 @@ from bnrecon.studies.burkholz2024.run_tables.verdicts import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["RunTable", "list_rows", "run_table"]
-
 READING = read_text(__file__)  # how tables of runs are to be read
 LIMITS = {"equivalent": EQUIVALENT, "reserve": RESERVE, "significant": SIGNIFICANT}
 

@@ -12,17 +12,6 @@ from bnrecon.reporting.statistics import Interval
 if TYPE_CHECKING:
     from bnrecon.reporting.result import Predictions
 
-__all__ = [
-    "EQUIVALENT",
-    "RESERVE",
-    "SIGNIFICANT",
-    "Reported",
-    "against_paper",
-    "against_target",
-    "counted",
-    "farthest_ends",
-]
-
 EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
 RESERVE = 2.0  # that untested images need, see ``Predictions.reserve``
 SIGNIFICANT = 0.05  # p of McNemar's test
