@@ -13,8 +13,6 @@ from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable, require_square
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["approximate_inverse", "corrected", "factorize", "gmres", "lu", "refined"]
-
 # Libraries of dense linear algebra index entries by 32-bit integers: n² may not reach 2^31.
 LARGEST = 46_340
 MOST_STEPS = 400  # of GMRES, where ``SolverSpec.max_iterations`` gives no other limit
@@ -106,7 +104,7 @@ def refined(system: System, spec: SolverSpec) -> Answer:
     (``approximate_inverse``).
     """
     factors = _factors(system.operator.to(FLOAT32))
-    return corrected(system, spec, approximate_inverse(system.operator, factors))
+    return corrected(system, spec, approximate_inverse(system.operator.matvec, factors))
 
 
 def corrected(
@@ -126,7 +124,7 @@ def corrected(
 
 
 def approximate_inverse(
-    operator: Operator, factors: tuple[torch.Tensor, torch.Tensor]
+    matvec: Callable[[torch.Tensor], torch.Tensor], factors: tuple[torch.Tensor, torch.Tensor]
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """An approximate inverse of M from its LU in float32, also where M is nearly singular.
 
@@ -142,34 +140,35 @@ def approximate_inverse(
     (LU)^-1 overflows float32, P is (LU)^-1 alone, and a solver's scales are not finite.
 
     Args:
-        operator: M (n, n), in float64.
+        matvec: the product with M (n, n), in float64.
         factors: of M in float32.
 
     Returns:
-        P, a function of (n,).
+        P, a function of (n,) or (n, k).
     """
 
-    def solve(residual: torch.Tensor, transposed: bool = False) -> torch.Tensor:
-        size = residual.norm().clamp_min(torch.finfo(torch.float64).tiny)
-        scaled = (residual / size).to(torch.float32)[:, None]
-        found = torch.linalg.lu_solve(*factors, scaled, adjoint=transposed)
-        return found[:, 0].to(torch.float64) * size
+    def solve(residuals: torch.Tensor, transposed: bool = False) -> torch.Tensor:
+        columns = residuals.reshape(len(residuals), -1)
+        sizes = columns.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+        scaled = (columns / sizes).to(torch.float32)
+        solved = torch.linalg.lu_solve(*factors, scaled, adjoint=transposed)
+        return (solved.to(torch.float64) * sizes).reshape(residuals.shape)
 
-    n, device = operator.shape[0], factors[0].device
+    n, device = len(factors[0]), factors[0].device
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.empty(0, n, dtype=torch.float64, device=device) for _ in range(2))
     for _ in range(min(APART, n)):
         start = torch.randn(n, dtype=torch.float64, generator=generator).to(device)
         left = _extended(left, solve(_orthogonal(start, right), transposed=True))
         right = _extended(right, solve(left[-1]))
-    values = left @ torch.stack([operator.matvec(vector) for vector in right], 1)
+    values = left @ torch.stack([matvec(vector) for vector in right], 1)
     if not bool(torch.isfinite(values).all()):
         return solve
     inverse = torch.linalg.pinv(values)
 
-    def precondition(residual: torch.Tensor) -> torch.Tensor:
-        part = left @ residual
-        return solve(residual - part @ left) + (inverse @ part) @ right
+    def precondition(residuals: torch.Tensor) -> torch.Tensor:
+        part = left @ residuals
+        return solve(residuals - left.T @ part) + right.T @ (inverse @ part)
 
     return precondition
 

@@ -26,8 +26,6 @@ from bnrecon.solvers.register import lookup
 from bnrecon.solvers.solving import check_finite, solve_with
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["SharedFactorization", "solve_together"]
-
 NAME = "shared_lu"
 
 
@@ -44,8 +42,9 @@ class SharedFactorization:
     which holds no target. With Z = K^-1 D, what Lemma 2.1 asks is s = 0: for the last n - c1 rows T
     of Z and g of K^-1 R, T t = -g, a system of n - c1 unknowns as one t is fixed. It is the
     eliminated system, solved exactly, R being its right-hand side (rows at pivots are 0, and the
-    ratios in D are those to the pivot). In float32 it is a preconditioner, and GMRES in float64
-    through the operator corrects each target's solution, as it does in the solver ``refined``.
+    ratios in D are those to the pivot). In float32 it is a preconditioner
+    (``approximate_inverse``), and GMRES in float64 through the operator corrects each target's
+    solution, as it does in the solver ``refined``.
 
     Per target this takes c2 right-hand sides and one more a step: 2 n² flops each, where the LU
     takes (2/3) n³.
@@ -85,8 +84,8 @@ class SharedFactorization:
                 self.factors = factorize(self._joined())
         except LinAlgError:
             raise RunError(f"the {n} x {n} matrix of features is singular") from None
+        self._inverse = approximate_inverse(self._product, self.factors)
         self._seconds = (time.perf_counter() - started) / targets
-        self._inverse: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def _joined(self) -> torch.Tensor:
         """K in float32, stored by columns."""
@@ -117,8 +116,6 @@ class SharedFactorization:
         if isinstance(system.operator, Eliminated):
             precondition = self._bordered(system.operator)
         else:
-            if self._inverse is None:
-                self._inverse = approximate_inverse(system.operator, self.factors)
             precondition = self._inverse
         return corrected(system, spec, precondition, "LU in float32 for several targets")
 
@@ -128,8 +125,8 @@ class SharedFactorization:
         ratios = operator.ratios.double().clone()
         ratios[operator.at_pivots] = 1  # of an output that is zero the pivot alone is free
         D = torch.diag_embed(ratios.T).permute(1, 0, 2).reshape(outputs * entries, outputs)
-        Z = self._solve(D)
-        Z = Z + self._solve(D - self._product(Z))  # its error is that of every step
+        Z = self._inverse(D)
+        Z = Z + self._inverse(D - self._product(Z))  # its error is that of every step
         T = Z[self.width :]
         unknown = torch.ones(outputs, dtype=torch.bool, device=D.device)
         if operator.skip is None:
@@ -143,21 +140,15 @@ class SharedFactorization:
                 table[operator.others], t[operator.fixed] = vector[:-1], vector[-1]
             else:
                 table[operator.others] = vector
-            y = self._solve(table.reshape(-1, 1))[:, 0]
+            y = self._inverse(table.reshape(-1))
             g = y[self.width :] + T @ t
             t[unknown] = -torch.linalg.lu_solve(*small, g[:, None])[:, 0]
             return y[: self.width] + Z[: self.width] @ t
 
         return precondition
 
-    def _solve(self, vectors: torch.Tensor) -> torch.Tensor:
-        """K^-1 for (n, k), by the factors in float32."""
-        sizes = vectors.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
-        solved = torch.linalg.lu_solve(*self.factors, (vectors / sizes).to(torch.float32))
-        return solved.to(torch.float64) * sizes
-
     def _product(self, vectors: torch.Tensor) -> torch.Tensor:
-        """K for (n, k), in float64."""
+        """K for (n,) or (n, k), in float64."""
         return self.matrix.matvec(vectors[: self.width]) + self.extra.T @ vectors[self.width :]
 
 

@@ -103,7 +103,7 @@ def test_a_matrix_that_is_nearly_singular_in_float32_takes_few_corrections(n, va
     matrix = nearly_singular(n, values, 1e-8)
     rhs = torch.eye(n, dtype=torch.float64)[-1]
     factors = factorize(matrix.float().T.contiguous().T)
-    inverse = approximate_inverse(Matrix(matrix), factors)
+    inverse = approximate_inverse(Matrix(matrix).matvec, factors)
     x, steps = gmres(Matrix(matrix), rhs, inverse, 1e-11, 400)
     noise = torch.finfo(torch.float64).eps * float((matrix.abs() @ x.abs()).norm())
     assert float((matrix @ x - rhs).norm()) < max(0.5 * noise, 1e-11)
@@ -115,7 +115,7 @@ def test_the_approximate_inverse_of_a_tiny_matrix_is_its_inverse(n):
     matrix = nearly_singular(n, 1, 0.5)
     factors = factorize(matrix.float().T.contiguous().T)
     rhs = torch.ones(n, dtype=torch.float64)
-    x = approximate_inverse(Matrix(matrix), factors)(rhs)
+    x = approximate_inverse(Matrix(matrix).matvec, factors)(rhs)
     torch.testing.assert_close(matrix @ x, rhs, rtol=0, atol=1e-12)
 
 

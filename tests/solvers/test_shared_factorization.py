@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from bnrecon.construction.residual import layer_system, minimum_width
-from bnrecon.construction.two_layer import TargetLayer, composed_weight, relative_error
+from bnrecon.construction.two_layer import (
+    TargetLayer,
+    composed_weight,
+    linear_system,
+    relative_error,
+)
 from bnrecon.features import LayerShape, draw
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.errors import RunError
@@ -44,6 +49,24 @@ def test_every_target_gets_the_scales_that_it_gets_alone(features, skip, width):
         assert relative_error(composed_weight(system.matrix, scales, pair), target.weight) < 1e-10
         alone = solve(system).scale
         assert (solution.scale - alone).norm() < 1e-8 * alone.norm()
+
+
+@pytest.mark.parametrize("distance", [1e-4, 1e-7, 1e-10])
+@pytest.mark.parametrize("width", [N - 4, N])
+def test_features_that_are_nearly_dependent_cost_no_target_its_solution(width, distance):
+    """float32 takes such a matrix for singular."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    second, first = random(45, width), random(6, width)
+    for factor in (second, first):
+        factor[:, 1] = factor[:, 0] + distance * random(len(factor))
+    matrix = KhatriRao(second.T, first.T)
+    weights = [matrix.matvec(random(width)).reshape(5, -1) for _ in range(3)]  # of usual scales
+    for solution in solve_together([linear_system(matrix, weight) for weight in weights]):
+        assert solution.report.relative_residual < 1e-11
 
 
 def test_other_widths_and_singular_features_are_refused():

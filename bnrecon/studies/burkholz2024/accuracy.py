@@ -166,7 +166,8 @@ def _solutions(system: System, spec: SolverSpec) -> Solutions:
             yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
         refined, operator = SolverSpec("refined"), system.operator
         yield _timed(
-            REFINED, lambda: corrected(system, refined, approximate_inverse(operator, factors))
+            REFINED,
+            lambda: corrected(system, refined, approximate_inverse(operator.matvec, factors)),
         )
 
 
