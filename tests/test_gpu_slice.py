@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import gpu_slice
@@ -83,7 +84,7 @@ def test_the_pieces_are_commands_that_there_are():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["pack_for_gpu.py", "pack_results.py", gpu_slice.TRAIN])
+@pytest.mark.parametrize("name", ["pack_for_gpu.py", gpu_slice.TRAIN])
 def test_a_script_starts_by_itself_and_says_what_is_wrong_in_a_line(name, tmp_path):
     script = SCRIPTS / name if name == gpu_slice.TRAIN else SCRIPTS / "gpu" / name
     for words, code in ((["--help"], 0), ([], 2)):
@@ -263,7 +264,7 @@ def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, succee
     # Slices of six seconds, of twelve, and so on, until a run is at home.
     outcomes = []
     for number in range(6):
-        archive = tmp_path / f"{number}.zip"
+        archive = tmp_path / f"{number}.tar.gz"
         minutes = (gpu_slice.GRACE + 6 * 2**number) / 60
         options = ("device=cpu", "scale=smoke", *OPTIONS)
         work = ("--pieces", "table1-targets", "table1-exact")
@@ -271,9 +272,8 @@ def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, succee
         assert done.returncode == 0, done.stderr
         outcomes.append(done.stdout)
         if archive.exists():
-            words = ("study", "burkholz2024", "--import", str(archive), f"outputs={home}")
-            _, err = succeed(*words)
-            assert "warning" not in err
+            with tarfile.open(archive) as results:
+                results.extractall(home, filter="data")
         if list(home.glob("runs/*/result.json")):
             break
     assert "the time is over during" in outcomes[0]

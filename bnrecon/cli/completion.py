@@ -22,7 +22,7 @@ from bnrecon.runtime.errors import UserError, nearest
 logger = logging.getLogger(__name__)
 
 SHELLS = ("bash", "fish", "zsh")
-PATHS = ("--config-dir", "-cd", "--import", "--output")  # flags whose value is one
+PATHS = ("--config-dir", "-cd", "--output")  # flags whose value is one
 
 
 def add_commands(commands: Commands) -> None:

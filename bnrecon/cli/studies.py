@@ -36,13 +36,6 @@ def add_commands(commands: Commands) -> None:
     study.add_argument(
         "--config-dir", type=Path, metavar="DIR", help="with cluster=slurm, read DIR/slurm.yaml"
     )
-    study.add_argument(
-        "--import",
-        dest="archive",
-        type=Path,
-        metavar="ARCHIVE",
-        help="compute nothing; add the results that another machine computed",
-    )
 
 
 def _show_help(arguments: argparse.Namespace) -> int:
@@ -70,29 +63,12 @@ def _study(arguments: argparse.Namespace) -> int:
     if not arguments.words:
         return _show_help(arguments)
     study, request = _read(arguments.words, arguments.detach, arguments.config_dir)
-    if arguments.archive is not None:
-        return _import(arguments.archive, arguments.words, request)
     from bnrecon.reproduction import commands
 
     finish_loading()
     outcome = commands.run_study(study, request)
     output.write(f"{outcome.text}\n\n{request.folder}")
     return exit_codes.DONE if outcome.error is None else exit_codes.report(outcome.error)
-
-
-def _import(archive: Path, words: list[str], request: StudyRequest) -> int:
-    """Add an archive's results to those of a study; print what came in, and the folder."""
-    for word in words:
-        if not (word.startswith("outputs=") or _names_study([word])):
-            raise UserError(f"{word}: an archive is imported as a whole; give outputs=FOLDER alone")
-    from bnrecon.reproduction.archive import import_results
-
-    finish_loading()
-    came = import_results(archive, request.outputs, request.name)
-    for name in came.kept:
-        logger.warning("%s is another file here than in the archive; it stays", name)
-    output.write(f"{came.text()}\n\n{request.outputs}")
-    return exit_codes.DONE
 
 
 def _tables(arguments: argparse.Namespace) -> int:

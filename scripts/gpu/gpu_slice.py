@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compute the next pieces of work that want a GPU, within a few minutes; run it again to continue.
 
-    python gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...] [--archive results.zip]
+    python gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...] [--archive R.tar.gz]
 
 Each piece (``PIECES``) is a command of its own, which is stopped by SIGTERM when the time is over,
 upon which it saves. NAME=VALUE are options of its runs; usual are scale=paper, device=cuda,
@@ -20,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 PACK = HERE / "pack.json"  # there in a folder that pack_for_gpu.py made
 GRACE = 45  # seconds that a piece has to save its state
 STUDY = "burkholz2024"
+RESULTS = (".json", ".safetensors", ".csv", ".md", ".txt")
 
 
 class Piece(NamedTuple):
@@ -81,10 +83,10 @@ def main() -> int:
     try:
         return work(args, pieces, deadline)
     finally:
-        outputs = args.options["outputs"]
-        if args.archive is not None and os.path.isdir(outputs):
-            line = [args.scripts / "gpu/pack_results.py", outputs, args.archive]
-            subprocess.run([sys.executable, *map(str, line)], env=args.environment, check=False)
+        outputs = Path(args.options["outputs"])
+        if args.archive is not None and outputs.is_dir():
+            pack_results(outputs, args.archive)
+            print(f"{args.archive}: {args.archive.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -95,7 +97,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9)
     names = [piece.name for piece in PIECES]
     parser.add_argument("--pieces", nargs="+", default=[], choices=names)
-    parser.add_argument("--archive")
+    parser.add_argument("--archive", type=Path, metavar="FILE.tar.gz")
     # In a folder of the user's own: what is in it is run.
     parser.add_argument("--keep", type=Path, default=Path.home() / ".cache" / "bnrecon-gpu")
     args = parser.parse_intermixed_args()
@@ -125,8 +127,10 @@ def unpack(args: argparse.Namespace, pack: dict[str, Any]) -> None:
         raise ValueError(
             f"{len(missing)} parts missing ({listed}); copy them here and run it again"
         )
-    if (results := args.keep / "parts" / "results.zip").exists():
-        import_results(args, results)
+    if (results := args.keep / "parts" / "results.tar.gz").exists():
+        with tarfile.open(results) as archive:
+            archive.extractall(args.options["outputs"], filter="data")
+        results.unlink()
 
 
 def take(file: dict[str, Any], keep: Path) -> list[str]:
@@ -196,17 +200,14 @@ def write(parts: Sequence[Path], path: Path) -> None:
     os.replace(unfinished, path)
 
 
-def import_results(args: argparse.Namespace, results: Path) -> None:
-    """Add the results that travelled along to those that are here; they need not travel back."""
-    outputs = args.options["outputs"]
-    line = [sys.executable, "-m", "bnrecon", "study", STUDY, "--import", str(results)]
-    line.append(f"outputs={outputs}")
-    if subprocess.run(line, env=args.environment, check=False).returncode:
-        raise ValueError("the results that were packed could not be taken in; pack them again")
-    with zipfile.ZipFile(results) as archive:
-        sent = json.dumps(json.loads(archive.read("archive.json"))["files"])
-    (Path(outputs) / ".sent.json").write_text(sent, encoding="utf-8")
-    results.unlink()
+def pack_results(outputs: Path, archive: Path) -> None:
+    """Write all results in a folder into an archive, which is there as a whole or not at all."""
+    unfinished = archive.with_name(f"{archive.name}.unfinished")
+    with tarfile.open(unfinished, "w:gz") as packed:
+        for path in sorted(outputs.rglob("*")):
+            if path.suffix in RESULTS and path.is_file():
+                packed.add(path, path.relative_to(outputs))
+    os.replace(unfinished, archive)
 
 
 def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> int:

@@ -7,7 +7,7 @@
 See README.md. The folder holds `gpu_slice.py`, which runs there, and the parts of `code.zip`
 (bnrecon with its commit, and the packages that it needs as they are installed here, without torch,
 torchvision and those in --there), of the images that the pieces need, compressed without loss, and,
-with --results, of `results.zip`: targets and results so far, so that nothing is computed twice.
+with --results, of `results.tar.gz`: targets and results so far, so that nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_slice import PIECES, chosen, digest
-from pack_results import export_results
+from gpu_slice import PIECES, chosen, digest, pack_results
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
@@ -62,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
             images = sorted({name for piece in pieces for name in piece.images})
             made += [write_images(name, args.data, Path(folder)) for name in images]
             if args.results is not None:
-                made.append(Path(folder) / "results.zip")
-                export_results(args.results, made[-1], limit=None)
+                made.append(Path(folder) / "results.tar.gz")
+                pack_results(args.results, made[-1])
             files = [cut(file, args.out, int(args.part_mb * 2**20)) for file in made]
     except (UserError, ValueError) as error:
         print(f"pack_for_gpu: {error}", file=sys.stderr)

@@ -85,8 +85,8 @@ def test_in_a_sweep_the_value_behind_the_last_comma_is_completed(completed):
         ("export t", ["tensorboard", "trackio"]),
         ("export wandb tracker_f", ["tracker_folder="]),
         ("run tracker=w", ["tracker=wandb"]),
-        ("study burkholz2024 --im", ["--import"]),
-        ("tables burkholz2024 --im", []),
+        ("study burkholz2024 --det", ["--detach"]),
+        ("tables burkholz2024 --det", []),
     ],
 )
 def test_what_follows_each_command_is_completed(completed, line, found):
@@ -95,7 +95,7 @@ def test_what_follows_each_command_is_completed(completed, line, found):
 
 def test_paths_are_left_to_the_shell(completed):
     Path("docs").mkdir()
-    for line in ("run data.root=d", "run --config-dir d", "study --import=d", "tables do"):
+    for line in ("run data.root=d", "run --config-dir d", "tables do"):
         assert completed(f"bnrecon {line}") == []
 
 

@@ -24,10 +24,6 @@ MISTAKES = [
     ("random_features -x", "-x is not an option"),
     ("burkholz2024 target=18", "did you mean 'vgg18'"),
     ("../x", "study=../x: Allowed"),
-    ("burkholz2024 table1 --import a.zip", "table1: an archive is imported as a whole"),
-    ("burkholz2024 scale=paper --import a.zip", "scale=paper: an archive is imported as a whole"),
-    ("burkholz2024 --import nowhere.zip", "nowhere.zip cannot be read (No such file"),
-    ("burkholz2024 --import", "--import: expected one argument"),
     ("", "Allowed: bn_explained, burkholz2024, giannou2023, random_features"),
 ]
 
