@@ -9,12 +9,14 @@ project = "bnrecon"
 author = "the bnrecon authors"
 project_copyright = "2026, the bnrecon authors"
 
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_typehints = "none"  # docstrings say what is taken
 nb_execution_mode = "off"  # the tests run the notebook; its outputs are stored
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "bnrecon"
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # of other libraries; links between pages stay strict
 myst_heading_anchors = 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import logging
 import math
@@ -19,6 +20,7 @@ import write_documents
 from places import ROOT
 from scipy import integrate
 
+import bnrecon
 from bnrecon.config import composition
 from bnrecon.jobs.options import OPTIONS, split
 from bnrecon.reproduction.document import document
@@ -352,3 +354,12 @@ def test_the_factor_for_disjoint_supports_needs_the_logarithm():
     assert (round(printed, 2), round(derived, 2)) == (1.82, 6.81)
     assert (1 - (1 - fit) ** (5 * derived)) ** 5 == pytest.approx(0.9)
     assert (1 - (1 - fit) ** (5 * 2)) ** 5 < 0.2
+
+
+def test_the_reference_has_every_public_name():
+    text = (ROOT / "docs/reference.md").read_text()
+    directives = set(re.findall(r"auto\w+:: ([\w.]+)", text))
+    assert set(bnrecon.__all__) <= directives
+    for name in directives - set(bnrecon.__all__):
+        module, _, attribute = name.rpartition(".")
+        assert getattr(importlib.import_module(module), attribute).__doc__

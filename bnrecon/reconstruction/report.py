@@ -29,7 +29,7 @@ class LayerReport:
 
     Args:
         name: of the layer in the model.
-        shape: (c2, c0, *kernel); of a grouped convolution, that of one group, as the next two.
+        shape: c2, c0 and the kernel's; of a grouped convolution, of one group, as the next two.
         equations: n, the product of these.
         width: c1, the number of features.
         relative_error: ‖W' - W‖ / ‖W‖ in float64, from the float64 normalization parameters and the
@@ -170,7 +170,7 @@ class Reconstruction:
 
     @property
     def verified(self) -> bool | None:
-        """Whether outputs agree to a thousandth of their spread; ``None``: they weren't compared.
+        """Whether outputs agree to a thousandth of their spread, ``None`` if not compared.
 
         What the images do not reach is not compared either: a note names such layers.
         """
