@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim
-from bnrecon.reproduction.page import RULE, Claims
+from bnrecon.reproduction.page import RULE, WHOLE, Claims
 from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
@@ -84,7 +84,9 @@ def document(
             for shown in paragraphs
             if shown
         ]
-        lines.append(f"[Details]({link}/{study.name}/{page.name}): settings, columns, origin.")
+        whole = f"{WHOLE.lower()}, " if WHOLE in page.read_text(encoding="utf-8") else ""
+        details = f"[Details]({link}/{study.name}/{page.name})"
+        lines.append(f"{details}: {whole}settings, columns, origin.")
     return "\n\n".join(lines) + "\n"
 
 

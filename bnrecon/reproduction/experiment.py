@@ -10,6 +10,7 @@ from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction.page import (
     RULE,
+    WHOLE,
     Block,
     Claims,
     Heading,
@@ -181,7 +182,7 @@ class Experiment:
             Table(self.excerpt(summary) if self.excerpt else summary, self.formats),
             Claims(tuple(self.claims(rows)) if self.claims else ()),
             RULE,
-            *([Table(summary, self.formats)] if self.excerpt else []),
+            *([Table(summary, self.formats, WHOLE)] if self.excerpt else []),
             Text(details, "reading"),
             Text(f"Trained with `{overrides}`." if overrides else ""),
             Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),

@@ -42,6 +42,7 @@ class Text:
 
 
 RULE = Text("---", "rule")  # what stands below it is not taken into the paper's page
+WHOLE = "The whole table"  # its title there, where an excerpt of it stands above
 
 
 @dataclass(frozen=True)

@@ -278,4 +278,12 @@ def _enough(rows: pd.DataFrame) -> int:
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
-PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)
+PART = part(
+    __file__,
+    TASKS,
+    summarize,
+    draw,
+    decide,
+    fill_caption,
+    excerpt=lambda table: table[table["layer"] == table["layer"].max()].drop(columns="layer"),
+)

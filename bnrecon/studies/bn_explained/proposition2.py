@@ -331,4 +331,11 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
     return {"setting": holds if _agrees(fixed, "mean").all() else "undecided"}, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    draw,
+    decide,
+    excerpt=lambda table: table[table["B"].isin([2, 16, 256])],
+)

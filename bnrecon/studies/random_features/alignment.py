@@ -282,4 +282,13 @@ def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
 FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-PART = part(__file__, tasks, summarize, draw, judge, SAY_SHARED, formats=FORMATS)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    draw,
+    judge,
+    SAY_SHARED,
+    formats=FORMATS,
+    excerpt=lambda table: table[table["hidden channels"] >= 100],  # the paper's
+)

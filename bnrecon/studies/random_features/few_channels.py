@@ -222,4 +222,12 @@ def _listed(distances: dict[int, Interval]) -> str:
 
 DECIMALS = ("distance from the law", "mean of s⁴, law 2", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "derived, 1/(c2 + 3)"], ".3f")
-PART = part(__file__, tasks, summarize, draw, judge, formats=FORMATS)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    draw,
+    judge,
+    formats=FORMATS,
+    excerpt=lambda table: table[table["n"] == table["n"].max()],
+)

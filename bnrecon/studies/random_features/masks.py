@@ -192,4 +192,13 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
 
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-PART = part(__file__, tasks, summarize, draw, judge, SAY_SHARED, formats=FORMATS)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    draw,
+    judge,
+    SAY_SHARED,
+    formats=FORMATS,
+    excerpt=lambda table: table[table["density p"].isin([0.1, 0.5])],
+)
