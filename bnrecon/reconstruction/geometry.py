@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reconstruction.kernels import TRANSPOSED, Layer, apply_kernel
+from bnrecon.reconstruction.kernels import CONVOLVE, TRANSPOSED, Layer
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,12 @@ def identity_output(
     table = (-1, shape.taps, shape.inputs)
     scale, shift = scale.reshape(table), shift.reshape(table)
     if activation is None:
-        kernel = scale.transpose(1, 2).reshape(len(scale), shape.inputs, *geometry.kernel)
-        return apply_kernel(x, kernel, shift.sum((1, 2)), geometry.groups, **geometry.movement)
+        kernel = scale.transpose(1, 2).reshape(-1, shape.inputs, *geometry.kernel)
+        bias = shift.sum((1, 2))
+        if not geometry.dims:
+            return F.linear(x, kernel, bias)
+        convolve = CONVOLVE[geometry.dims]
+        return convolve(x, kernel, bias, groups=geometry.groups, **geometry.movement)
     sizes = (x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation)
     sides = [
         (side - dilation * (kernel - 1) - 1) // step + 1

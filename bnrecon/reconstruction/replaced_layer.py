@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.geometry import geometry_of, pad
@@ -36,9 +36,11 @@ class ReplacedLayer(nn.Module):
     ) -> torch.Tensor:
         """The function on (N, c0, *sides) or (c0, *sides), or on (..., c0) for a linear layer."""
         dims = self.geometry.dims
+        if not dims and self.folded and not is_symbolic(input):
+            refuse_sequences(self, (input,))
+        if is_recorded(input) and not self.training:
+            return self._record(input, output_size)
         if not dims:
-            if self.folded:
-                refuse_sequences(self, (input,))
             rows = input.reshape(input.shape[:-1].numel(), input.shape[-1])
             return self._pair(rows).reshape(*input.shape[:-1], self.outputs)
         if input.ndim == dims + 1:
@@ -50,6 +52,15 @@ class ReplacedLayer(nn.Module):
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # as torch.vmap can, too
         output = self._pair(x)
         return output.contiguous() if input.is_contiguous() else output
+
+    def _record(self, x: torch.Tensor, output_size: Sequence[int] | None) -> torch.Tensor:
+        """The same without a decision by the batch's size, for a graph of any batch."""
+        dims = self.geometry.dims
+        if not dims:
+            return self._pair(x)
+        batched = is_symbolic(x) or x.ndim == dims + 2
+        output = self._pair(pad(x if batched else x[None], self.geometry, output_size))
+        return output if batched else output[0]
 
 
 class TrialLayer(ReplacedLayer):
@@ -76,6 +87,17 @@ class TrialLayer(ReplacedLayer):
         """The folded weight, for code that reads a layer's weight."""
         kernel = self.kernel if self.geometry.dims else self.kernel[:, :, None, None]
         return weight_of(kernel, self.kind, self.geometry.groups)
+
+
+def is_symbolic(x: object) -> bool:
+    """Whether a symbolic trace (torch.fx) follows it: it has no shape."""
+    return isinstance(x, fx.Proxy)
+
+
+def is_recorded(x: object) -> bool:
+    """Whether operations are written into a graph: torch.export, torch.jit.trace, torch.fx."""
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
+    return is_symbolic(x) or traced or torch.compiler.is_exporting()
 
 
 def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,8 @@ from bnrecon.reconstruction.affine_map import AffineMap, norm_values
 from bnrecon.reconstruction.collapse import collapsed_bias, present_layer
 from bnrecon.reconstruction.geometry import centre, identity_output
 from bnrecon.reconstruction.groups import joined, joined_digest
-from bnrecon.reconstruction.kernels import Layer, apply_kernel, frozen_layer, norm_class
-from bnrecon.reconstruction.replaced_layer import ReplacedLayer
+from bnrecon.reconstruction.kernels import Layer, Norm, apply_kernel, frozen_layer, norm_class
+from bnrecon.reconstruction.replaced_layer import ReplacedLayer, is_recorded, is_symbolic
 
 # Of one chunk's intermediate map: small enough to stay near the processor's cache.
 CHUNK_BYTES = 32 * 2**20
@@ -124,6 +124,8 @@ class SourceLayer(ReplacedLayer):
                 which, how = "an implicit id_cond layer", "smaller layers"
             stay = f"rebuild with {how} or stay in eval mode"
             raise RuntimeError(f"{which} has no training mode; {stay}")
+        if is_recorded(x) and not self.training:
+            return self._record_pair(x)
         if self.implicit:
             out = self._implicit(x)
         elif self.training:
@@ -131,14 +133,44 @@ class SourceLayer(ReplacedLayer):
         else:
             blocks = [self._block(x, *block) for block in self._blocks(x)]
             out = blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
+        return self._add_skip(x, out, self.second_norm)
+
+    def _add_skip(self, x: torch.Tensor, out: torch.Tensor, second_norm: Callable) -> torch.Tensor:
+        """The second normalization of B's output, the skip connection added before or after it."""
         if self.features.skip == "none":
-            return self.second_norm(out)
+            return second_norm(out)
         geometry, groups = self.geometry, len(self.pairs)
-        at_centre = centre(x, geometry.kernel, geometry, out.shape[2:])
+        sides = out.shape[2:] if geometry.dims else ()
+        at_centre = centre(x, geometry.kernel, geometry, sides)
         skipped = apply_kernel(at_centre, self.skip, groups=groups, stride=geometry.stride)
         if self.features.skip == "outer":
-            return self.second_norm(out + skipped)
-        return self.second_norm(out) + skipped
+            return second_norm(out + skipped)
+        return second_norm(out) + skipped
+
+    def _record_pair(self, x: torch.Tensor) -> torch.Tensor:
+        """The same in one piece, whatever the batch; values outside a region are not counted.
+
+        A linear layer's normalizations act on the last dimension, however many come before it.
+        """
+        first_norm, second_norm = (
+            norm if self.geometry.dims else functools.partial(_normalize_last, norm)
+            for norm in (self.first_norm, self.second_norm)
+        )
+        count = len(self.pairs)
+        if self.implicit:
+            out = self._implicit(x)
+        elif self.features.in_memory:
+            out = self.second(self.activation(first_norm(self.first(x))))
+        else:
+            if is_symbolic(x) or torch.compiler.is_exporting():
+                raise RuntimeError(
+                    "features that are not in memory cannot be written into a graph; rebuild with "
+                    "storage=memory, or take bnrecon.collapse(network)"
+                )
+            first, second = self._frozen_part(slice(0, count), slice(0, self.features.width))
+            hidden = self.activation(first_norm(apply_kernel(x, first, groups=count)))
+            out = apply_kernel(hidden, second, groups=count, **self.geometry.movement)
+        return self._add_skip(x, out, second_norm)
 
     def _blocks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[slice]]]:
         """Runs of groups, and of features of each, of which one intermediate map is formed."""
@@ -240,6 +272,12 @@ class SourceLayer(ReplacedLayer):
         held = ((weight.detach().cpu().float().flatten(), drawn) for weight, drawn in pairs)
         same = all(torch.equal(weight, drawn.flatten()) for weight, drawn in held)
         return joined_digest(self.pairs) if same else "changed"
+
+
+def _normalize_last(norm: Norm, x: torch.Tensor) -> torch.Tensor:
+    """A BatchNorm in eval mode on (..., c)."""
+    gamma, beta, mean, variance = norm_values(norm, detach=False)
+    return (x - mean) * (gamma * torch.rsqrt(variance + norm.eps)) + beta
 
 
 def holds_weights(name: str) -> bool:

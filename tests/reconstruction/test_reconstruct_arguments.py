@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bnrecon
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
+from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.spec import SolverSpec

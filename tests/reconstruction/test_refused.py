@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bnrecon
-from bnrecon.reconstruction.planning import RefusedLayers
+from bnrecon.reconstruction.refusal import RefusedLayers
 
 X = torch.randn(8, 6, 5, generator=torch.Generator().manual_seed(1))
 READ = "its weight is read outside of the layer"

@@ -66,7 +66,7 @@ def test_a_trace_holds_the_features_that_are_not_in_memory(name, storage):
     rebuilt = reconstruct(network(), FeatureSpec(name, storage=storage, **at_most_n)).network
     traced = torch.jit.trace(rebuilt, images()[:4])
     for x in (images()[:4], images()[4:8]):
-        assert torch.equal(traced(x), rebuilt(x))
+        assert torch.allclose(traced(x), rebuilt(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

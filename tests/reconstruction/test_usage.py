@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
 import bnrecon
-from bnrecon.reconstruction.planning import RefusedLayers
+from bnrecon.reconstruction.refusal import RefusedLayers
 
 
 def chain(first=lambda layer: layer):

@@ -1,0 +1,68 @@
+"""A rebuilt network is written into graphs, which compute the same for batches of other sizes."""
+
+import pytest
+import torch
+from lively import enliven
+from torch import fx, nn
+
+import bnrecon
+from bnrecon.reconstruction import source_layer
+
+
+def networks():
+    """A model and one input, for every kind of layer."""
+    images = (nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    images += (nn.Conv2d(4, 6, 3, stride=2, groups=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    yield "images", nn.Sequential(*images, nn.Flatten(), nn.Linear(6, 3)), (3, 9, 9)
+    yield "sequences", nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), (7, 5)
+    yield "one side", nn.Sequential(nn.Conv1d(2, 3, 3, padding="same")), (2, 11)
+    yield "volumes", nn.Sequential(nn.Conv3d(2, 3, 2)), (2, 4, 5, 4)
+
+
+NETWORKS = {name: (model, size) for name, model, size in networks()}
+SPEC = bnrecon.FeatureSpec
+FEATURES = {
+    "he_normal": SPEC("he_normal"),
+    "implicit": SPEC("id_cond"),
+    "inner skip": SPEC("he_normal", skip="inner"),
+    "outer skip": SPEC("he_normal", skip="outer"),
+    "activation": SPEC("he_normal", activation="leaky_relu"),
+}
+
+
+def export(network, x):
+    return torch.export.export(network, (x,), dynamic_shapes=({0: torch.export.Dim("b")},)).module()
+
+
+RECORD = {
+    "export": export,
+    "trace": torch.jit.trace,
+    "fx": lambda network, _: fx.symbolic_trace(network),
+}
+
+
+@pytest.mark.parametrize("record", RECORD)
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_graph_computes_the_same_for_any_batch(name, features, record, monkeypatch):
+    if record == "fx" and "skip" in features:
+        pytest.skip("where a kernel's centre lies depends on sides, which a symbolic trace lacks")
+    monkeypatch.setattr(source_layer, "IMPLICIT_FROM", 0)
+    model, size = NETWORKS[name]
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(count, *size, generator=generator) for count in (4, 7))
+    network = bnrecon.reconstruct(enliven(model, size), FEATURES[features], images=x).network
+    recorded = RECORD[record](network, x)
+    assert torch.allclose(recorded(y), network(y), rtol=1e-4, atol=1e-5)
+
+
+def test_features_that_are_not_in_memory_are_traced_and_else_refused():
+    model, size = NETWORKS["images"]
+    network = bnrecon.reconstruct(model.eval(), SPEC("he_normal", storage="regenerate")).network
+    x, y = torch.randn(4, *size), torch.randn(7, *size)
+    assert torch.allclose(torch.jit.trace(network, x)(y), network(y), rtol=1e-4, atol=1e-5)
+    for record in (export, RECORD["fx"]):
+        with pytest.raises(Exception, match=r"not in memory.*bnrecon\.collapse"):
+            record(network, x)
+    scripted = torch.jit.script(bnrecon.collapse(network))
+    assert torch.allclose(scripted(y), network(y), rtol=1e-4, atol=1e-5)
