@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bnrecon.reconstruction.source_file import collapse, load_source
     from bnrecon.runtime.malloc import keep_freed_memory
     from bnrecon.solvers import SolverSpec, register_solver
+    from bnrecon.studies.results import reported, results
     from bnrecon.targets.register import register_target
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "register_features",
     "register_solver",
     "register_target",
+    "reported",
+    "results",
     "solve_layer",
 ]
 
@@ -46,6 +49,11 @@ __getattr__ = import_on_use(
         "reconstruction.source_file": ["collapse", "load_source"],
         "runtime.malloc": ["keep_freed_memory"],
         "solvers": ["SolverSpec", "register_solver"],
+        "studies.results": ["reported", "results"],
         "targets.register": ["register_target"],
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__
