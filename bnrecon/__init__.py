@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bnrecon.runtime.lazy import import_on_use
 
 if TYPE_CHECKING:
+    from bnrecon.data.register import register_data
     from bnrecon.features import FeatureSpec, register_features
     from bnrecon.reconstruction import (
         Reconstruction,
@@ -31,6 +32,7 @@ __all__ = [
     "load_source",
     "plan_layers",
     "reconstruct",
+    "register_data",
     "register_features",
     "register_solver",
     "register_target",
@@ -42,6 +44,7 @@ __all__ = [
 __getattr__ = import_on_use(
     __name__,
     {
+        "data.register": ["register_data"],
         "features": ["FeatureSpec", "register_features"],
         "reconstruction": [
             *("Reconstruction", "assemble", "plan_layers", "reconstruct", "solve_layer"),
