@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         solve_layer,
     )
     from bnrecon.reconstruction.source_file import collapse, load_source
+    from bnrecon.reporting.stored_target import load_target
     from bnrecon.runtime.malloc import keep_freed_memory
     from bnrecon.solvers import SolverSpec, register_solver
     from bnrecon.studies.results import reported, results
@@ -30,6 +31,7 @@ __all__ = [
     "collapse",
     "keep_freed_memory",
     "load_source",
+    "load_target",
     "plan_layers",
     "reconstruct",
     "register_data",
@@ -50,6 +52,7 @@ __getattr__ = import_on_use(
             *("Reconstruction", "assemble", "plan_layers", "reconstruct", "solve_layer"),
         ],
         "reconstruction.source_file": ["collapse", "load_source"],
+        "reporting.stored_target": ["load_target"],
         "runtime.malloc": ["keep_freed_memory"],
         "solvers": ["SolverSpec", "register_solver"],
         "studies.results": ["reported", "results"],
