@@ -156,18 +156,20 @@ class RunConfig:
         return TargetRequest(self.target, self.train, self.data, store)
 
 
-def register_choices(overrides: Sequence[str]) -> None:
+def register_choices(overrides: Sequence[str], config_dir: str | None = None) -> None:
     """With ``imports=``, let a choice that has no yaml file be the name of what is registered.
 
     ``features=cauchy imports=[my_parts]`` is ``features.name=cauchy`` then, with the defaults of
-    its spec; a yaml file of that name comes first.
+    its spec; a yaml file of that name, also in ``config_dir``, comes first.
     """
     if not any(word.startswith("imports=") for word in overrides):
         return
-    yaml_files, store = importlib.resources.files("bnrecon.configs"), ConfigStore.instance()
+    store, folders = ConfigStore.instance(), [importlib.resources.files("bnrecon.configs")]
+    folders += [Path(config_dir)] if config_dir else []
     for group, _, names in (word.partition("=") for word in overrides):
         for name in names.split(",") if group in ("data", "features", "solver", "target") else ():
-            if name.isidentifier() and not (yaml_files / group / f"{name}.yaml").is_file():
+            there = (folder / group / f"{name}.yaml" for folder in folders)
+            if name.isidentifier() and not any(file.is_file() for file in there):
                 node = CustomTarget(name, name) if group == "target" else SPECS[group](name=name)
                 store.store(group=group, name=name, node=node)
 
