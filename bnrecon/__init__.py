@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bnrecon.runtime.lazy import import_on_use
 
 if TYPE_CHECKING:
+    from bnrecon.data.register import register_data
     from bnrecon.features import FeatureSpec, register_features
     from bnrecon.reconstruction import (
         Reconstruction,
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
         solve_layer,
     )
     from bnrecon.reconstruction.source_file import collapse, load_source
+    from bnrecon.reporting.stored_target import load_target
     from bnrecon.runtime.malloc import keep_freed_memory
     from bnrecon.solvers import SolverSpec, register_solver
+    from bnrecon.studies.results import reported, results
     from bnrecon.targets.register import register_target
 
 __all__ = [
@@ -28,24 +31,35 @@ __all__ = [
     "collapse",
     "keep_freed_memory",
     "load_source",
+    "load_target",
     "plan_layers",
     "reconstruct",
+    "register_data",
     "register_features",
     "register_solver",
     "register_target",
+    "reported",
+    "results",
     "solve_layer",
 ]
 
 __getattr__ = import_on_use(
     __name__,
     {
+        "data.register": ["register_data"],
         "features": ["FeatureSpec", "register_features"],
         "reconstruction": [
             *("Reconstruction", "assemble", "plan_layers", "reconstruct", "solve_layer"),
         ],
         "reconstruction.source_file": ["collapse", "load_source"],
+        "reporting.stored_target": ["load_target"],
         "runtime.malloc": ["keep_freed_memory"],
         "solvers": ["SolverSpec", "register_solver"],
+        "studies.results": ["reported", "results"],
         "targets.register": ["register_target"],
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -157,6 +157,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     if arguments.config_dir == "":
         raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
     schema.register_schema()
+    schema.register_choices(arguments.words, arguments.config_dir)
     return composition.as_overrides([*arguments.words, *_folders(arguments)], is_sweep(arguments))
 
 

@@ -80,12 +80,12 @@ def _tables(arguments: argparse.Namespace) -> int:
         return _tables_of_folder(arguments.words[0] if arguments.words else "outputs")
     study, request = _read(arguments.words)
     from bnrecon.reproduction import commands
-    from bnrecon.runtime.shipped import shipped_outputs
+    from bnrecon.runtime.shipped import shipped_folder, shipped_outputs
 
     finish_loading()
     if not shipped_outputs(request.outputs).is_dir():
-        unknown = "no folder %s here; outputs=FOLDER names the one with results"
-        logger.warning(unknown, request.outputs)
+        unknown = "no folder %s here; outputs=FOLDER names the one with results: %s has what ships"
+        logger.warning(unknown, request.outputs, shipped_folder())
     output.write(f"{commands.tables_of(study, request)}\n\n{request.folder}")
     return exit_codes.DONE
 

@@ -23,6 +23,7 @@ from bnrecon.config.schema import (
     SPECS,
     RunConfig,
     field_names,
+    register_choices,
     register_schema,
     spec_classes,
 )
@@ -87,6 +88,7 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 # A study composes each of its cells several times, and Hydra takes a tenth of a second.
 @functools.lru_cache(maxsize=1024)
 def _composed(overrides: tuple[str, ...]) -> RunConfig:
+    register_choices(overrides)
     choices = tuple(word for word in overrides if word.partition("=")[0] in GROUPS)
     values = [word for word in overrides if word not in choices]
     composed = _with_values(choices, values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.resources
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -106,7 +108,9 @@ class RunConfig:
     keep_source: bool = option(True, "keep the source networks' files once the result is written")
     imports: list[str] = field(
         default_factory=list,
-        metadata={"help": "Python modules that register your own targets, features or solvers"},
+        metadata={
+            "help": "Python modules that register your own data, targets, features or solvers"
+        },
     )
     tracker: list[str] = field(
         default_factory=list,
@@ -150,6 +154,24 @@ class RunConfig:
         """The target of the run, how and on what it is trained, and where it is stored."""
         store = Path(self.targets or f"{self.outputs}/targets")
         return TargetRequest(self.target, self.train, self.data, store)
+
+
+def register_choices(overrides: Sequence[str], config_dir: str | None = None) -> None:
+    """With ``imports=``, let a choice that has no yaml file be the name of what is registered.
+
+    ``features=cauchy imports=[my_parts]`` is ``features.name=cauchy`` then, with the defaults of
+    its spec; a yaml file of that name, also in ``config_dir``, comes first.
+    """
+    if not any(word.startswith("imports=") for word in overrides):
+        return
+    store, folders = ConfigStore.instance(), [importlib.resources.files("bnrecon.configs")]
+    folders += [Path(config_dir)] if config_dir else []
+    for group, _, names in (word.partition("=") for word in overrides):
+        for name in names.split(",") if group in ("data", "features", "solver", "target") else ():
+            there = (folder / group / f"{name}.yaml" for folder in folders)
+            if name.isidentifier() and not any(file.is_file() for file in there):
+                node = CustomTarget(name, name) if group == "target" else SPECS[group](name=name)
+                store.store(group=group, name=name, node=node)
 
 
 def register_schema() -> None:

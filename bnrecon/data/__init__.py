@@ -13,6 +13,7 @@ from bnrecon.runtime.lazy import import_on_use
 if TYPE_CHECKING:
     from bnrecon.data.in_memory import InMemoryImages
     from bnrecon.data.loading import DATASETS, Images, load, refuse_unused_root
+    from bnrecon.data.register import register_data
     from bnrecon.data.streaming import StreamedImages
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "StreamedImages",
     "load",
     "refuse_unused_root",
+    "register_data",
 ]
 
 __getattr__ = import_on_use(
@@ -30,6 +32,7 @@ __getattr__ = import_on_use(
     {
         "in_memory": ["InMemoryImages"],
         "loading": ["DATASETS", "Images", "load", "refuse_unused_root"],
+        "register": ["register_data"],
         "streaming": ["StreamedImages"],
     },
 )

@@ -16,10 +16,11 @@ from bnrecon.data.spec import DataSpec
 from bnrecon.data.streaming import StreamedImages
 from bnrecon.data.svhn import load_svhn
 from bnrecon.runtime.errors import UserError, printable
+from bnrecon.runtime.user_code import unregistered
 
 Images = InMemoryImages | StreamedImages
 
-# One data set a file; the names are those of ``bnrecon.data.spec.DATASET_NAMES``.
+# One data set a file; the names are those of ``bnrecon.data.spec.DATASET_NAMES``, and a user's own.
 DATASETS: dict[str, Callable[[DataSpec], Images]] = {
     "digits": load_digits,
     "cifar10": load_cifar10,
@@ -44,6 +45,8 @@ def load(spec: DataSpec) -> Images:
     try:
         if spec.root is not None:
             spec = dataclasses.replace(spec, root=_existing_root(spec.root, spec.name))
+        if spec.name not in DATASETS:
+            raise unregistered("name", spec.name, DATASETS)
         images = DATASETS[spec.name](spec)
         if spec.validation is not None:
             train = images.sizes[0]
@@ -68,7 +71,7 @@ def _existing_root(given: str, name: str) -> str:
         reason = getattr(error, "strerror", None) or error
         shown = root if len(root) <= 200 else f"{root[:200]}..."
         tree = "train/<class>/* and test/<class>/* images"
-        held = tree if name == "folder" else f"the {name} files"
+        held = f"{tree}, or images.npz" if name == "folder" else f"the {name} files"
         raise UserError(
             f"root={shown}: no such folder ({reason}); give the folder that holds {held}"
         ) from None

@@ -26,7 +26,7 @@ class DataSpec:
     bnrecon.runtime.errors.UserError: side=32: digits images have one size; ...
     """
 
-    name: str = option(help="the data set", allowed=DATASET_NAMES)
+    name: str = option(help="the data set: one of bnrecon's own, or what imports= registers")
     root: str | None = option(None, "folder that holds the data set's files", folder=True)
     download: bool = option(True, "download what is missing (cifar10, cifar100, svhn, imagenette)")
     train_limit: int | None = option(None, "use at most this many training images", at_least=1)
@@ -57,6 +57,11 @@ class DataSpec:
         cores = os.cpu_count() or 1
         if self.workers > (most := max(32, 4 * cores)):
             raise UserError(f"workers={self.workers}: at most {most} on {cores} cores")
+
+
+def has_pixels_of_the_user(name: str) -> bool:
+    """Whether a data set's name does not say which images it holds."""
+    return name in ("folder", "imagenet") or name not in DATASET_NAMES
 
 
 def default_root() -> Path:

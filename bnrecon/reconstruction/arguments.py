@@ -33,9 +33,14 @@ def check_model(model: nn.Module) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         state = "compiled by torch.jit, its layers cannot be replaced"
         raise UserError(f"the model is {state}; give the module it was made of")
-    if any(module.training for module in model.modules()):
+    if "eval" in vars(model):  # torch.export replaces it by one that raises
+        raise UserError("the model is an exported program; give the module it was made of")
+    if training := [name for name, module in model.named_modules() if module.training]:
+        whole = "" in training  # else parts came after its eval()
+        which = "the model is" if whole else f"{shorten(training)}: parts of the model are"
         state = "in training mode, its normalization not yet fixed"
-        raise UserError(f"the model is {state}; call model.eval() before reconstruct")
+        when = "before reconstruct" if whole else "after what adds them (weight_norm, quantization)"
+        raise UserError(f"{which} {state}; call model.eval() {when}")
     if changes := changes_to_torch():
         raise UserError(
             f"{shorten(changes)}, so that layers do not compute what PyTorch's do; undo that while "

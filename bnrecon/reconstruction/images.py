@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import nn
 
 from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
+from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line, shorten
 from bnrecon.runtime.torch_modes import callers_default_device
 
+IMAGES = ("pixel_values", "image", "images")  # keys of a batch that is a mapping
 END = object()  # behind a user's last batch
 OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # clear already
 
@@ -26,7 +27,7 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     Args:
         images: a tensor (N, C, H, W), or whatever the model takes, or an iterable of such; of
             batches that are pairs (images, labels), as a DataLoader gives them, the first part is
-            taken.
+            taken, of mappings ``pixel_values``, ``image`` or ``images``.
         model: what will be given them; its parameters' dtype must be the images'.
 
     Raises:
@@ -37,10 +38,12 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     >>> first.shape, len(list(batches))
     (torch.Size([2, 3]), 1)
     """
+    if isinstance(images, Mapping):
+        images = [images]
     tensors = itertools.chain(model.parameters(), model.buffers())
     parameter = next((t for t in tensors if t.is_floating_point()), torch.empty(()))
     array = hasattr(images, "__array__")  # of another library, no iterable of batches
-    iterable = isinstance(images, Iterable) and not isinstance(images, str | bytes | dict)
+    iterable = isinstance(images, Iterable) and not isinstance(images, str | bytes)
     if not isinstance(images, torch.Tensor) and (array or not iterable):
         raise UserError(
             f"images={_described(images)}: give a tensor, or an iterable of tensors such as a "
@@ -94,7 +97,13 @@ def _each_batch(images: Any) -> Iterator[Any]:
 
 def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     """One batch on the model's device, the images alone of a pair with labels."""
-    if isinstance(batch, list | tuple) and batch:
+    if isinstance(batch, Mapping):
+        key = next((name for name in IMAGES if name in batch), None)
+        if key is None:
+            keys, wanted = shorten([*map(str, batch)]), " or ".join(IMAGES)
+            raise UserError(f"images: a batch is a mapping of {keys}; it must have {wanted}")
+        batch = batch[key]
+    elif isinstance(batch, list | tuple) and batch:
         batch = batch[0]
     if not isinstance(batch, torch.Tensor) or batch.ndim == 0:
         raise UserError(

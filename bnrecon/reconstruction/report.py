@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from html import escape
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,11 +16,15 @@ from bnrecon.reconstruction import source_file
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.solvers.base import SolverReport
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 COLUMNS = (  # of a row in ``result.json``
     *("name", "shape", "equations", "width", "oversampling", "solver", "relative_error"),
     *("assembled_error", "residual", "iterations", "seconds", "converged", "redrawn", "rank"),
     *("convolutions", "digest", "norm", "arithmetic", "reason", "diagnosis"),
 )
+PRINTED = 20  # layers, the worst ones
 NOTED = 1e-3  # of their spread: outputs that are farther off than rounding usually leads
 
 
@@ -148,7 +153,7 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A source network and how it was made.
+    """A source network and how it was made; printed as a table of its layers, the worst first.
 
     Args:
         network: the source network.
@@ -175,6 +180,49 @@ class Reconstruction:
         What the images do not reach is not compared either: a note names such layers.
         """
         return None if self.difference is None else self.difference.relative <= NOTED
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each layer, in the model's order, with all that its report says."""
+        import pandas as pd  # a second that only who asks for a table waits
+
+        return pd.DataFrame([layer.to_json() for layer in self.layers])
+
+    def __repr__(self) -> str:
+        rest = len(self.layers) - PRINTED
+        more = f"\n{rest} further layers: to_frame() has all" if rest > 0 else ""
+        table = self._worst().to_markdown(index=False, tablefmt="simple", disable_numparse=True)
+        return f"{self._summary()}\n\n{table}{more}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self._summary())}</p>{self._worst().to_html(index=False)}"
+
+    def _summary(self) -> str:
+        """In a line how many layers converged, and whether the outputs agree."""
+        count, failed = len(self.layers), sum(not layer.converged for layer in self.layers)
+        text = f"{count} layers rebuilt, {f'{failed} NOT CONVERGED' if failed else 'all converged'}"
+        if self.difference is None:
+            return f"{text}; outputs were not compared"
+        off = f"outputs of {self.difference.images} images differ by {self.difference.relative:.1e}"
+        return f"{text}; {'verified' if self.verified else 'NOT VERIFIED'}: {off} of their spread"
+
+    def _worst(self) -> pd.DataFrame:
+        """The layers for a reader: those that did not converge, then by error."""
+        import pandas as pd
+
+        worst = sorted(self.layers, key=lambda layer: (layer.converged, -layer.relative_error))
+        return pd.DataFrame(
+            {
+                "layer": layer.name or "the model",
+                "shape": "x".join(map(str, layer.shape))
+                + (f", {layer.groups} groups" if layer.groups > 1 else ""),
+                "c1/n": f"{layer.oversampling:.4g}",
+                "solver": layer.solver,
+                "error": f"{layer.relative_error:.1e}",
+                "converged": "yes" if layer.converged else "NO",
+                "seconds": f"{layer.seconds:.2g}",
+            }
+            for layer in worst[:PRINTED]
+        )
 
     def save(self, path: str | Path, full: bool = False) -> Path:
         """Save the network as its seed and normalization parameters.

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 
 from bnrecon.config.composition import option_names
-from bnrecon.config.schema import TARGETS
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
-from bnrecon.data import DataSpec, Images, load
+from bnrecon.data import Images, load
 from bnrecon.reconstruction.source_file import collapse, load_source
 from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.stored_target import target_request
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.accuracy import finite_logits
 from bnrecon.targets.building import build_target
-from bnrecon.targets.register import check_family
-from bnrecon.targets.spec import CustomTarget, TargetRequest, TrainSpec
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +84,7 @@ class _Run:
     def __init__(self, folder: Path, result: RunResult, root: str | None) -> None:
         config, self.folder = result.config, folder
         self.device = hardware.resolve_device("auto")
-        request = _request(config, root)
+        request = target_request(config, root)
         with option_names("data"):
             self.data: Images = load(request.data)
         if self.data.checksum() != result.data.checksum:
@@ -111,18 +105,3 @@ class _Run:
             batches = self.data.test_batches(64, self.device)
             logits = (finite_logits(network(x), "the source network") for x, _ in batches)
             return torch.cat([batch.argmax(1).cpu() for batch in logits])
-
-
-def _request(config: Mapping[str, Any], root: str | None) -> TargetRequest:
-    """What a stored configuration says about the target and its images."""
-    family = config["target"].get("family", config["target"]["name"])
-    check_family(family)
-    data = config["data"] if root is None else {**config["data"], "root": root}
-    target = _spec(TARGETS.get(family, CustomTarget), config["target"])
-    return TargetRequest(target, _spec(TrainSpec, config["train"]), _spec(DataSpec, data), Path())
-
-
-def _spec(kind: type[T], stored: Mapping[str, Any]) -> T:
-    """A spec of stored options; one that there no longer is is left out."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type] # a dataclass, which mypy cannot be told
-    return kind(**{name: value for name, value in stored.items() if name in names})

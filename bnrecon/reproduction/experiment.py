@@ -122,6 +122,7 @@ class Experiment:
         formats: format specifications of the printed table's numbers, by column.
         claims: the statements of the paper that the rows decide, with their verdicts.
         excerpt: of a long table the lines that stand above the rule; all of them stand below.
+        reported: what the paper prints beside the rows: columns of that many cells, by name.
     """
 
     where: str
@@ -134,6 +135,7 @@ class Experiment:
     formats: Mapping[str, str] = field(default_factory=dict)
     claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
     excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+    reported: Callable[[pd.DataFrame], Mapping[str, Sequence[Any]]] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:
         """The caption, computed from the rows where it depends on them."""
@@ -151,6 +153,16 @@ class Experiment:
             TaskWork(request.name, request.scale, task, *folders, request.threads)
             for task in self.tasks(request.scale, request.options)
         ]
+
+    def numbers(self, work: Sequence[TaskWork]) -> pd.DataFrame:
+        """The rows of the finished tasks with task and commit, and what the paper prints beside."""
+        done = [result for item in work if (result := item.result()) is not None]
+        rows = concatenate(done)
+        made = {
+            name: [getattr(result, name) for result in done for _ in result.rows]
+            for name in ("task", "commit")
+        }
+        return rows.assign(**(self.reported(rows) if self.reported and done else {}), **made)
 
     def decide_claims(self, work: Sequence[TaskWork]) -> list[Claim]:
         """The statements that the finished tasks decide."""

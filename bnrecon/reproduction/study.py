@@ -15,6 +15,8 @@ import yaml
 from bnrecon.runtime.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bnrecon.reproduction.experiment import Claim
     from bnrecon.reproduction.page import Heading, Page
 
@@ -55,6 +57,9 @@ class Part(Protocol[W]):
     def make_page(self, heading: Heading, work: Sequence[W]) -> Page:
         """What it looks like for a reader, from what is finished."""
 
+    def numbers(self, work: Sequence[W]) -> pd.DataFrame:
+        """All numbers of what is finished, the paper's beside, and the commit of each row."""
+
     def decide_claims(self, work: Sequence[W]) -> Sequence[Claim]:
         """The statements of the paper that what is finished decides."""
 
@@ -93,7 +98,10 @@ def read_summary(package: str) -> str:
 
 @functools.cache
 def read_reported(package: str) -> dict[str, Any]:
-    """The numbers that a paper prints: the ``reported.yaml`` in its folder."""
+    """The numbers that a paper prints, by entry: the ``reported.yaml`` in its folder.
+
+    ``where`` says of each entry where in the paper its numbers stand.
+    """
     return yaml.safe_load(_resource(package, "reported.yaml"))
 
 

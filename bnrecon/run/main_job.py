@@ -11,13 +11,14 @@ import torch
 from bnrecon.config.checks import check_machine
 from bnrecon.config.schema import RunConfig
 from bnrecon.data import Images
+from bnrecon.data.spec import has_pixels_of_the_user
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import run_text, table_files
 from bnrecon.reporting.trackers.events import log_run, tracked_options
 from bnrecon.run import finished
 from bnrecon.run.announcement import announce
 from bnrecon.run.context import RunContext
-from bnrecon.run.naming import USER_IMAGES, run_folder
+from bnrecon.run.naming import run_folder
 from bnrecon.run.preparation import (
     announce_trackers,
     check_names,
@@ -66,7 +67,7 @@ def run(config: RunConfig) -> Run:
 
 
 def _read_or_compute(config: RunConfig) -> Run:
-    data = load_images(config) if config.data.name in USER_IMAGES else None
+    data = load_images(config) if has_pixels_of_the_user(config.data.name) else None
     folder = run_folder(config, data)
     result, notes = finished.read_result(folder, config), []
     stored = result is not None

@@ -7,27 +7,26 @@ from pathlib import Path
 from bnrecon.config.composition import option_names
 from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images, load
+from bnrecon.data.spec import has_pixels_of_the_user
 from bnrecon.features.register import distribution
 from bnrecon.runtime import digests
 from bnrecon.solvers.register import AUTO, lookup
 from bnrecon.targets.location import user_code
-
-USER_IMAGES = ("folder", "imagenet")  # data sets whose name does not say which images they hold
 
 
 def run_folder(config: RunConfig, data: Images | None = None) -> Path:
     """The folder of a run, named by a hash of the options that differ from the defaults.
 
     An option that is added later therefore leaves the names of old runs as they are. For a user's
-    own images (``data=folder``, ``imagenet``) the hash covers the pixels, for a user's own code its
-    source.
+    own images (``data=folder``, ``imagenet``, registered ones) the hash covers the pixels, for a
+    user's own code its source.
 
     Args:
         config: the run.
         data: its images, if they are loaded already; only a user's own images are ever loaded.
     """
     content = digests.differences_from_defaults(config, VOLATILE)
-    if config.data.name in USER_IMAGES:
+    if has_pixels_of_the_user(config.data.name):
         if data is None:
             with option_names("data"):
                 data = load(config.data)

@@ -6,11 +6,12 @@ import logging
 
 from bnrecon.config.composition import option_names
 from bnrecon.config.schema import RunConfig
-from bnrecon.data import Images, load
+from bnrecon.data import DATASETS, Images, load
 from bnrecon.data.loading import refuse_unused_root
 from bnrecon.features.register import distribution
 from bnrecon.reporting.trackers.adapters import open_trackers
 from bnrecon.runtime.tracking import Trackers
+from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import lookup
 from bnrecon.targets.register import check_family
 from bnrecon.targets.store import Trained
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 def check_names(config: RunConfig) -> None:
     """Raise ``UserError`` for names that are not registered, before any data are read."""
     distribution(config.features.name)
+    if config.data.name not in DATASETS:
+        raise unregistered("data", config.data.name, DATASETS)
     if config.solver.name != "auto":
         lookup(config.solver.name)
     with option_names("target"):

@@ -10,6 +10,11 @@ USUAL = Path("outputs")  # what the option outputs is by default
 PACKAGED = Path(__file__).parents[1] / "shipped"
 
 
+def shipped_folder() -> Path:
+    """What ships: in the installed package, or in the outputs of a checkout."""
+    return PACKAGED if PACKAGED.is_dir() else Path(__file__).parents[2] / USUAL
+
+
 def shipped_outputs(outputs: Path) -> Path:
     """Where what ships is read from, for somebody whose own results are in ``outputs``.
 

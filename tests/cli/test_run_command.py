@@ -238,3 +238,40 @@ def test_what_a_users_module_raises_is_reported_with_its_line(refused, monkeypat
     assert f"{name}.py:2)" in line
     sys.modules.pop(name, None)
     assert not interruption.is_loading()
+
+
+PARTS = """
+import torch, bnrecon
+
+@bnrecon.register_data("stripes")
+def stripes(spec):
+    images = torch.arange(64, dtype=torch.uint8).reshape(4, 1, 4, 4) * {factor}
+    return (images, torch.arange(4) % 2), (images, torch.arange(4) % 2)
+
+@bnrecon.register_features("uniform")
+def uniform(shape, width, stream):
+    raise ValueError("drawn")
+
+@bnrecon.register_target("line")
+def line(shape, classes, width):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, classes))
+"""
+
+
+def test_registered_names_need_no_yaml_and_runs_belong_to_the_pixels(
+    succeed, command, refused, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["data=stripes", "target=line", "scale=smoke", "train.epochs=1", "seeds=[0]"]
+    words += ["data.crop_padding=1", "train.batch_size=2", f"outputs={tmp_path / 'out'}"]
+    for name, factor in (("parts_one", 1), ("parts_two", 2)):
+        Path(f"{name}.py").write_text(PARTS.format(factor=factor))
+        succeed("run", f"imports=[{name}]", *words, "solver=closed_form", "features=id_cond")
+        sys.modules.pop(name)
+    runs = [path.name for path in (tmp_path / "out/runs").iterdir()]
+    assert len(runs) == 2
+    assert all(run.startswith("stripes-line-id_cond-") for run in runs)
+    code, _, err = command("run", "imports=[parts_one]", *words, "features=uniform")
+    assert (code, "features uniform: ValueError: drawn" in err) == (2, True)
+    refused("run", "imports=[parts_one]", "data=stripe", line="did you mean 'stripes'")
+    refused("run", "data=nothing", line="data=nothing: ")

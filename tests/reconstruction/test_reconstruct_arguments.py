@@ -453,3 +453,26 @@ def test_where_memory_suffices_for_no_layer_that_is_said(monkeypatch):
         plan_layers(small(), FeatureSpec(width=162), unsupported="keep")
     assert set(caught.value.refused) == {"0", "3"}
     assert "is a source already" not in str(caught.value)
+
+
+def test_parts_that_came_after_eval_are_named_and_an_exported_program_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()).eval()
+    exported = torch.export.export(model, (torch.zeros(2, 3),)).module()
+    torch.nn.utils.parametrizations.weight_norm(model[0])
+    with pytest.raises(UserError, match=r"^0\.parametrizations.* after what adds them"):
+        bnrecon.reconstruct(model)
+    assert bnrecon.reconstruct(model.eval()).layers[0].converged
+    with pytest.raises(UserError, match="is an exported program"):
+        bnrecon.reconstruct(exported)
+
+
+def test_batches_that_are_mappings_are_their_pixel_values():
+    model, pixels = small(), torch.randn(6, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+    whole = bnrecon.reconstruct(model, images=pixels)
+    for images in ({"pixel_values": pixels, "labels": 0}, [{"image": pixels[:4]}, (pixels[4:], 0)]):
+        rebuilt = bnrecon.reconstruct(model, images=images)
+        assert rebuilt.verified
+        for one, other in zip(rebuilt.network.buffers(), whole.network.buffers(), strict=True):
+            torch.testing.assert_close(one, other)
+    with pytest.raises(UserError, match="a mapping of pixels; it must have pixel_values or image"):
+        bnrecon.reconstruct(model, images={"pixels": pixels})

@@ -26,7 +26,7 @@ def cell(way, loss=0.0, half_width=0.01, differ=(0, 0, 0), target="relu", width=
     seeds = [SimpleNamespace(predictions=count) for count in counts]
     interval = Interval(loss, half_width if len(seeds) > 1 else None, len(seeds))
     result = SimpleNamespace(loss=interval, seeds=seeds)
-    return Cell(Row(labels, (), Reported.printed(94.12, "93.72", "0.1")), None, None, result)
+    return Cell(Row(labels, (), Reported.printed(94.12, "93.72 ± 0.1")), None, None, result)
 
 
 def unfinished(of):

@@ -46,7 +46,7 @@ def finished(tmp_path_factory):
 
 
 def test_a_row_that_was_not_run_says_so_and_has_a_command():
-    printed = Reported.printed(93.66, "94.0", "0.1")
+    printed = Reported.printed(93.66, "94.0 ± 0.1")
     labels = {"target": "tanh", "target width": "64"}
     cell = cell_of(Row(labels, ("target=vgg18", "seeds=[0,1]"), printed))
     line = numbers([cell]).iloc[0]
@@ -244,10 +244,10 @@ def test_a_grid_has_a_cell_for_each_run_and_says_which_are_not_run(finished):
     )
     waiting = dataclasses.replace(finished, result=None)
     cells = [
-        placed(equal, "relu", "a", Reported.printed(94.12, "94.1", "0.08")),
-        placed(equal, "relu", "b", Reported.printed(94.12, "93.12", "0.1")),
-        placed(waiting, "tanh", "a", Reported.printed(93.66, "93.5", "0.1")),
-        placed(equal, "sigmoid", "a", Reported.printed(67.42, "94.1", "0.08"), possible=False),
+        placed(equal, "relu", "a", Reported.printed(94.12, "94.1 ± 0.08")),
+        placed(equal, "relu", "b", Reported.printed(94.12, "93.12 ± 0.1")),
+        placed(waiting, "tanh", "a", Reported.printed(93.66, "93.5 ± 0.1")),
+        placed(equal, "sigmoid", "a", Reported.printed(67.42, "94.1 ± 0.08"), possible=False),
     ]
     ((title, frame),) = grids(cells, GRID).items()
     assert title == "target width 8, auto, 1.5 n"

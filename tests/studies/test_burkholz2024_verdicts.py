@@ -63,17 +63,17 @@ def test_the_verdict_against_the_target(mean, half, predictions, expected):
 @pytest.mark.parametrize(
     ("mean", "half", "printed", "expected"),
     [
-        (0.0, 0.0, (94.12, "94.12", "0.07"), "no more than reported"),
-        (0.0, 0.0, (94.12, "94.0", "0.1"), "no more than reported"),  # 0.12 - 0.1 - 0.105 < 0
-        (0.2, 0.1, (94.12, "94.0", "0.1"), "no more than reported"),
-        (0.2, 0.2, (70.46, "70.1", "0.2"), "inconclusive"),  # reaches below 0.36 - 0.305
-        (0.36, 0.3, (70.46, "70.1", "0.2"), "loss reproduced"),
-        (0.36, 0.31, (70.46, "70.1", "0.2"), "inconclusive"),
-        (-0.2, 0.0, (70.0, "70.20", "0.05"), "loss reproduced"),  # a gain, reported as one
-        (0.0, 0.3, (94.12, "94.0", "0.1"), "inconclusive"),
-        (0.0, None, (94.12, "94.12", "0.07"), "inconclusive"),
-        (0.0, 0.0, (70.46, "70.1", "0.2"), "different (smaller)"),  # 0.36 - 0.2 - 0.105 > 0
-        (0.9, 0.1, (70.46, "70.1", "0.2"), "different (larger)"),
+        (0.0, 0.0, (94.12, "94.12 ± 0.07"), "no more than reported"),
+        (0.0, 0.0, (94.12, "94.0 ± 0.1"), "no more than reported"),  # 0.12 - 0.1 - 0.105 < 0
+        (0.2, 0.1, (94.12, "94.0 ± 0.1"), "no more than reported"),
+        (0.2, 0.2, (70.46, "70.1 ± 0.2"), "inconclusive"),  # reaches below 0.36 - 0.305
+        (0.36, 0.3, (70.46, "70.1 ± 0.2"), "loss reproduced"),
+        (0.36, 0.31, (70.46, "70.1 ± 0.2"), "inconclusive"),
+        (-0.2, 0.0, (70.0, "70.20 ± 0.05"), "loss reproduced"),  # a gain, reported as one
+        (0.0, 0.3, (94.12, "94.0 ± 0.1"), "inconclusive"),
+        (0.0, None, (94.12, "94.12 ± 0.07"), "inconclusive"),
+        (0.0, 0.0, (70.46, "70.1 ± 0.2"), "different (smaller)"),  # 0.36 - 0.2 - 0.105 > 0
+        (0.9, 0.1, (70.46, "70.1 ± 0.2"), "different (larger)"),
     ],
 )
 def test_the_verdict_against_the_paper(mean, half, printed, expected):
@@ -88,9 +88,9 @@ def test_the_verdict_against_the_paper(mean, half, printed, expected):
 
 
 def test_half_a_unit_of_every_printed_number_is_allowed_for():
-    assert Reported.printed(92.9, "92.5", "0.1").rounding == pytest.approx(0.15)
-    assert Reported.printed(94.12, "94.34", "0.05").rounding == pytest.approx(0.015)
-    assert Reported.printed(94.12, "94.0", "0.1").reach == pytest.approx(0.205)
+    assert Reported.printed(92.9, "92.5 ± 0.1").rounding == pytest.approx(0.15)
+    assert Reported.printed(94.12, "94.34 ± 0.05").rounding == pytest.approx(0.015)
+    assert Reported.printed(94.12, "94.0 ± 0.1").reach == pytest.approx(0.205)
 
 
 def test_a_wider_interval_of_ours_never_turns_a_verdict_into_agreement():
@@ -101,7 +101,7 @@ def test_a_wider_interval_of_ours_never_turns_a_verdict_into_agreement():
         wider = half + generator.uniform(0, 0.5)
         digits = generator.choice([1, 2])
         printed = f"{94.12 - generator.uniform(-0.1, 0.5):.{digits}f}"
-        reported = Reported.printed(94.12, printed, generator.choice(["0.05", "0.1", "0.2"]))
+        reported = Reported.printed(94.12, f"{printed} ± {generator.choice([0.05, 0.1, 0.2])}")
         for verdict in (
             lambda loss, reported=reported: against_paper(loss, reported),
             lambda loss: against_target(loss, [OTHER] * 3),

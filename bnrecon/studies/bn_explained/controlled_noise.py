@@ -135,6 +135,18 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("not measured")
 
 
+def reported(rows: pd.DataFrame) -> dict[str, list]:
+    """The accuracy in print of trainings without noise, and with the noise that is printed."""
+    noises = {1.0: "none", PRINTED: "noise"}
+    cells = zip(rows["kind"], rows["data"], rows["factor"], strict=True)
+    return {
+        "reported_accuracy": [
+            REPORTED.get(data, {}).get(noises.get(factor)) if kind == "trained" else None
+            for kind, data, factor in cells
+        ]
+    }
+
+
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
     """What the caption names."""
     trained, measured = split(rows)
@@ -250,4 +262,13 @@ def _with_ends(changes: dict[str, Interval | None]) -> str:
     )
 
 
-PART = part(__file__, tasks, summarize, draw, decide, fill_caption, options=common_options)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    draw,
+    decide,
+    fill_caption,
+    options=common_options,
+    reported=reported,
+)

@@ -107,6 +107,17 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def reported(rows: pd.DataFrame) -> dict[str, list]:
+    """The accuracy in print of each network that was trained, where there is one."""
+    cells = zip(rows["network"], rows["data"], rows["affine"], strict=True)
+    return {
+        "reported_accuracy": [
+            REPORTED[network].get(data, {}).get("learned" if affine else "fixed")
+            for network, data, affine in cells
+        ]
+    }
+
+
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
     """What the caption names."""
     widths = rows.drop_duplicates("network").set_index("network")["width"]
@@ -150,4 +161,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-PART = part(__file__, tasks, summarize, None, decide, fill_caption, options=common_options)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    None,
+    decide,
+    fill_caption,
+    options=common_options,
+    reported=reported,
+)

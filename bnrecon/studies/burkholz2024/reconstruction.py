@@ -162,7 +162,7 @@ def rows_of(
                     *targets.options(scale, way),
                     *options,
                 ),
-                Reported.printed(reported["target"][activation], *printed, width=WIDTH),
+                Reported.printed(reported["target"][activation], printed, width=WIDTH),
                 activation not in impossible,
             )
             for targets in _chosen(scale, data, options)

@@ -195,6 +195,12 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def reported(rows: pd.DataFrame) -> dict[str, list]:
+    """The accuracy in print of scales that are trained with BatchNorm between the convolutions."""
+    printed = REPORTED["accuracy"]
+    return {"reported_accuracy": [printed if i == "batchnorm" else None for i in rows["inner"]]}
+
+
 def by_start(rows: pd.DataFrame) -> pd.DataFrame:
     """Test accuracies by setting and seed: of scales by their start, and of a target's weights."""
     rows = _named_starts(rows)
@@ -306,6 +312,7 @@ PART = part(
     draw,
     judge,
     options=no_overrides,
+    reported=reported,
     formats=FORMATS,
     excerpt=lambda table: table.drop(columns=["width", "seconds", *SHARES.values()]),
 )

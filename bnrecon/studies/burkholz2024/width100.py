@@ -19,6 +19,6 @@ PART = run_table(
             "paper": ("scale=paper",),
         },
         {"CIFAR-10": ("data=cifar10",), "CIFAR-100": ("data=cifar100",)},
-        {name: Reported.printed(*printed, width=100) for name, printed in REPORTED.items()},
+        {name: Reported.printed(**printed, width=100) for name, printed in REPORTED.items()},
     ),
 )

@@ -144,6 +144,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return compare_settings(ordered, "condition number", reported, baselines | BASELINES)
 
 
+def reported(rows: pd.DataFrame) -> dict[str, list]:
+    """The accuracies on ImageNet in print, by condition number."""
+    printed = [REPORTED.get(setting, {}) for setting in rows["setting"]]
+    return {
+        f"reported_imagenet_{split}": [accuracies.get(split) for accuracies in printed]
+        for split in ("training", "test")
+    }
+
+
 def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     """How little the factors of the larger condition numbers differ, and of other rates."""
     conditions = sorted(float(name) for name in set(rows["setting"]) & set(REPORTED) - {BASELINE})
@@ -211,5 +220,11 @@ def decide_fall(*differences: Interval | None) -> str:
 
 
 PART = part(
-    __file__, tasks, summarize, decide=judge, numbers=caption_numbers, options=OPTIONS.__getitem__
+    __file__,
+    tasks,
+    summarize,
+    decide=judge,
+    numbers=caption_numbers,
+    options=OPTIONS.__getitem__,
+    reported=reported,
 )

@@ -39,6 +39,7 @@ from bnrecon.studies.burkholz2024.run_tables.verdicts import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 READING = read_text(__file__)  # how tables of runs are to be read
@@ -74,6 +75,12 @@ class RunTable:
         """Its runs."""
         rows = self.rows(request.scale, request.options)
         return [RowWork.of(request.name, row) for row in rows]
+
+    def numbers(self, work: Sequence[RowWork]) -> pd.DataFrame:
+        """A line a run, also where it is not finished, with what the paper prints and commit."""
+        cells = [item.cell() for item in work]
+        commits = [cell.result and cell.result.commit for cell in cells]
+        return row_numbers.numbers(cells).assign(commit=commits)
 
     def decide_claims(self, work: Sequence[RowWork]) -> list[Claim]:
         """The statements that the finished runs decide."""

@@ -39,17 +39,15 @@ class Reported:
     width: int | None = None
 
     @classmethod
-    def printed(
-        cls, target: float, rebuilt: str, half_width: str, *, width: int | None = None
-    ) -> Reported:
+    def printed(cls, target: float, rebuilt: str, *, width: int | None = None) -> Reported:
         """Read numbers as they are printed.
 
-        >>> round(Reported.printed(94.12, "94.0", "0.1").rounding, 9)
+        >>> round(Reported.printed(94.12, "94.0 ± 0.1").rounding, 9)
         0.105
         """
-        rounding = sum(_half_unit(text) for text in (str(target), rebuilt, half_width))
-        text = f"{rebuilt} ± {half_width}"
-        return cls(target, float(rebuilt), float(half_width), rounding, text, width)
+        mean, half_width = rebuilt.split(" ± ")
+        rounding = sum(_half_unit(text) for text in (str(target), mean, half_width))
+        return cls(target, float(mean), float(half_width), rounding, rebuilt, width)
 
     @property
     def loss(self) -> float:
@@ -128,13 +126,13 @@ def against_paper(
         the same where the paper's may be 0. "different": the two do not meet. "inconclusive": all
         else, as one seed without an interval. "not compared": the widths differ.
 
-    >>> against_paper(Interval(0.3, 0.05, 3), Reported.printed(94.37, "94.1", "0.1"))
+    >>> against_paper(Interval(0.3, 0.05, 3), Reported.printed(94.37, "94.1 ± 0.1"))
     'loss reproduced'
-    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.12, "94.1", "0.08"))
+    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.12, "94.1 ± 0.08"))
     'no more than reported'
-    >>> against_paper(Interval(0.0, 0.3, 3), Reported.printed(94.12, "94.1", "0.08"))
+    >>> against_paper(Interval(0.0, 0.3, 3), Reported.printed(94.12, "94.1 ± 0.08"))
     'inconclusive'
-    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.37, "94.1", "0.1"))
+    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.37, "94.1 ± 0.1"))
     'different (smaller)'
     """
     if reported is None:

@@ -1,0 +1,84 @@
+"""Images and class numbers in an npz archive, and the check of arrays that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bnrecon.data.tree import Split
+from bnrecon.runtime.errors import UserError, first_line, shorten
+from bnrecon.runtime.units import format_bytes
+
+MAX_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB, SVHN 305 MB
+NAMES = ("train_x", "train_y", "test_x", "test_y")
+
+
+def read_archive(
+    path: Path,
+    name: str,
+    count: int | None = None,
+    known: Sequence[str] | None = None,
+    shape: tuple[int, int, int] | None = None,
+) -> tuple[list[str], Split, Split]:
+    """Read the arrays ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
+
+    Images are uint8 (N, H, W, C), class numbers whole numbers (N,) from 0 on. ``classes``, the
+    names of the classes, may be left out; without names they are numbers.
+
+    Args:
+        path: the archive.
+        name: of the data set.
+        count: number of its classes; as many as there are names or numbers where ``None``.
+        known: their names in order; any are taken where ``None``.
+        shape: (H, W, C) of its images; that of the first one where ``None``.
+
+    Raises:
+        UserError: where the archive is damaged, or holds something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if sum(entry.file_size for entry in archive.zip.infolist()) > MAX_ARCHIVE:
+                raise ValueError(f"over {format_bytes(MAX_ARCHIVE)} unpacked")
+            train_x, train_y, test_x, test_y = (archive[entry] for entry in NAMES)
+            numbers = range(count or count_classes(train_y, test_y))
+            names = archive["classes"] if "classes" in archive else np.array(known or numbers)
+            classes = [str(label) for label in np.atleast_1d(names.astype(str))]
+    except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
+        what = f"is damaged or not an archive of {', '.join(NAMES)} ({first_line(error)})"
+        raise UserError(f"{path} {what}; replace it") from None
+    if len(classes) != (count or len(classes)):
+        found = f"has {len(classes)} classes ({shorten(classes)}), {name} has {count}"
+        raise UserError(f"{path} {found}; give the right archive")
+    for number, (label, expected) in enumerate(zip(classes, known or classes, strict=True)):
+        if label != expected:
+            found = f"class {number} is {label!r}, in {name} {expected!r}"
+            raise UserError(f"{path}: {found}; rename it if it is the same class")
+    shape = shape or train_x.shape[1:]
+    for split, images, labels in (("train", train_x, train_y), ("test", test_x, test_y)):
+        check_split(f"{path}: {split}", images, labels, len(classes), shape)
+    return classes, (train_x, train_y), (test_x, test_y)
+
+
+def count_classes(*labels: np.ndarray) -> int:
+    """One more than the largest class number; 1 where there is none."""
+    return 1 + max(int(each.max(initial=0)) if each.dtype.kind in "iu" else 0 for each in labels)
+
+
+def check_split(
+    name: str, images: np.ndarray, labels: np.ndarray, classes: int, shape: tuple[int, ...]
+) -> None:
+    """Raise ``UserError`` unless images are uint8 (N, *shape) and labels class numbers (N,)."""
+    if images.dtype != np.uint8 or images.ndim != 4:
+        found = f"{images.dtype} of shape {images.shape}"
+        raise UserError(f"{name}_x is {found}; it must be uint8 (N, H, W, C)")
+    if images.shape[1:] != tuple(shape) or len(images) == 0:
+        wanted = ", ".join(map(str, shape))
+        raise UserError(f"{name}_x is of shape {images.shape}; it must be (N, {wanted})")
+    if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
+        found = f"{labels.dtype} of shape {labels.shape}"
+        raise UserError(f"{name}_y is {found}; it must be whole numbers ({len(images)},)")
+    if labels.min() < 0 or labels.max() >= classes:
+        found = f"runs from {labels.min()} to {labels.max()}"
+        raise UserError(f"{name}_y {found}; classes are 0 to {classes - 1}")

@@ -1,0 +1,96 @@
+"""A stored target from its name: the network of its ``target.json``, with its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from bnrecon.config.schema import TARGETS
+from bnrecon.data import DataSpec, load
+from bnrecon.runtime import files
+from bnrecon.runtime.digests import tensor_digest
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.shipped import shipped_folder
+from bnrecon.targets.building import build_target
+from bnrecon.targets.location import ABOUT, WEIGHTS
+from bnrecon.targets.register import check_family
+from bnrecon.targets.spec import CustomTarget, TargetRequest, TrainSpec
+
+T = TypeVar("T")
+
+# Shape of an image and number of classes, where the data set's name says them.
+SHAPES = {
+    "digits": ((1, 8, 8), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "svhn": ((3, 32, 32), 10),
+}
+
+
+def load_target(
+    name: str, outputs: str | Path | None = None, root: str | Path | None = None
+) -> nn.Module:
+    """A trained target by the name of its folder, in eval mode on the processor.
+
+    ``bnrecon ls targets`` lists the names. Images are to be normalized by the channel means and
+    deviations of the training images, as ``bnrecon.data.load`` yields them. With a run's
+    ``source.safetensors``, ``bnrecon.load_source(path, load_target(name, outputs))`` is its source.
+
+    Args:
+        name: as in ``cifar10-vgg18-1a99b1df98``; the part up to the hash will do where it is the
+            only one.
+        outputs: the folder with targets of your own; by default those that ship with a checkout.
+        root: the folder with the images, which are read for their shape alone; not needed for
+            digits, cifar10, cifar100 and svhn.
+
+    Raises:
+        UserError: there is no such target, or its weights are not there: a wheel has none.
+        ValueError: its files are damaged.
+
+    >>> network = load_target("cifar10-resnet18-362414581f")
+    >>> sum(parameter.numel() for parameter in network.parameters())
+    176402
+    """
+    store = (shipped_folder() if outputs is None else Path(outputs)) / "targets"
+    names = sorted(path.parent.name for path in store.glob(f"*/{ABOUT}"))
+    chosen = [each for each in names if name in (each, each.rpartition("-")[0])]
+    if len(chosen) != 1:
+        several = f"is the name of {len(chosen)} targets: {', '.join(chosen)}"
+        raise UserError(f"target {name}: {several if chosen else nearest(name, names)}")
+    folder = store / chosen[0]
+    if not (folder / WEIGHTS).is_file():
+        advice = "a checkout has those that ship: give outputs=CHECKOUT/outputs"
+        raise UserError(f"{folder} has no weights ({WEIGHTS}); {advice}")
+    about, (weights, _) = files.read_json(folder / ABOUT), files.read_tensors(folder / WEIGHTS)
+    if about.get("weights", digest := tensor_digest(weights)) != digest:
+        raise files.Damaged(f"{folder / ABOUT} is of other weights than {WEIGHTS} beside it")
+    request = target_request(about["config"], None if root is None else str(root))
+    data: Any = request.data
+    if data.name in SHAPES:
+        shape, classes = SHAPES[data.name]
+        data = SimpleNamespace(shape=shape, classes=range(classes))
+    else:
+        data = load(data)
+    network = build_target(request, data)
+    network.load_state_dict(weights)
+    return network.eval()
+
+
+def target_request(config: Mapping[str, Any], root: str | None = None) -> TargetRequest:
+    """What a stored configuration says about the target and its images."""
+    family = config["target"].get("family", config["target"]["name"])
+    check_family(family)
+    data = config["data"] if root is None else {**config["data"], "root": root}
+    target = _spec(TARGETS.get(family, CustomTarget), config["target"])
+    return TargetRequest(target, _spec(TrainSpec, config["train"]), _spec(DataSpec, data), Path())
+
+
+def _spec(kind: type[T], stored: Mapping[str, Any]) -> T:
+    """A spec of stored options; one that there no longer is is left out."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type] # a dataclass, which mypy cannot be told
+    return kind(**{name: value for name, value in stored.items() if name in names})

@@ -1,0 +1,126 @@
+"""Results as data: what ships, or what was computed, with the paper's numbers beside."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, overload
+
+import pandas as pd
+
+from bnrecon.reporting import tables
+from bnrecon.reproduction import engine, request
+from bnrecon.reproduction.study import read_reported
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.shipped import shipped_folder
+from bnrecon.studies import registry
+
+LAST = ("version", "commit", "command")  # columns of every frame
+
+
+@overload
+def results(
+    study: str, part: None = None, *, scale: str = "laptop", outputs: str | Path | None = None
+) -> dict[str, pd.DataFrame]: ...
+
+
+@overload
+def results(
+    study: str, part: str, *, scale: str = "laptop", outputs: str | Path | None = None
+) -> pd.DataFrame: ...
+
+
+def results(
+    study: str,
+    part: str | None = None,
+    *,
+    scale: str = "laptop",
+    outputs: str | Path | None = None,
+) -> pd.DataFrame | dict[str, pd.DataFrame]:
+    """The numbers of a paper's table or figure as a data frame; of all, by name, without ``part``.
+
+    A row is a run of the main job, or what a task measured. The columns are those of the CSV files
+    (``docs/outputs.md``); columns ``reported_...`` hold what the paper prints of the same row. Each
+    row ends with the ``version`` of bnrecon that returned it, the ``commit`` it was computed at,
+    missing where nothing was, and the ``command`` that computes it again.
+
+    Args:
+        study: the paper, as ``bnrecon ls`` names it.
+        part: the table, figure or theorem.
+        scale: ``"smoke"``, ``"laptop"`` or ``"paper"``.
+        outputs: the folder with results of your own; by default what ships with bnrecon.
+
+    Raises:
+        UserError: there is no such study, part, scale or folder.
+
+    >>> table = results("burkholz2024", "width100")
+    >>> print(table[["target", "reported_target", "reported_rebuilt_mean"]].to_string(index=False))
+       target  reported_target  reported_rebuilt_mean
+     CIFAR-10            94.94                  94.93
+    CIFAR-100            73.34                  73.37
+    """
+    folder = shipped_folder() if outputs is None else Path(outputs)
+    if not folder.is_dir():
+        raise UserError(f"outputs={folder}: no such folder; give the one that holds results")
+    words = [*([part] if part else []), f"scale={scale}", f"outputs={folder}"]
+    paper, frames = registry.find(study), {}
+    for planned in engine.plan(paper, request.read(study, words)):
+        frame = planned.part.numbers(planned.work)
+        if "command" not in frame:
+            frame["command"] = f"bnrecon study {study} {planned.name} scale={scale}"
+        frame["version"] = importlib.metadata.version("bnrecon")
+        frame = frame[[*(name for name in frame if name not in LAST), *LAST]]
+        frames[planned.name] = _types(frame)
+    return frames if part is None else frames[part]
+
+
+def _types(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as its CSV reads: numbers, words, nothing; an interval in three columns."""
+    return pd.read_csv(io.StringIO(tables.csv(frame)), keep_default_na=False, na_values=[""])
+
+
+def reported(study: str) -> pd.DataFrame:
+    """All numbers that a paper prints and bnrecon compares with, a row each.
+
+    The columns are ``entry`` and ``name``, what the number is of; ``where`` it stands in the paper;
+    ``text``; ``value`` and ``half_width``, missing where the paper has words. It is the
+    ``reported.yaml`` in the paper's folder of ``bnrecon/studies``.
+
+    >>> print(reported("burkholz2024").iloc[4].to_string())
+    entry                         table1
+    name          rebuilt relu he_normal
+    where                        Table 1
+    text                     94.1 ± 0.08
+    value                           94.1
+    half_width                      0.08
+
+    Raises:
+        UserError: there is no such study, or its paper prints figures and theorems alone.
+    """
+    registry.find(study)
+    try:
+        entries = dict(read_reported(f"bnrecon.studies.{study}"))
+    except FileNotFoundError:
+        raise UserError(f"study={study}: the paper prints no number that is compared") from None
+    places = entries.pop("where")
+    rows = [
+        {"entry": entry, "name": " ".join(name), "where": places[entry], "text": str(value)}
+        for entry, content in entries.items()
+        for name, value in _leaves(content)
+    ]
+    frame = pd.DataFrame(rows)
+    numbers = frame["text"].str.extract(r"^(-?[\d.]+)(?: ± ([\d.]+).*)?$").astype(float)
+    return frame.assign(value=numbers[0], half_width=numbers[1])
+
+
+def _leaves(content: Any, name: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The numbers of nested mappings and lists, by the keys that lead to them."""
+    if isinstance(content, list):
+        content = dict(enumerate(content))
+    if not isinstance(content, dict):
+        yield name, content
+        return
+    for key, value in content.items():
+        yield from _leaves(value, (*name, str(key)))

@@ -1,0 +1,105 @@
+"""A user's own images, in all the forms in which libraries give them, are the same pixels."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+from torchvision.datasets import VisionDataset
+from torchvision.transforms.functional import pil_to_tensor, to_tensor
+
+from bnrecon.data import DataSpec, load, register_data
+from bnrecon.runtime.errors import UserError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 5, 3), np.uint8)
+LABELS = np.arange(12) % 3
+PICTURES = [Image.fromarray(pixels) for pixels in PIXELS]
+TENSORS = torch.stack([pil_to_tensor(picture) for picture in PICTURES])
+
+
+class Vision(VisionDataset):
+    """As torchvision's: pairs, names of classes, an optional transform, no iterator."""
+
+    classes = ("a", "b", "c")
+
+    def __init__(self, transform=None):
+        super().__init__(root="", transform=transform)
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        picture = PICTURES[index]
+        return (self.transform(picture) if self.transform else picture), int(LABELS[index])
+
+
+FORMS = {
+    "pictures": Vision(),
+    "floats": Vision(to_tensor),
+    "tensors": (TENSORS, torch.from_numpy(LABELS)),
+    "arrays": (PIXELS, LABELS),
+    "tensor data set": TensorDataset(TENSORS, torch.from_numpy(LABELS)),
+    "mappings": [{"img": p, "label": i} for p, i in zip(PICTURES, LABELS, strict=True)],
+    "pixel values": [
+        {"pixel_values": x, "labels": i} for x, i in zip(TENSORS, LABELS, strict=True)
+    ],
+}
+
+
+def read(train, test=None):
+    register_data("mine")(lambda spec: (train, train if test is None else test))
+    return load(DataSpec("mine"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_images(form):
+    data = read(FORMS[form])
+    assert data.checksum() == read((PIXELS, LABELS)).checksum()
+    assert data.shape == (3, 6, 5)
+    named = form in ("pictures", "floats")
+    assert data.classes == (("a", "b", "c") if named else ("0", "1", "2"))
+
+
+def test_grey_images_have_one_channel_and_rounding_is_said(caplog):
+    grey = torch.rand(4, 6, 6, generator=torch.Generator().manual_seed(0))
+    data = read((grey, torch.zeros(4, dtype=torch.long)))
+    assert data.shape == (1, 6, 6)
+    assert "rounded to 8 bits" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("split", "line"),
+    [
+        ((TENSORS.float(), LABELS), "pixels from 0 to 255; give floats from 0 to 1"),
+        ((TENSORS, LABELS[:-1]), r"train_y is int64 of shape \(11,\)"),
+        ((TENSORS, LABELS - 1), "runs from -1 to 1"),
+        ([{"pixels": 1, "label": 0}], "pixels, label; it must have one of pixel_values"),
+        ([(PICTURES[0], 0), (PICTURES[0].resize((9, 9)), 0)], "make all of one size"),
+        ([(PICTURES[0].convert("F"), 0)], "has mode F"),
+        (None, "data mine: TypeError: 'NoneType'"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(split, line):
+    with pytest.raises(UserError, match=line):
+        read(split)
+
+
+def test_names_and_results_that_cannot_be_are_refused():
+    with pytest.raises(UserError, match="data=cifar10 is bnrecon's own"):
+        register_data("cifar10")
+    register_data("mine")(lambda spec: 3)
+    with pytest.raises(UserError, match=r"it returned int; return \(train, test\)"):
+        load(DataSpec("mine"))
+    with pytest.raises(UserError, match="did you mean 'mine'"):
+        load(DataSpec("nine"))
+
+
+def test_one_archive_holds_images_of_any_size_with_or_without_names(tmp_path):
+    arrays = {"train_x": PIXELS, "train_y": LABELS, "test_x": PIXELS, "test_y": LABELS}
+    for names in ({}, {"classes": ["a", "b", "c"]}):
+        np.savez(tmp_path / "images.npz", **arrays, **names)
+        data = load(DataSpec("folder", str(tmp_path)))
+        assert data.checksum() == read((PIXELS, LABELS)).checksum()
+        assert data.classes == tuple(names.get("classes", "012"))
+    with pytest.raises(UserError, match=r"side=8: .*is not resized"):
+        load(DataSpec("folder", str(tmp_path), side=8))
