@@ -21,6 +21,7 @@ from bnrecon.reconstruction.library_call import reconstruct
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 
