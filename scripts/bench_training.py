@@ -3,11 +3,14 @@
 
     python scripts/bench_training.py [--width 64] [--batch 128] [--seconds 20] [--device cpu]
     python scripts/bench_training.py --pairs --width 16 --batch 16
+    python scripts/bench_training.py --rebuilt he_normal --width 16 --batch 64
     python scripts/bench_training.py --only project     # one loop: project, plain, collapsed, ...
 
 --pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions
 collapsed into one, beside the same network with its n + 100 intermediate maps a layer, which at
-width 16 take 10 MB a layer and image. Takes about a minute. Each loop runs in its own process,
+width 16 take 10 MB a layer and image. --rebuilt rebuilds the network from these features and takes
+steps through the target, its source and that source collapsed: the fastest of five, of the source,
+whose steps are long, of two. Takes about a minute. Each loop runs in its own process,
 since the allocator's settings hold for a whole process. The images are random pixels of CIFAR's
 size: throughput does not depend on what they show, and nothing is downloaded. The first steps,
 which compile and fill caches, are not counted.
@@ -26,6 +29,7 @@ import command_line
 import torch
 from torchvision.transforms import v2
 
+import bnrecon
 from bnrecon.data import InMemoryImages
 from bnrecon.data.batches import EpochPosition
 from bnrecon.runtime import hardware
@@ -121,6 +125,36 @@ def plain_loop(args: argparse.Namespace, device: torch.device) -> float:
     return throughput(step, batches, args, device)
 
 
+def rebuilt_steps(args: argparse.Namespace, device: torch.device) -> None:
+    """Print the seconds of a step through a target, its source, and that source collapsed."""
+    target = vgg18(args.width).to(device).eval()
+    source = bnrecon.reconstruct(target, args.rebuilt).network
+    collapsed = bnrecon.collapse(source, trainable=True)
+    networks = {"target": target, "source, collapsed": collapsed, "source": source}
+    x = torch.randn(args.batch, 3, 32, 32, device=device)
+    y = torch.randint(10, (args.batch,), device=device)
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+    def seconds(network: torch.nn.Module) -> float:
+        synchronize()
+        started = time.perf_counter()
+        network.zero_grad()
+        torch.nn.functional.cross_entropy(network(x), y).backward()
+        synchronize()
+        return time.perf_counter() - started
+
+    print(f"{'seconds of a step':<32}{'eval':>10}{'training':>10}{'times the target':>22}")
+    with keep_freed_memory():
+        base: list[float] = []
+        for name, network in networks.items():
+            steps = range(2 if network is source else 5)
+            fastest = [min(seconds(network.train(mode)) for _ in steps) for mode in (False, True)]
+            base = base or fastest
+            times = [each / first for each, first in zip(fastest, base, strict=True)]
+            cells = "".join(f"{each:>10.2f}" for each in fastest)
+            print(f"{name:<32}{cells}{times[0]:>12.1f}{times[1]:>10.1f}")
+
+
 def throughput(step, batches: Iterator, args: argparse.Namespace, device: torch.device) -> float:
     """Run steps for --seconds after a warm-up and count images a second."""
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -139,15 +173,21 @@ def throughput(step, batches: Iterator, args: argparse.Namespace, device: torch.
 def main() -> None:
     """Run both loops, each in its own process, and print them with their ratio."""
     options = {"width": 64, "batch": 128, "seconds": 20.0, "device": "auto"}
-    parser = command_line.parser(__doc__, **options, pairs=False, only={"choices": list(LOOPS)})
+    parser = command_line.parser(
+        __doc__, **options, pairs=False, rebuilt="", only={"choices": list(LOOPS)}
+    )
     args = parser.parse_args()
     device = hardware.resolve_device(args.device)
     if args.only:
         print((plain_loop if args.only == "plain" else project_loop)(args, device))
         return
     what = "normalizations alone, float32, " if args.pairs else ""
+    what = f"rebuilt from {args.rebuilt}, float32, " if args.rebuilt else what
     where = hardware.describe_device(device)
     print(f"VGG18 of width {args.width}, batch {args.batch}, {what}{where}")
+    if args.rebuilt:
+        rebuilt_steps(args, device)
+        return
     rates = []
     for name in ("uncollapsed", "collapsed") if args.pairs else ("plain", "project"):
         line = [sys.executable, __file__, *sys.argv[1:], "--only", name]

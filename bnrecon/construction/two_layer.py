@@ -112,6 +112,25 @@ def composed_weight(matrix: Operator, scales: Scales, features: Features) -> tor
     return table.reshape(shape.outputs, *shape.kernel, shape.inputs).movedim(-1, 1)
 
 
+def input_moments(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean (…, c0) and biased covariance (…, c0, c0) of inputs (…, pixels, c0).
+
+    Raises ``ValueError`` for fewer than two pixels, as BatchNorm does in training.
+    """
+    count = inputs.shape[-2]
+    if count < 2:
+        raise ValueError(f"statistics need two pixels or more, not {count}")
+    mean = inputs.mean(-2)
+    centred = inputs - mean[..., None, :]
+    return mean, centred.mT @ centred / count
+
+
+def first_variance(first: torch.Tensor, covariance: torch.Tensor) -> torch.Tensor:
+    """diag(A Σ A^T), the variance (…, c1) of A x for A (…, c1, c0) of one tap: exact."""
+    # Rounding can take it below 0.
+    return ((first @ covariance) * first).sum(-1).clamp_min(0)
+
+
 def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:
     """‖W' - W‖ / ‖W‖ in float64; the absolute error where the target is zero."""
     target = target.detach().double()

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from bnrecon.construction.two_layer import first_variance
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import Geometry, centre, geometry_of, pad, take
@@ -94,7 +95,7 @@ class LayerMoments:
         for part, first in features.first_parts(mean.device):
             exact = first.to(mean)
             means[part] = exact @ mean
-            variances[part] = ((exact @ covariance) * exact).sum(1).clamp_min(0)
+            variances[part] = first_variance(exact, covariance)
         return means, variances
 
     def second_output(

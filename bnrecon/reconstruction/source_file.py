@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +20,17 @@ from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.arguments import check_module, check_parameters, check_tensors
 from bnrecon.reconstruction.attention import pack, reads_projections, unpack
 from bnrecon.reconstruction.collapse import collapse_layer
+from bnrecon.reconstruction.composition import Composition
 from bnrecon.reconstruction.groups import group_number, joined_digest
 from bnrecon.reconstruction.kernels import LAYERS, Layer, group_shape
 from bnrecon.reconstruction.source_layer import SourceLayer, weight_bytes
-from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
+from bnrecon.reconstruction.substitution import freeze, share_parameters, substitute, uncompiled
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
+logger = logging.getLogger(__name__)
 ROLES = ("first", "second")  # of a source layer's normalizations,
 NORM_KEYS = ("gamma", "beta", "mean", "variance")  # of which a file has these
 
@@ -225,11 +228,38 @@ def _rebuild(
 
 
 @outside_torch_modes
-def collapse(network: nn.Module) -> nn.Module:
+def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     """The network with every source layer collapsed into W' = outer ∘ (B diag(inner) A).
 
     Computed from the float64 scales and the features alone; exact while first activations stay in
     their linear region.
+
+    With ``trainable`` the layers compose B diag(inner) A from the source's own scales at every
+    call: a step of training costs about that of the target, and values, gradients and running
+    statistics are the source's up to rounding, in eval mode and in training. Parameters, their
+    names and buffers are those of ``network``, the same tensors: what is trained is there in both,
+    and ``rebuilt.save`` saves it. Move or convert ``network`` before, not afterwards. Layers with
+    an activation between their convolutions stay as they are, which a warning says.
+
+    >>> import bnrecon
+    >>> rebuilt = bnrecon.reconstruct(nn.Linear(3, 2).eval())
+    >>> network = bnrecon.collapse(rebuilt.network, trainable=True)
+    >>> network.first_norm.weight is rebuilt.network.first_norm.weight
+    True
     """
-    layers = source_layers(network).values()
-    return pack(substitute(network, {id(layer): collapse_layer(layer) for layer in layers}))
+    if not trainable:
+        layers = source_layers(network).values()
+        return pack(substitute(network, {id(layer): collapse_layer(layer) for layer in layers}))
+    shared = share_parameters(network, network.buffers())
+    nonlinear = []
+    for name, layer in source_layers(shared).items():
+        if layer.inner_shift:
+            nonlinear.append(name or "the layer")
+        else:
+            layer.composition = Composition(layer.pairs)
+    if nonlinear:
+        logger.warning(
+            "%s: an activation between the convolutions; not collapsed, its steps are the source's",
+            shorten(nonlinear),
+        )
+    return shared

@@ -17,6 +17,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction import affine_map
 from bnrecon.reconstruction.affine_map import AffineMap, norm_values
 from bnrecon.reconstruction.collapse import collapsed_bias, present_layer
+from bnrecon.reconstruction.composition import Composition
 from bnrecon.reconstruction.geometry import centre, identity_output
 from bnrecon.reconstruction.groups import joined, joined_digest
 from bnrecon.reconstruction.kernels import Layer, Norm, apply_kernel, frozen_layer, norm_class
@@ -68,6 +69,7 @@ class SourceLayer(ReplacedLayer):
         self.first_norm.bias.requires_grad_(self.inner_shift)
         self.maps: tuple[AffineMap, AffineMap] | None = None
         self.region = (0.0, math.inf) if self.linearized.one_sided else (-math.inf, math.inf)
+        self.composition: Composition | None = None  # of which the layer is computed, if there is
         self.outside = 0  # intermediate values outside the region where the activation is linear
         if features.skip != "none":
             skip = joined(pair.skip_weight for pair in self.pairs)
@@ -118,18 +120,26 @@ class SourceLayer(ReplacedLayer):
 
     def _pair(self, x: torch.Tensor) -> torch.Tensor:
         """Both convolutions and normalizations on a padded input."""
-        if self.training and (self.implicit or not self.features.in_memory):
-            which, how = "a layer whose features are not in memory", "storage=memory"
-            if self.implicit:
-                which, how = "an implicit id_cond layer", "smaller layers"
-            stay = f"rebuild with {how} or stay in eval mode"
-            raise RuntimeError(f"{which} has no training mode; {stay}")
         if is_recorded(x) and not self.training:
             return self._record_pair(x)
-        if self.implicit:
-            out = self._implicit(x)
+        if self.composition is None and self.geometry.dims == 2 and self.geometry.groups == 1:
+            # Channels last is 1.1 to 1.6 times as fast on a processor for so many channels; the
+            # output comes back as the input came in, since what follows may take a view of it.
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # as torch.vmap can, too
+        if self.composition is not None:
+            out = self.composition(self, x)
         elif self.training:
+            if self.implicit or not self.features.in_memory:
+                which, how = "a layer whose features are not in memory", "storage=memory"
+                if self.implicit:
+                    which, how = "an implicit id_cond layer", "smaller layers"
+                if not self.inner_shift:
+                    how += ", train bnrecon.collapse(network, trainable=True)"
+                stay = f"rebuild with {how} or stay in eval mode"
+                raise RuntimeError(f"{which} has no training mode; {stay}")
             out = self.second(self._activated(self.first_norm(self.first(x))))
+        elif self.implicit:
+            out = self._implicit(x)
         else:
             blocks = [self._block(x, *block) for block in self._blocks(x)]
             out = blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
@@ -157,7 +167,9 @@ class SourceLayer(ReplacedLayer):
             for norm in (self.first_norm, self.second_norm)
         )
         count = len(self.pairs)
-        if self.implicit:
+        if self.composition is not None:
+            out = self.composition(self, x)
+        elif self.implicit:
             out = self._implicit(x)
         elif self.features.in_memory:
             out = self.second(self.activation(first_norm(self.first(x))))

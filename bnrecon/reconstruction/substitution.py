@@ -53,13 +53,13 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
         raise UserError(f"{what} cannot be copied ({first_line(error)}); {hint}") from error
 
 
-def share_parameters(model: nn.Module, modules: Iterable[nn.Module] = ()) -> nn.Module:
+def share_parameters(model: nn.Module, others: Iterable[object] = ()) -> nn.Module:
     """A copy in eval mode that shares the parameters.
 
     It is run in the model's place: buffers and settings that a ``forward`` changes are the copy's,
-    as are hooks. The ``modules`` are parts that are not copied.
+    as are hooks. The ``others`` are modules or buffers that are not copied.
     """
-    return substitute(model, {id(value): value for value in (*model.parameters(), *modules)})
+    return substitute(model, {id(value): value for value in (*model.parameters(), *others)})
 
 
 def _without_history(model: nn.Module) -> dict[int, object]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bnrecon.construction.two_layer import first_variance, input_moments
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 
@@ -147,8 +148,7 @@ class CollapsedPair(nn.Module):
         mean, covariance = (
             self._statistics(x) if self.training else (self.running_mean, self.running_covariance)
         )
-        # Rounding can take it below 0.
-        variance = ((self.first @ covariance) * self.first).sum(1).clamp_min(0)
+        variance = first_variance(self.first, covariance)
         if not self.training:
             variance = variance + self.left_of_initial
         scale = self.gamma * torch.rsqrt(variance + self.eps)
@@ -161,11 +161,7 @@ class CollapsedPair(nn.Module):
         """
         pixels = x.permute(0, 2, 3, 1).flatten(0, 2).to(self.gamma.dtype)
         count = len(pixels)
-        if count < 2:
-            raise ValueError(f"statistics need two pixels or more, not {count}")
-        mean = pixels.mean(0)
-        centred = pixels - mean
-        covariance = centred.T @ centred / count
+        mean, covariance = input_moments(pixels)
         with torch.no_grad():
             self.left_of_initial.mul_(1 - self.momentum)
             self.running_mean.lerp_(mean, self.momentum)
