@@ -53,10 +53,16 @@ class SourceNetworks(nn.Module):
         second: V (S, d, c), frozen.
         settings: Q.
         normalization: ``batch`` or ``layer``.
+        opening: the inner ReLUs' shifts at the start; at 0 each is closed for half of the samples.
     """
 
     def __init__(
-        self, first: torch.Tensor, second: torch.Tensor, settings: int, normalization: str = "batch"
+        self,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        settings: int,
+        normalization: str = "batch",
+        opening: float = 0.0,
     ):
         super().__init__()
         runs, width, side = first.shape
@@ -66,7 +72,8 @@ class SourceNetworks(nn.Module):
             torch.ones(runs, settings, 1, size) for size in (width, side)
         )
         self.shifts = nn.ParameterList(
-            torch.zeros(runs, settings, 1, size) for size in (width, side)
+            torch.full((runs, settings, 1, size), start)
+            for size, start in ((width, opening), (side, 0.0))
         )
         # The first layer's inputs to its normalization are the same for all settings of a run.
         self.means = [torch.zeros(runs, 1, 1, width), torch.zeros(runs, settings, 1, side)]
@@ -167,11 +174,12 @@ def train_sources(
     samples: Samples,
     epochs: int,
     normalization: str = "batch",
+    opening: float = 0.0,
 ) -> tuple[list[float], Optimizer]:
     """Test errors of sources by run, with the optimizer that ``_select_and_train`` selects."""
 
     def build(runs: int, settings: int) -> SourceNetworks:
-        return SourceNetworks(first[:runs], second[:runs], settings, normalization)
+        return SourceNetworks(first[:runs], second[:runs], settings, normalization, opening)
 
     errors, chosen, _ = _select_and_train(build, samples, epochs)
     return errors, chosen

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
+from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import part
 from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
-from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
+from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
 from bnrecon.studies.giannou2023.teacher import (
     BY_SCALE,
     SIZES,
@@ -28,12 +32,14 @@ FEATURES = {
     "id_cond": "scales of ID cond features",
     "dense": "weights of a dense network",
 }
+OPENING = 4.0  # deviations of an inner ReLU's input: hardly a sample closes it
 
 
-def compare_features(side: int, scale: str) -> pd.DataFrame:
+def compare_features(side: int, scale: str, opening: float = 0.0) -> pd.DataFrame:
     """One row per kind of frozen features and run; ``dense`` trains the weights themselves.
 
-    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``.
+    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``. ``opening``
+    is where the inner ReLUs' shifts start; ``dense`` has none and is trained where it is 0.
     """
     sizes = SIZES[scale]
     runs = list(range(sizes.runs))
@@ -41,18 +47,20 @@ def compare_features(side: int, scale: str) -> pd.DataFrame:
     variance = samples.y["test"].double().var(dim=1).tolist()
     frames = []
     for kind in FEATURES:
+        if kind == "dense" and opening:
+            continue
         conditions = [float("nan")] * len(runs)
         if kind == "dense":
             errors, chosen, _ = train_students(side, runs, samples, sizes.epochs)
         else:
             first, second = _frozen(kind, side, runs)
-            errors, chosen = train_sources(first, second, samples, sizes.epochs)
+            errors, chosen = train_sources(first, second, samples, sizes.epochs, opening=opening)
             products = (khatri_rao(v, w) for w, v in zip(first, second, strict=True))
             conditions = [float(torch.linalg.cond(product)) for product in products]
         columns = {"features": kind, "side": side, "run": runs, "mse": errors}
         columns |= {"variance": variance, "condition": conditions, **asdict(chosen)}
         frames.append(pd.DataFrame(columns))
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, ignore_index=True).assign(opening=opening)
 
 
 def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,23 +74,59 @@ def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.
     return first, second
 
 
+def with_opening(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with the start of their shifts: 0 where none is named, missing where none is."""
+    opening = rows["opening"] if "opening" in rows else pd.Series(0.0, rows.index)
+    return rows.assign(opening=opening.fillna(0.0).where(rows["features"] != "dense"))
+
+
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per teacher width and kind of features."""
-    lines = []
-    for (side, kind), group in rows.groupby(["side", "features"], sort=False):
-        condition = group["condition"].mean()
-        lines.append(
-            {
-                "teacher width d": side,
-                "trained": FEATURES[kind],
-                "condition": "" if pd.isna(condition) else f"{condition:.2g}",
-                "test MSE": format_errors(group["mse"]),
-                "share of the variance": f"{(group['mse'] / group['variance']).mean():.3f}",
-                "optimizer": f"{group['learning_rate'].iloc[0]:g}, {group['schedule'].iloc[0]}",
-            }
-        )
-    return pd.DataFrame(lines)
+    """One line per teacher width, kind of features and start of the shifts."""
+    columns: dict[str, Any] = {
+        "teacher width d": "side",
+        "trained": lambda group: FEATURES[group["features"].iloc[0]],
+        "shifts start at": lambda group: _number(group["opening"]),
+        "condition": lambda group: _number(group["condition"]),
+        "test MSE": lambda group: format_errors(group["mse"]),
+        "share of the variance": lambda group: f"{(group['mse'] / group['variance']).mean():.3f}",
+        "optimizer": lambda group: (
+            f"{group['learning_rate'].iloc[0]:g}, {group['schedule'].iloc[0]}"
+        ),
+    }
+    rows = with_opening(rows)
+    order = 2 * rows["features"].map(list(FEATURES).index) + (rows["opening"] > 0)
+    return table(rows.assign(order=order), ["side", "order"], **columns)
 
 
-TASKS = sweep(compare_features, "d = {side}", {"side": VARIANT_SIDES}, BY_SCALE)
-PART = part(__file__, TASKS, summarize, partial(draw_panel, column="features", labels=FEATURES))
+def _number(values: pd.Series) -> str:
+    return "" if values.isna().all() else f"{values.mean():.2g}"
+
+
+def draw_starts(rows: pd.DataFrame) -> Figure:
+    """A panel per start of the shifts, the dense network in both."""
+    rows = with_opening(rows)
+    figure, panels = new_figure(1, 2, (PAGE, 3.1))
+    panels[1].sharey(panels[0])
+    for axes, opening in zip(panels, (0.0, OPENING), strict=True):
+        shown = rows[rows["opening"].fillna(opening) == opening]
+        draw_errors(axes, shown, column="features", labels=FEATURES)
+        axes.set_title(f"shifts start at {opening:g}")
+    place_legend(figure, 2)
+    return figure
+
+
+CLOSED = sweep(compare_features, "d = {side}", {"side": VARIANT_SIDES}, BY_SCALE)
+OPENED = sweep(
+    compare_features,
+    f"d = {{side}}, shifts from {OPENING:g}",
+    {"side": VARIANT_SIDES},
+    BY_SCALE | {"opening": OPENING},
+)
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """One task per teacher width and start of the shifts."""
+    return CLOSED(scale, options) + OPENED(scale, options)
+
+
+PART = part(__file__, tasks, summarize, draw_starts)
