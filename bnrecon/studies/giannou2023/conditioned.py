@@ -16,7 +16,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import part
-from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
+from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
 from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
 from bnrecon.studies.giannou2023.teacher import (
     BY_SCALE,
@@ -30,31 +30,43 @@ FEATURES = {
     "random": "scales of random features",
     "ortho_cond": "scales of Ortho cond features",
     "id_cond": "scales of ID cond features",
+    "id_cond_drawn": "the same, from a dense network's start",
     "dense": "weights of a dense network",
 }
 OPENING = 4.0  # deviations of an inner ReLU's input: hardly a sample closes it
 
 
-def compare_features(side: int, scale: str, opening: float = 0.0) -> pd.DataFrame:
-    """One row per kind of frozen features and run; ``dense`` trains the weights themselves.
+def compare_features(
+    side: int, scale: str, opening: float = 0.0, drawn: bool = False
+) -> pd.DataFrame:
+    """One row per kind of trained network and run.
 
-    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``. ``opening``
-    is where the inner ReLUs' shifts start; ``dense`` has none and is trained where it is 0.
+    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``, whose
+    weights are trained.
+
+    Args:
+        side: d.
+        scale: ``smoke``, ``laptop`` or ``paper``: samples, epochs, runs.
+        opening: where the inner ReLUs' shifts start; at 0 the dense network is trained, too.
+        drawn: train the scales of ID cond features alone, which are a dense network's weights,
+            from the values that these start from. From scales of 1, all units are equal and stay
+            so.
     """
     sizes = SIZES[scale]
     runs = list(range(sizes.runs))
     samples = draw_samples(side, sizes, runs)
     variance = samples.y["test"].double().var(dim=1).tolist()
+    kinds = ["id_cond_drawn"] if drawn else ["random", "ortho_cond", "id_cond"]
     frames = []
-    for kind in FEATURES:
-        if kind == "dense" and opening:
-            continue
+    for kind in kinds if opening else [*kinds, "dense"]:
         conditions = [float("nan")] * len(runs)
         if kind == "dense":
             errors, chosen, _ = train_students(side, runs, samples, sizes.epochs)
         else:
-            first, second = _frozen(kind, side, runs)
-            errors, chosen = train_sources(first, second, samples, sizes.epochs, opening=opening)
+            first, second = _frozen(kind.removesuffix("_drawn"), side, runs)
+            start = draw_start(runs, side).flatten(1) if drawn else None
+            options: dict[str, Any] = {"opening": opening, "scales": start}
+            errors, chosen = train_sources(first, second, samples, sizes.epochs, **options)
             products = (khatri_rao(v, w) for w, v in zip(first, second, strict=True))
             conditions = [float(torch.linalg.cond(product)) for product in products]
         columns = {"features": kind, "side": side, "run": runs, "mse": errors}
@@ -115,18 +127,20 @@ def draw_starts(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-CLOSED = sweep(compare_features, "d = {side}", {"side": VARIANT_SIDES}, BY_SCALE)
-OPENED = sweep(
-    compare_features,
-    f"d = {{side}}, shifts from {OPENING:g}",
-    {"side": VARIANT_SIDES},
-    BY_SCALE | {"opening": OPENING},
-)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "d = {side}": {},
+    f"d = {{side}}, shifts from {OPENING:g}": {"opening": OPENING},
+    "d = {side}, scales drawn": {"opening": OPENING, "drawn": True},
+}
+SWEEPS = [
+    sweep(compare_features, name, {"side": VARIANT_SIDES}, BY_SCALE | start)
+    for name, start in VARIANTS.items()
+]
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per teacher width and start of the shifts."""
-    return CLOSED(scale, options) + OPENED(scale, options)
+    """One task per teacher width and start."""
+    return [task for one in SWEEPS for task in one(scale, options)]
 
 
 PART = part(__file__, tasks, summarize, draw_starts)
