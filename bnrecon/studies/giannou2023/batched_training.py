@@ -53,10 +53,18 @@ class SourceNetworks(nn.Module):
         second: V (S, d, c), frozen.
         settings: Q.
         normalization: ``batch`` or ``layer``.
+        opening: the inner ReLUs' shifts at the start; at 0 each is closed for half of the samples.
+        scales: the inner scales at the start (S, c); 1 by default.
     """
 
     def __init__(
-        self, first: torch.Tensor, second: torch.Tensor, settings: int, normalization: str = "batch"
+        self,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        settings: int,
+        normalization: str = "batch",
+        opening: float = 0.0,
+        scales: torch.Tensor | None = None,
     ):
         super().__init__()
         runs, width, side = first.shape
@@ -65,8 +73,11 @@ class SourceNetworks(nn.Module):
         self.scales = nn.ParameterList(
             torch.ones(runs, settings, 1, size) for size in (width, side)
         )
+        if scales is not None:
+            self.scales[0].data *= scales[:, None, None]
         self.shifts = nn.ParameterList(
-            torch.zeros(runs, settings, 1, size) for size in (width, side)
+            torch.full((runs, settings, 1, size), start)
+            for size, start in ((width, opening), (side, 0.0))
         )
         # The first layer's inputs to its normalization are the same for all settings of a run.
         self.means = [torch.zeros(runs, 1, 1, width), torch.zeros(runs, settings, 1, side)]
@@ -93,16 +104,19 @@ class SourceNetworks(nn.Module):
         return (x - mean) * (variance + EPS).rsqrt()
 
 
+def draw_start(runs: Sequence[int], side: int) -> torch.Tensor:
+    """The weights (S, d, d) that dense students start from, normal with variance 1/d."""
+    generators = (torch.Generator().manual_seed(31_337 + run) for run in runs)
+    drawn = [torch.randn(side, side, generator=generator) for generator in generators]
+    return torch.stack(drawn) / side**0.5
+
+
 class DenseNetworks(nn.Module):
     """Students of the teacher's own form, f(x) = sum_i relu(w_i . x): the weights are trained."""
 
     def __init__(self, runs: Sequence[int], side: int, settings: int):
         super().__init__()
-        start = [
-            torch.randn(side, side, generator=torch.Generator().manual_seed(31_337 + run))
-            for run in runs
-        ]
-        weight = torch.stack(start)[:, None] / side**0.5
+        weight = draw_start(runs, side)[:, None]
         self.weight = nn.Parameter(weight.repeat(1, settings, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -167,11 +181,14 @@ def train_sources(
     samples: Samples,
     epochs: int,
     normalization: str = "batch",
+    opening: float = 0.0,
+    scales: torch.Tensor | None = None,
 ) -> tuple[list[float], Optimizer]:
     """Test errors of sources by run, with the optimizer that ``_select_and_train`` selects."""
 
     def build(runs: int, settings: int) -> SourceNetworks:
-        return SourceNetworks(first[:runs], second[:runs], settings, normalization)
+        start = None if scales is None else scales[:runs]
+        return SourceNetworks(first[:runs], second[:runs], settings, normalization, opening, start)
 
     errors, chosen, _ = _select_and_train(build, samples, epochs)
     return errors, chosen

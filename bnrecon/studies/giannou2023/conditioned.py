@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
+from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import part
-from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
-from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
+from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
+from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
 from bnrecon.studies.giannou2023.teacher import (
     BY_SCALE,
     SIZES,
@@ -26,33 +30,49 @@ FEATURES = {
     "random": "scales of random features",
     "ortho_cond": "scales of Ortho cond features",
     "id_cond": "scales of ID cond features",
+    "id_cond_drawn": "the same, from a dense network's start",
     "dense": "weights of a dense network",
 }
+OPENING = 4.0  # deviations of an inner ReLU's input: hardly a sample closes it
 
 
-def compare_features(side: int, scale: str) -> pd.DataFrame:
-    """One row per kind of frozen features and run; ``dense`` trains the weights themselves.
+def compare_features(
+    side: int, scale: str, opening: float = 0.0, drawn: bool = False
+) -> pd.DataFrame:
+    """One row per kind of trained network and run.
 
-    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``.
+    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``, whose
+    weights are trained.
+
+    Args:
+        side: d.
+        scale: ``smoke``, ``laptop`` or ``paper``: samples, epochs, runs.
+        opening: where the inner ReLUs' shifts start; at 0 the dense network is trained, too.
+        drawn: train the scales of ID cond features alone, which are a dense network's weights,
+            from the values that these start from. From scales of 1, all units are equal and stay
+            so.
     """
     sizes = SIZES[scale]
     runs = list(range(sizes.runs))
     samples = draw_samples(side, sizes, runs)
     variance = samples.y["test"].double().var(dim=1).tolist()
+    kinds = ["id_cond_drawn"] if drawn else ["random", "ortho_cond", "id_cond"]
     frames = []
-    for kind in FEATURES:
+    for kind in kinds if opening else [*kinds, "dense"]:
         conditions = [float("nan")] * len(runs)
         if kind == "dense":
             errors, chosen, _ = train_students(side, runs, samples, sizes.epochs)
         else:
-            first, second = _frozen(kind, side, runs)
-            errors, chosen = train_sources(first, second, samples, sizes.epochs)
+            first, second = _frozen(kind.removesuffix("_drawn"), side, runs)
+            start = draw_start(runs, side).flatten(1) if drawn else None
+            options: dict[str, Any] = {"opening": opening, "scales": start}
+            errors, chosen = train_sources(first, second, samples, sizes.epochs, **options)
             products = (khatri_rao(v, w) for w, v in zip(first, second, strict=True))
             conditions = [float(torch.linalg.cond(product)) for product in products]
         columns = {"features": kind, "side": side, "run": runs, "mse": errors}
         columns |= {"variance": variance, "condition": conditions, **asdict(chosen)}
         frames.append(pd.DataFrame(columns))
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, ignore_index=True).assign(opening=opening)
 
 
 def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,23 +86,61 @@ def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.
     return first, second
 
 
+def with_opening(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with the start of their shifts: 0 where none is named, missing where none is."""
+    opening = rows["opening"] if "opening" in rows else pd.Series(0.0, rows.index)
+    return rows.assign(opening=opening.fillna(0.0).where(rows["features"] != "dense"))
+
+
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per teacher width and kind of features."""
-    lines = []
-    for (side, kind), group in rows.groupby(["side", "features"], sort=False):
-        condition = group["condition"].mean()
-        lines.append(
-            {
-                "teacher width d": side,
-                "trained": FEATURES[kind],
-                "condition": "" if pd.isna(condition) else f"{condition:.2g}",
-                "test MSE": format_errors(group["mse"]),
-                "share of the variance": f"{(group['mse'] / group['variance']).mean():.3f}",
-                "optimizer": f"{group['learning_rate'].iloc[0]:g}, {group['schedule'].iloc[0]}",
-            }
-        )
-    return pd.DataFrame(lines)
+    """One line per teacher width, kind of features and start of the shifts."""
+    columns: dict[str, Any] = {
+        "teacher width d": "side",
+        "trained": lambda group: FEATURES[group["features"].iloc[0]],
+        "shifts start at": lambda group: _number(group["opening"]),
+        "condition": lambda group: _number(group["condition"]),
+        "test MSE": lambda group: format_errors(group["mse"]),
+        "share of the variance": lambda group: f"{(group['mse'] / group['variance']).mean():.3f}",
+        "optimizer": lambda group: (
+            f"{group['learning_rate'].iloc[0]:g}, {group['schedule'].iloc[0]}"
+        ),
+    }
+    rows = with_opening(rows)
+    order = 2 * rows["features"].map(list(FEATURES).index) + (rows["opening"] > 0)
+    return table(rows.assign(order=order), ["side", "order"], **columns)
 
 
-TASKS = sweep(compare_features, "d = {side}", {"side": VARIANT_SIDES}, BY_SCALE)
-PART = part(__file__, TASKS, summarize, partial(draw_panel, column="features", labels=FEATURES))
+def _number(values: pd.Series) -> str:
+    return "" if values.isna().all() else f"{values.mean():.2g}"
+
+
+def draw_starts(rows: pd.DataFrame) -> Figure:
+    """A panel per start of the shifts, the dense network in both."""
+    rows = with_opening(rows)
+    figure, panels = new_figure(1, 2, (PAGE, 3.1))
+    panels[1].sharey(panels[0])
+    for axes, opening in zip(panels, (0.0, OPENING), strict=True):
+        shown = rows[rows["opening"].fillna(opening) == opening]
+        draw_errors(axes, shown, column="features", labels=FEATURES)
+        axes.set_title(f"shifts start at {opening:g}")
+    place_legend(figure, 2)
+    return figure
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "d = {side}": {},
+    f"d = {{side}}, shifts from {OPENING:g}": {"opening": OPENING},
+    "d = {side}, scales drawn": {"opening": OPENING, "drawn": True},
+}
+SWEEPS = [
+    sweep(compare_features, name, {"side": VARIANT_SIDES}, BY_SCALE | start)
+    for name, start in VARIANTS.items()
+]
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """One task per teacher width and start."""
+    return [task for one in SWEEPS for task in one(scale, options)]
+
+
+PART = part(__file__, tasks, summarize, draw_starts)

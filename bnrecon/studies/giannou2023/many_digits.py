@@ -11,7 +11,7 @@ from bnrecon.features.portable_random import Stream
 
 
 def solve_in_digits(
-    weight: torch.Tensor, block: int, seed: int, digits: int
+    weight: torch.Tensor, block: int, seed: int, digits: int, layer: int = 0
 ) -> tuple[float, float]:
     """The same systems in ``digits`` decimal digits.
 
@@ -20,13 +20,14 @@ def solve_in_digits(
         block: size of the blocks.
         seed: the seed of the chain.
         digits: of the arithmetic.
+        layer: of the target, from 0.
 
     Returns:
         The largest relative error of a block with the scales as they are, and with all scales
         rounded to float64.
     """
     target = LinearTarget("", weight, torch.zeros(len(weight), dtype=torch.float64))
-    chain = skip_chain_of(target, block, Stream(seed, 0))
+    chain = skip_chain_of(target, block, Stream(seed, layer))
     sizes = chain.sizes
     with mpmath.workdps(digits):
         last = _matrix(chain.out.weight)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from bnrecon.construction.random_linear import REFINEMENTS, scale_of
+from bnrecon.construction.random_linear import REFINEMENTS, khatri_rao, scale_of, solve_scales
 from bnrecon.construction.relu_target import read_relu_network
-from bnrecon.construction.skip_source import RebuiltChain, SkipChain, skip_chain
+from bnrecon.construction.skip_source import RebuiltChain, SkipChain, block_sizes, skip_chain
+from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.runtime.errors import RunError
@@ -33,13 +37,22 @@ SETTINGS = {
     ),
 }
 SETTINGS["paper"] = SETTINGS["laptop"]
+# (d, k, l): targets of l layers, and (d, k): targets whose last block of columns is zero.
+DEEP = {
+    "smoke": ((4, 2, 2),),
+    "laptop": tuple((*pair, n) for pair in ((4, 1), (8, 2), (16, 4), (32, 8)) for n in (2, 4, 8)),
+}
+DEEP["paper"] = DEEP["laptop"]
+ZERO = {"smoke": ((4, 2),), "laptop": ((4, 1), (8, 2), (16, 4)), "paper": ((4, 1), (8, 2), (16, 4))}
 DIGITS = 100  # of the arithmetic that stands for exact numbers
 MOST_CONDITION = 1e16  # 1 over the rounding of float64: what is above cannot be measured in it
 HELD = 1e-6  # an error of the function up to which float64 suffices
 MOST_UNKNOWNS = 24  # systems up to this size are solved in so many digits, too
 
 
-def rebuild(side: int, block: int, seeds: int, digits: int, refinements: int) -> pd.DataFrame:
+def rebuild(
+    side: int, block: int, seeds: int, digits: int, refinements: int, depth: int = 1
+) -> pd.DataFrame:
     """One row per seed; the errors in many digits only where the systems are small.
 
     Args:
@@ -48,21 +61,24 @@ def rebuild(side: int, block: int, seeds: int, digits: int, refinements: int) ->
         seeds: how many targets and chains.
         digits: decimal digits of the nearly exact solution.
         refinements: corrections of each LU solution for the refined errors.
+        depth: l, layers of the target.
     """
     rows = []
     for seed in range(seeds):
-        target = random_target(side, 1, seed)
+        target = random_target(side, depth, seed)
         refined = _chain(target, block, seed=seed, refinements=refinements, conditions=True)
         plain = _chain(target, block, seed=seed, refinements=0)
         exact = rounded = math.nan
         if side * block <= MOST_UNKNOWNS:
-            weight = read_relu_network(target)[0].weight
-            exact, rounded = solve_in_digits(weight, block, seed, digits)
+            layers = enumerate(read_relu_network(target))
+            solved = [solve_in_digits(layer.weight, block, seed, digits, n) for n, layer in layers]
+            exact, rounded = map(max, zip(*solved, strict=True))
         chains = [module for module in refined.network if isinstance(module, SkipChain)]
         rows.append(
             {
                 "side": side,
                 "block": block,
+                "depth": depth,
                 "seed": seed,
                 "layers": -(-side // block),
                 "width": side * block,
@@ -88,6 +104,25 @@ def _chain(target: nn.Sequential, block: int, **options: Any) -> RebuiltChain:
         return error.reconstruction
 
 
+def solve_zero_block(side: int, block: int, seeds: int) -> pd.DataFrame:
+    """One row per seed: the printed chain where the last block of the target's columns is zero.
+
+    ``zero_scale`` is the largest |γ| of that block's layer, ``zero_condition`` that of its system:
+    where it is regular γ = 0 is the only solution, and no earlier block reaches the output.
+    """
+    rows = []
+    for seed in range(seeds):
+        sizes = block_sizes(side, block)
+        chain = SkipChain(torch.arange(side), sizes, side, side * block, Stream(seed, 0))
+        last, after = chain.segments()[-1], chain.out.weight
+        before = last.mix.weight @ last.lift.weight
+        scale = solve_scales(after, before, torch.zeros(side, block, dtype=torch.float64))
+        condition = float(torch.linalg.cond(khatri_rao(after, before)))
+        row = {"side": side, "block": block, "seed": seed, "zero_condition": condition}
+        rows.append(row | {"zero_scale": float(scale.abs().max())})
+    return pd.DataFrame(rows)
+
+
 def _smallest_share(chain: SkipChain) -> float:
     """The smallest |γ| of a block's scales over its largest, the least over the blocks."""
     scales = [scale_of(segment.norm).abs() for segment in chain.segments()]
@@ -110,13 +145,21 @@ def _seeds(values: pd.Series, most: float = math.inf) -> str:
     return f"{median} ({largest})"
 
 
+def split_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of rebuilt targets, with their depth, and those of blocks of zeros."""
+    rows = rows.reindex(columns=dict.fromkeys([*rows, "depth", "zero_condition", "zero_scale"]))
+    zero = rows["zero_condition"].notna()
+    return rows[~zero].fillna({"depth": 1}), rows[zero]
+
+
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per d and k."""
+    """One line per d, k and l of the targets that were rebuilt."""
     columns: dict[str, Any] = {
         "d": "side",
         "k": "block",
-        "width d k": "width",
-        "layers": lambda group: group["layers"].iloc[0] + 1,
+        "l": lambda group: int(group["depth"].iloc[0]),
+        "width d k": lambda group: int(group["width"].iloc[0]),
+        "layers": lambda group: int(group["depth"].iloc[0] * (group["layers"].iloc[0] + 1)),
         "condition": lambda group: _seeds(group["condition"], MOST_CONDITION),
         "block, float64": lambda group: _seeds(group["error"]),
         "block, refined": lambda group: _seeds(group["refined_error"]),
@@ -125,11 +168,12 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "function, refined": lambda group: _seeds(group["functional_error"]),
         "seeds": len,
     }
-    return table(rows, ["side", "block"], **columns)
+    return table(split_rows(rows)[0], ["depth", "side", "block"], **columns)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Error and condition against the number of blocks."""
+    """Error and condition of targets of one layer against the number of blocks."""
+    rows = split_rows(rows)[0].query("depth == 1")
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
     for (side, group), colour in zip(rows.groupby("side", sort=True), PALETTE, strict=False):
         shown = group.assign(condition=group["condition"].clip(upper=MOST_CONDITION))
@@ -151,23 +195,35 @@ def draw(rows: pd.DataFrame) -> Figure:
 def decide(rows: pd.DataFrame) -> Decisions:
     """Theorem 2 in many digits and in float64, its lemmas, and where the printed one is false.
 
-    Lemma 2 where one block is the whole layer, Lemma 3 where float64 solves all blocks.
+    Lemma 2 where one block is the whole layer, Lemma 3 where float64 solves all blocks of a target
+    of one layer.
     """
-    exact = rows["digits_error"].max()
-    whole = rows[rows["block"] == rows["side"]]
-    solved = rows[rows["functional_error"] <= HELD]
-    worst, least = whole["condition"].max(), solved["smallest_scale"].min()
-    verdicts: dict[str, bool | str] = {
-        "exact": "undecided" if math.isnan(exact) else bool(exact < 1e-50),
-        "every target": "false as stated",
-    }
-    if len(whole):
+    chains, zero = split_rows(rows)
+    single, deep = chains[chains["depth"] == 1], chains[chains["depth"] > 1]
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, Any] = {"digits": DIGITS, "unknowns": MOST_UNKNOWNS, "held": HELD}
+    if len(single):
+        exact = single["digits_error"].max()
+        verdicts["exact"] = "undecided" if math.isnan(exact) else bool(exact < 1e-50)
+        numbers |= {"exact": exact} | limits(single)
+    if len(deep):
+        off, worst = deep["functional_error"].max(), deep["digits_error"].max()
+        verdicts["layers"] = bool(off <= HELD and worst < 1e-50)
+        numbers |= {"off": off, "deep_exact": worst, "networks": len(deep)}
+        numbers |= {"depth": deep["depth"].max(), "wide": deep["side"].max()}
+    if len(zero):
+        regular, scale = zero["zero_condition"].max(), zero["zero_scale"].max()
+        cut = regular < MOST_CONDITION / 1e4 and scale == 0
+        verdicts["every target"] = "false as stated" if cut else "undecided"
+        numbers |= {"systems": len(zero), "regular": regular, "zero_scale": scale}
+    if len(whole := single[single["block"] == single["side"]]):
+        worst = whole["condition"].max()
         verdicts["rank"] = "confirmed" if worst < 1e12 else "undecided"
-    if len(solved):
+        numbers |= {"products": len(whole), "side": whole["side"].max(), "worst": worst}
+    if len(solved := single[single["functional_error"] <= HELD]):
+        least = solved["smallest_scale"].min()
         verdicts["scales"] = "confirmed" if least > 1e-10 else "undecided"
-    numbers = {"exact": exact, "digits": DIGITS, "unknowns": MOST_UNKNOWNS} | limits(rows)
-    numbers |= {"products": len(whole), "side": whole["side"].max(), "worst": worst}
-    numbers |= {"least": least, "chains": len(solved), "held": HELD}
+        numbers |= {"least": least, "chains": len(solved)}
     return verdicts, numbers
 
 
@@ -188,5 +244,21 @@ def limits(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 FIXED = {"seeds": SEEDS, "digits": DIGITS, "refinements": REFINEMENTS}
-TASKS = sweep(rebuild, "d = {side}, k = {block}", {("side", "block"): SETTINGS}, FIXED)
-PART = part(__file__, TASKS, summarize, draw, decide, numbers=lambda _: {"digits": DIGITS})
+ONE_LAYER = sweep(rebuild, "d = {side}, k = {block}", {("side", "block"): SETTINGS}, FIXED)
+LAYERS = sweep(
+    rebuild, "d = {side}, k = {block}, l = {depth}", {("side", "block", "depth"): DEEP}, FIXED
+)
+ZERO_BLOCK = sweep(
+    solve_zero_block,
+    "d = {side}, k = {block}, zero block",
+    {("side", "block"): ZERO},
+    {"seeds": SEEDS},
+)
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """One task per d and k, per d, k and l, and per block of zeros."""
+    return [task for kind in (ONE_LAYER, LAYERS, ZERO_BLOCK) for task in kind(scale, options)]
+
+
+PART = part(__file__, tasks, summarize, draw, decide, numbers=lambda _: {"digits": DIGITS})
