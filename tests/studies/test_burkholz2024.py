@@ -199,14 +199,14 @@ def test_the_reported_numbers_are_the_papers():
     one, two = REPORTED["table1"], REPORTED["table2"]
     assert list(one["target"].values()) == [94.12, 94.37, 93.66, 92.9]
     assert list(two["target"].values()) == [70.46, 70.22, 69.65, 67.42]
-    assert one["rebuilt"]["relu"]["he_uniform"] == ["94.0", "0.1"]
-    assert one["rebuilt"]["sigmoid"]["sparse_he_normal"] == ["92.8", "0.04"]
-    assert two["rebuilt"]["tanh"]["sparse_he_normal"] == ["69.6", "0.05"]
+    assert one["rebuilt"]["relu"]["he_uniform"] == "94.0 ± 0.1"
+    assert one["rebuilt"]["sigmoid"]["sparse_he_normal"] == "92.8 ± 0.04"
+    assert two["rebuilt"]["tanh"]["sparse_he_normal"] == "69.6 ± 0.05"
     # What makes two rows of Table 2 impossible: accuracies above 90% on CIFAR-100.
     impossible = [
         row
         for row, cells in two["rebuilt"].items()
-        if min(float(mean) for mean, _ in cells.values()) > 90
+        if min(float(cell.split(" ± ")[0]) for cell in cells.values()) > 90
     ]
     assert tuple(impossible) == table2.IMPOSSIBLE
 
