@@ -10,10 +10,10 @@
 collapsed into one, beside the same network with its n + 100 intermediate maps a layer, which at
 width 16 take 10 MB a layer and image. --rebuilt rebuilds the network from these features and takes
 steps through the target, its source and that source collapsed: the fastest of five, of the source,
-whose steps are long, of two. Takes about a minute. Each loop runs in its own process,
-since the allocator's settings hold for a whole process. The images are random pixels of CIFAR's
-size: throughput does not depend on what they show, and nothing is downloaded. The first steps,
-which compile and fill caches, are not counted.
+whose steps are long, of two (--only collapsed leaves it out). Takes about a minute. Each of the
+other loops runs in its own process, since the allocator's settings hold for a whole process. The
+images are random pixels of CIFAR's size: throughput does not depend on what they show, and nothing
+is downloaded. The first steps, which compile and fill caches, are not counted.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def rebuilt_steps(args: argparse.Namespace, device: torch.device) -> None:
     source = bnrecon.reconstruct(target, args.rebuilt).network
     collapsed = bnrecon.collapse(source, trainable=True)
     networks = {"target": target, "source, collapsed": collapsed, "source": source}
+    if args.only == "collapsed":
+        del networks["source"]
     x = torch.randn(args.batch, 3, 32, 32, device=device)
     y = torch.randint(10, (args.batch,), device=device)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -178,7 +180,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     device = hardware.resolve_device(args.device)
-    if args.only:
+    if args.only and not args.rebuilt:
         print((plain_loop if args.only == "plain" else project_loop)(args, device))
         return
     what = "normalizations alone, float32, " if args.pairs else ""

@@ -26,7 +26,7 @@ class Composition:
     mean μ and covariance Σ of x, exactly, as A has one tap and all padding comes before it.
     Values, gradients and running statistics are those of the two convolutions, up to rounding.
 
-    A call and its gradient cost 4 n c1 operations each, whatever the number of pixels. Features
+    A call and its gradient cost 2 n c1 operations each, whatever the number of pixels. Features
     in memory are held once more, as a solver reads them; others are made or read at each call.
     """
 

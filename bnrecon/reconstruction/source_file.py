@@ -235,11 +235,11 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     their linear region.
 
     With ``trainable`` the layers compose B diag(inner) A from the source's own scales at every
-    call: a step of training costs about that of the target, and values, gradients and running
-    statistics are the source's up to rounding, in eval mode and in training. Parameters, their
-    names and buffers are those of ``network``, the same tensors: what is trained is there in both,
-    and ``rebuilt.save`` saves it. Move or convert ``network`` before, not afterwards. Layers with
-    an activation between their convolutions stay as they are, which a warning says.
+    call: a step of training takes a few times as long as the target's. Values, gradients and
+    running statistics are the source's up to rounding, in eval mode and in training. Parameters,
+    their names and buffers are those of ``network``, the same tensors: what is trained is there in
+    both, and ``rebuilt.save`` saves it. Move or convert ``network`` before, not afterwards. Layers
+    with an activation between their convolutions stay as they are, which a warning says.
 
     >>> import bnrecon
     >>> rebuilt = bnrecon.reconstruct(nn.Linear(3, 2).eval())
