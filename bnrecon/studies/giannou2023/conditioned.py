@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
 from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import part
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
 from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
 from bnrecon.studies.giannou2023.teacher import (
@@ -34,6 +35,17 @@ FEATURES = {
     "dense": "weights of a dense network",
 }
 OPENING = 4.0  # deviations of an inner ReLU's input: hardly a sample closes it
+# Trainings by features and start, of which the first is said to have the smaller error.
+PAIRS = {
+    "start": (("random", OPENING), ("random", 0.0)),
+    "start_ortho": (("ortho_cond", OPENING), ("ortho_cond", 0.0)),
+    "dense": (("dense", 0.0), ("random", OPENING)),
+    "conditioning": (("ortho_cond", OPENING), ("random", OPENING)),
+    "conditioning_closed": (("ortho_cond", 0.0), ("random", 0.0)),
+    "weights": (("id_cond_drawn", OPENING), ("dense", 0.0)),
+    "weights_random": (("id_cond_drawn", OPENING), ("random", OPENING)),
+}
+CLAIMS = ("start", "dense", "conditioning", "weights")
 
 
 def compare_features(
@@ -127,6 +139,27 @@ def draw_starts(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def decide(rows: pd.DataFrame) -> Decisions:
+    """Run by run, which of two trainings has the smaller error, where both are there.
+
+    Confirmed where the first has it in every run, contradicted where in no more than half of them.
+    """
+    rows = with_opening(rows).fillna({"opening": 0.0})
+    errors = rows.pivot_table("mse", ["side", "run"], ["features", "opening"]).dropna()
+    if not {column for pair in PAIRS.values() for column in pair} <= set(errors):
+        return {}, {}
+    counts = {name: int((errors[a] < errors[b]).sum()) for name, (a, b) in PAIRS.items()}
+    runs = len(errors)
+    verdicts: dict[str, bool | str] = {
+        name: count == runs or ("undecided" if 2 * count > runs else False)
+        for name, count in counts.items()
+    }
+    medians = errors.groupby("side").median()
+    numbers = {name: f"{count} of {runs}" for name, count in counts.items()}
+    numbers |= {"shares": span(medians["random", OPENING] / medians["random", 0.0], ".2f")}
+    return {name: verdicts[name] for name in CLAIMS}, numbers
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "d = {side}": {},
     f"d = {{side}}, shifts from {OPENING:g}": {"opening": OPENING},
@@ -143,4 +176,4 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     return [task for one in SWEEPS for task in one(scale, options)]
 
 
-PART = part(__file__, tasks, summarize, draw_starts)
+PART = part(__file__, tasks, summarize, draw_starts, decide)

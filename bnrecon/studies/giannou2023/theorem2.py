@@ -220,7 +220,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         worst = whole["condition"].max()
         verdicts["rank"] = "confirmed" if worst < 1e12 else "undecided"
         numbers |= {"products": len(whole), "side": whole["side"].max(), "worst": worst}
-    if len(solved := single[single["functional_error"] <= HELD]):
+    if len(single) and len(solved := single[single["functional_error"] <= HELD]):
         least = solved["smallest_scale"].min()
         verdicts["scales"] = "confirmed" if least > 1e-10 else "undecided"
         numbers |= {"least": least, "chains": len(solved)}
