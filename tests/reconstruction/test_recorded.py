@@ -8,6 +8,8 @@ from torch import fx, nn
 import bnrecon
 from bnrecon.reconstruction import source_layer
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
+
 
 def networks():
     """A model and one input, for every kind of layer."""
