@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 
 import gpu_slice
@@ -67,6 +66,24 @@ def test_a_damaged_part_is_named_and_the_others_are_kept(tmp_path):
     with pytest.raises(ValueError, match=r"a\.001 is damaged"):
         gpu_slice.receive(about, tmp_path / "sent", tmp_path / "kept")
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"a.000", "a.002"}
+
+
+# Results.
+
+
+def test_an_archive_adds_results_and_replaces_none_that_are_newer(tmp_path):
+    there, home = tmp_path / "there/targets/net", tmp_path / "home/targets/net"
+    for folder in (there, home):
+        folder.mkdir(parents=True)
+    for name, text in (("target.json", "{}"), ("checkpoint.safetensors", "step 5"), (".lock", "")):
+        (there / name).write_text(text)
+    (home / "checkpoint.safetensors").write_text("step 9")
+    for older, step in ((60, "step 9"), (-60, "step 5")):  # by how many seconds what is packed is
+        os.utime(there / "checkpoint.safetensors", (time.time() - older,) * 2)
+        gpu_slice.pack_results(tmp_path / "there", tmp_path / "results.tar.gz")
+        gpu_slice.unpack_results(tmp_path / "results.tar.gz", tmp_path / "home")
+        assert (home / "checkpoint.safetensors").read_text() == step
+    assert sorted(path.name for path in home.iterdir()) == ["checkpoint.safetensors", "target.json"]
 
 
 # Pieces.
@@ -272,8 +289,7 @@ def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, succee
         assert done.returncode == 0, done.stderr
         outcomes.append(done.stdout)
         if archive.exists():
-            with tarfile.open(archive) as results:
-                results.extractall(home, filter="data")
+            gpu_slice.unpack_results(archive, home)
         if list(home.glob("runs/*/result.json")):
             break
     assert "the time is over during" in outcomes[0]

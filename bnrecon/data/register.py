@@ -13,14 +13,13 @@ from PIL import Image
 from bnrecon.data.archive import check_split, count_classes
 from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.loading import DATASETS
-from bnrecon.data.spec import DATASET_NAMES, DataSpec
+from bnrecon.data.spec import DATASET_NAMES, IMAGE_KEYS, DataSpec
 from bnrecon.data.tree import Split
 from bnrecon.runtime.errors import UserError, shorten
 from bnrecon.runtime.user_code import Registered, attribute_errors
 
 logger = logging.getLogger(__name__)
 
-IMAGES = ("pixel_values", "image", "img")  # keys of an item that is a mapping, the first one counts
 LABELS = ("label", "labels")
 
 
@@ -29,7 +28,7 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
 
     Each is a map-style ``torch.utils.data.Dataset`` (torchvision's, or Hugging Face's) or a tuple
     of images and class numbers (N,). An item of a data set is a pair (image, class number), or a
-    mapping with ``image`` (or ``img``, ``pixel_values``) and ``label`` (or ``labels``).
+    mapping with ``image`` (or ``images``, ``img``, ``pixel_values``) and ``label`` (or ``labels``).
 
     Images are of one size: PIL images, tensors (C, H, W) or NumPy arrays (H, W, C), grey ones also
     (H, W); of uint8, or floats from 0 to 1, which are rounded to 8 bits. They are to be given as
@@ -100,9 +99,11 @@ def _pair(item: Any) -> tuple[Any, Any]:
     """Image and class number of an item."""
     if not isinstance(item, Mapping):
         return item[0], item[1]
-    image, label = (next((key for key in keys if key in item), None) for keys in (IMAGES, LABELS))
+    image, label = (
+        next((key for key in keys if key in item), None) for keys in (IMAGE_KEYS, LABELS)
+    )
     if image is None or label is None:
-        wanted = f"one of {', '.join(IMAGES)} and one of {', '.join(LABELS)}"
+        wanted = f"one of {', '.join(IMAGE_KEYS)} and one of {', '.join(LABELS)}"
         raise ValueError(f"an item has {shorten([*map(str, item)])}; it must have {wanted}")
     return item[image], item[label]
 

@@ -12,6 +12,8 @@ from bnrecon.runtime.options import check_fields, option
 DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
 RESIZABLE = ("folder", "imagenet", "imagenette")
 MAX_SIDE = 4096  # 50 MB an image
+# Keys of an item or a batch that is a mapping, as Hugging Face's have them; the first one counts.
+IMAGE_KEYS = ("pixel_values", "image", "images", "img")
 
 
 @dataclass

@@ -49,11 +49,9 @@ class Composition:
                 mean, variance = self._batch_statistics(layer, x.to(gamma.dtype))
             scale = gamma * torch.rsqrt(variance + norm.eps)
             rows = self._compose(scale)
-            weight = (
-                rows.reshape(layer.outputs, *kernel, rows.shape[-1]).movedim(-1, 1).contiguous()
-            )
+            weight = rows.reshape(layer.outputs, *kernel, rows.shape[-1]).movedim(-1, 1)
             bias = self._add_up(beta - scale * mean)
-        return apply_kernel(x, weight, bias, groups, **layer.geometry.movement)
+        return apply_kernel(x, weight.contiguous(), bias, groups, **layer.geometry.movement)
 
     def _batch_statistics(
         self, layer: SourceLayer, x: torch.Tensor

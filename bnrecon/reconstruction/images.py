@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from bnrecon.data.spec import IMAGE_KEYS
 from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line, shorten
 from bnrecon.runtime.torch_modes import callers_default_device
 
-IMAGES = ("pixel_values", "image", "images")  # keys of a batch that is a mapping
 END = object()  # behind a user's last batch
 OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # clear already
 
@@ -27,7 +27,7 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     Args:
         images: a tensor (N, C, H, W), or whatever the model takes, or an iterable of such; of
             batches that are pairs (images, labels), as a DataLoader gives them, the first part is
-            taken, of mappings ``pixel_values``, ``image`` or ``images``.
+            taken, of mappings ``pixel_values``, ``image``, ``images`` or ``img``.
         model: what will be given them; its parameters' dtype must be the images'.
 
     Raises:
@@ -98,9 +98,9 @@ def _each_batch(images: Any) -> Iterator[Any]:
 def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     """One batch on the model's device, the images alone of a pair with labels."""
     if isinstance(batch, Mapping):
-        key = next((name for name in IMAGES if name in batch), None)
+        key = next((name for name in IMAGE_KEYS if name in batch), None)
         if key is None:
-            keys, wanted = shorten([*map(str, batch)]), " or ".join(IMAGES)
+            keys, wanted = shorten([*map(str, batch)]), " or ".join(IMAGE_KEYS)
             raise UserError(f"images: a batch is a mapping of {keys}; it must have {wanted}")
         batch = batch[key]
     elif isinstance(batch, list | tuple) and batch:

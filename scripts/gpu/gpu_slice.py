@@ -128,8 +128,7 @@ def unpack(args: argparse.Namespace, pack: dict[str, Any]) -> None:
             f"{len(missing)} parts missing ({listed}); copy them here and run it again"
         )
     if (results := args.keep / "parts" / "results.tar.gz").exists():
-        with tarfile.open(results) as archive:
-            archive.extractall(args.options["outputs"], filter="data")
+        unpack_results(results, Path(args.options["outputs"]))
         results.unlink()
 
 
@@ -208,6 +207,15 @@ def pack_results(outputs: Path, archive: Path) -> None:
             if path.suffix in RESULTS and path.is_file():
                 packed.add(path, path.relative_to(outputs))
     os.replace(unfinished, archive)
+
+
+def unpack_results(archive: Path, outputs: Path) -> None:
+    """Add the results of an archive; a file that is newer stays, as `tar --keep-newer-files`."""
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            path = outputs / member.name
+            if not path.exists() or path.stat().st_mtime < member.mtime:
+                packed.extract(member, outputs, filter="data")
 
 
 def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> int:
