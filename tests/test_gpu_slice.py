@@ -71,19 +71,24 @@ def test_a_damaged_part_is_named_and_the_others_are_kept(tmp_path):
 # Results.
 
 
-def test_an_archive_adds_results_and_replaces_none_that_are_newer(tmp_path):
+@pytest.mark.parametrize("sources", [True, False])
+def test_an_archive_adds_results_and_replaces_none_that_are_newer(tmp_path, sources):
     there, home = tmp_path / "there/targets/net", tmp_path / "home/targets/net"
     for folder in (there, home):
         folder.mkdir(parents=True)
-    for name, text in (("target.json", "{}"), ("checkpoint.safetensors", "step 5"), (".lock", "")):
+    texts = {"target.json": "{}", "checkpoint.safetensors": "step 5", ".lock": ""}
+    for name, text in (texts | {"source.safetensors": ""}).items():
         (there / name).write_text(text)
     (home / "checkpoint.safetensors").write_text("step 9")
     for older, step in ((60, "step 9"), (-60, "step 5")):  # by how many seconds what is packed is
         os.utime(there / "checkpoint.safetensors", (time.time() - older,) * 2)
-        gpu_slice.pack_results(tmp_path / "there", tmp_path / "results.tar.gz")
+        gpu_slice.pack_results(tmp_path / "there", tmp_path / "results.tar.gz", sources)
         gpu_slice.unpack_results(tmp_path / "results.tar.gz", tmp_path / "home")
         assert (home / "checkpoint.safetensors").read_text() == step
-    assert sorted(path.name for path in home.iterdir()) == ["checkpoint.safetensors", "target.json"]
+    expected = {"checkpoint.safetensors", "target.json"} | (
+        {"source.safetensors"} if sources else set()
+    )
+    assert {path.name for path in home.iterdir()} == expected
 
 
 # Pieces.

@@ -85,7 +85,8 @@ def main() -> int:
     finally:
         outputs = Path(args.options["outputs"])
         if args.archive is not None and outputs.is_dir():
-            pack_results(outputs, args.archive)
+            sources = args.options["keep_source"] != "false"
+            pack_results(outputs, args.archive, sources)
             print(f"{args.archive}: {args.archive.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
@@ -199,12 +200,16 @@ def write(parts: Sequence[Path], path: Path) -> None:
     os.replace(unfinished, path)
 
 
-def pack_results(outputs: Path, archive: Path) -> None:
-    """Write all results in a folder into an archive, which is there as a whole or not at all."""
+def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
+    """Write all results in a folder into an archive, which is there as a whole or not at all.
+
+    Without ``sources``, the file of a run that was stopped before it could remove it stays here.
+    """
+    left_out = () if sources else ("source.safetensors",)
     unfinished = archive.with_name(f"{archive.name}.unfinished")
     with tarfile.open(unfinished, "w:gz") as packed:
         for path in sorted(outputs.rglob("*")):
-            if path.suffix in RESULTS and path.is_file():
+            if path.suffix in RESULTS and path.is_file() and path.name not in left_out:
                 packed.add(path, path.relative_to(outputs))
     os.replace(unfinished, archive)
 
