@@ -63,11 +63,15 @@ class Task:
 VERDICTS = {
     "confirmed": "What was computed agrees with the claim. That says nothing of other sizes, data "
     "or trainings.",
+    "needs a correction": "A factor, sign, index, exponent or number is wrong as printed; an "
+    "erratum has the right one.",
+    "needs a condition": "Fails in an example as it is printed, and holds under a further "
+    "condition, which the evidence or an erratum names.",
     "contradicted": "What was computed speaks against the claim as it is stated, for the sizes, "
     "data and trainings that were computed.",
     "false as stated": "The statement as it is printed fails in an example or contradicts a "
-    "derivation. Where a repair is known, the evidence or an erratum names it; the paper's other "
-    "statements may hold without it.",
+    "derivation, and more than a condition or a correction is needed. The paper's other statements "
+    "may hold without it.",
     "undecided": "Not decided: the intervals allow for both answers, or too little was computed.",
     "not at the paper's size": "Not attempted at the size, or on the data, of the claim; what was "
     "computed is smaller.",

@@ -114,7 +114,7 @@ def test_the_grids_of_table_1_say_how_they_were_rebuilt():
     finished = RunResult.read(RESULTS[0])
     cells = [Cell(row, composition.compose(row.overrides), Path(), finished) for row in rows]
     names = [
-        "target width 4, paper's solver, n - c2 + 1 features",
+        "target width 4, LU + LBFGS, n - c2 + 1 features",
         "target width 4, bnrecon, n - c2 + 1 features",
         "target width 4, bnrecon, 1.5 n features",
     ]

@@ -18,7 +18,7 @@ def test_residual_blocks_train_less_than_four_times_as_many_scales(rows):
     empty = rows["before"] == residual_blocks.EMPTY
     assert factor[empty].max() < 1.6
     assert 2 < factor[~empty].min() <= factor[~empty].max() < 2.3
-    assert residual_blocks.PART.claims(rows)[0].verdict == "contradicted"
+    assert residual_blocks.PART.claims(rows)[0].verdict == "needs a correction"
 
 
 def test_the_narrowest_residual_layers_train_the_papers_four_times():
@@ -40,4 +40,4 @@ def test_a_state_that_always_takes_four_times_as_many_leaves_the_claim_open(rows
     more = rows.assign(scales=rows["scales"].where(~filled, rows["scales"] * 4))
     assert residual_blocks.PART.claims(more)[0].verdict == "undecided"
     once = rows.assign(scales=rows["scales"].where(rows["blocks"] == 1, rows["scales"] * 4))
-    assert residual_blocks.PART.claims(once)[0].verdict == "contradicted"
+    assert residual_blocks.PART.claims(once)[0].verdict == "needs a correction"

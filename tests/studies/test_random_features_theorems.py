@@ -64,7 +64,7 @@ def test_full_rank_factors_do_not_make_m_full_rank():
         assert np.linalg.matrix_rank(np.stack(columns, 1)) == rank
     rows = ranks.examples()
     assert list(rows["smallest_rank"]) == [2, 3, 4]
-    assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "false as stated"}
+    assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "needs a condition"}
     assert verdicts(ranks.PART, rows[2:]) == {"Theorem 2.1": "undecided"}
     (claim,) = ranks.PART.claims(rows)
     assert "two bases" not in claim.evidence  # that one is no counterexample
@@ -119,7 +119,7 @@ def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equatio
     rows = {
         aspect: spectrum_part.measure_spectrum("orthogonal", aspect, 30, 2) for aspect in (0.8, 1.2)
     }
-    assert verdicts(spectrum_part.PART, rows[0.8])[where] == "false as stated"
+    assert verdicts(spectrum_part.PART, rows[0.8])[where] == "needs a correction"
     assert verdicts(spectrum_part.PART, rows[1.2])[where] == "undecided"
     blurred = rows[0.8].assign(mean_distance=0.1)
     assert verdicts(spectrum_part.PART, blurred)[where] == "undecided"
@@ -189,7 +189,7 @@ def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
     identity = verdicts(minimum_width.PART, rows["identity"])
     assert (identity.get(density), identity[every]) == (None, "undecided")
     found = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
-    assert (found[density], found[every]) == ("confirmed", "false as stated")
+    assert (found[density], found[every]) == ("confirmed", "needs a condition")
 
 
 def test_the_critical_density_is_the_bottleneck_over_all_permutations():
@@ -236,7 +236,7 @@ def test_theorem_4_2s_bound_holds_for_every_small_target(density):
 
 def test_verdicts_follow_the_rows():
     rows = projection.measure_projections(6, 2)
-    assert verdicts(projection.PART, rows) == {"Theorem 4.1": "false as stated"}
+    assert verdicts(projection.PART, rows) == {"Theorem 4.1": "needs a correction"}
     swapped = rows.assign(norm_of_last_r=rows["least_squares_error"])
     assert verdicts(projection.PART, swapped) == {"Theorem 4.1": "confirmed"}
     descended = descent.measure_descent("orthogonal", 8, 6)

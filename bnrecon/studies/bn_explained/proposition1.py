@@ -168,7 +168,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     as_printed: bool | str = bool(negative.max() < TOLERANCE)
     if numbers["positive"] < TOLERANCE < negative.min():
-        as_printed = "false as stated"
+        as_printed = "needs a condition"
     repaired = numbers["repaired"] < TOLERANCE
     return {"Proposition 1": repaired, "Proposition 1, Eq. 28, 29": as_printed}, numbers
 

@@ -289,7 +289,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 def _decide_independent(ratios: pd.DataFrame) -> Decisions:
     mean, printed, repaired = (_agrees(ratios, name) for name in ("mean", "printed", "repaired"))
     below = (ratios["mean"] - 4 * ratios["mean_error"] <= ratios["bound"] + 1e-9).all()
-    variance = "false as stated" if repaired.all() else "contradicted"
+    variance = "needs a correction" if repaired.all() else "contradicted"
     two = ratios[(ratios["kind"] == "enumerated") & (ratios["batch"] == 2)]
     numbers = {
         "settings": len(ratios),

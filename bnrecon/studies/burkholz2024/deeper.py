@@ -208,7 +208,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     return {"Theorem 2.5": "false as stated" if refuting else verdict}, {
         "most": most,
         "settings": len(at),
-        "counterexamples": f"{note} (erratum 4); " if refuting else "",
+        "counterexamples": f"{note} (erratum 4)" if refuting else "none",
     }
 
 

@@ -58,7 +58,7 @@ def _excess(cell: Cell) -> int:
 
 def _spell(results: Sequence[RunResult]) -> str:
     least, most = farthest_ends([result.loss for result in results])
-    return f"every interval of a loss within {least:z.2f} to {most:z.2f}"
+    return f"every interval of a drop within {least:z.2f} to {most:z.2f}"
 
 
 def draw(cells: Sequence[Cell]) -> Figure:

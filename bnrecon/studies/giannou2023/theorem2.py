@@ -214,7 +214,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     if len(zero):
         regular, scale = zero["zero_condition"].max(), zero["zero_scale"].max()
         cut = regular < MOST_CONDITION / 1e4 and scale == 0
-        verdicts["every target"] = "false as stated" if cut else "undecided"
+        verdicts["every target"] = "needs a condition" if cut else "undecided"
         numbers |= {"systems": len(zero), "regular": regular, "zero_scale": scale}
     if len(whole := single[single["block"] == single["side"]]):
         worst = whole["condition"].max()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -256,7 +257,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     Decided by collapsed pairs, which have to agree bit for bit, by float64, and by the first
     steps of float32: later rounding decides about ReLUs, and any two trainings may differ.
     """
-    exact, evidence, branch, alike = True, [], "", {}
+    exact, evidence, branch, alike, apart = True, [], "", {}, math.nan
     for precision, group in rows.groupby("precision", sort=False):
         differences = _differences(group, (*PAIRS, *NAMES))
         exact = exact and bool((differences.loc["one_convolution", ["loss", "all"]] == 0).all())
@@ -264,6 +265,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         double = precision == "float64"
         judged = "all" if double else "early"
         limit = ROUNDING if double else 2 * others["early"].max()
+        apart = pair[judged] if double else apart
         alike[precision] = bool(pair[judged] <= limit)
         numbers = {
             "pair": pair[judged],
@@ -276,7 +278,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
     verdict = "contradicted" if failed else "confirmed" if decided else "undecided"
     same = "equal bit for bit" if exact else "different"
-    numbers = {"same": same, "steps": rows["step"].max(), "precisions": "; ".join(evidence)}
+    numbers = {"same": same, "apart": apart, "steps": rows["step"].max()}
+    numbers |= {"precisions": "; ".join(evidence)}
     return {"Theorem 3.1": verdict}, numbers | {"branch": branch}
 
 

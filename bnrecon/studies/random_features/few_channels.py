@@ -186,7 +186,7 @@ def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decision:
     stays = all(interval.ends[0] > half for interval in fixed.values())
     verdict = "confirmed" if last.ends[1] < half else "undecided"
     numbers = {"fixed": _listed(fixed), "growing": _listed(growing) or "not measured yet"}
-    return "limit", "false as stated" if stays else verdict, numbers
+    return "limit", "needs a condition" if stays else verdict, numbers
 
 
 def _blocks(normal: pd.DataFrame) -> Decision:

@@ -137,7 +137,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     off = (rows["condition_number"] / rows["channels"] ** 0.5 - 1).abs().max()
     perfect = rows["condition_number"].min() <= 1
     verdicts: dict[str, str | bool] = {
-        "any": "false as stated" if lost.any() else "confirmed",
+        "any": "needs a condition" if lost.any() else "confirmed",
         "conditioning": bool(off < EXACT and not perfect),
     }
     if not set(TARGETS) <= set(rows["target"]):

@@ -77,7 +77,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     rows = _compared(rows)
     printed, first = rows["printed"], rows.iloc[0]
     differs = (printed - 1).abs().min() > SAME
-    return {"Theorem 4.1": "false as stated" if differs else "confirmed"}, {
+    return {"Theorem 4.1": "needs a correction" if differs else "confirmed"}, {
         "n": first["c1"] + first["missing"],
         "r": first["c1"],
         "low": printed.min(),

@@ -121,7 +121,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     counterexamples = "; ".join(
         f"{row['features']}: {_ranks_of(row)}" for row in worst.to_dict("records")
     )
-    verdict = "false as stated" if len(failed) else "undecided"
+    verdict = "needs a condition" if len(failed) else "undecided"
     return {"Theorem 2.1": verdict}, {"counterexamples": counterexamples or "none in these rows"}
 
 

@@ -218,7 +218,7 @@ def _density(rows: pd.DataFrame) -> Decision:
     distances = [(_distance(group), _printed_distance(group)) for group in groups]
     wrong = [printed > max(CLOSE, distance.ends[1]) for distance, printed in distances]
     right = [printed < min(CLOSE, distance.ends[0]) for distance, printed in distances]
-    verdict = "false as stated" if wrong and all(wrong) else "undecided"
+    verdict = "needs a correction" if wrong and all(wrong) else "undecided"
     numbers = {
         "printed_distances": span((printed for _, printed in distances), ".3f"),
         "distances": span((distance.mean for distance, _ in distances), ".3f"),
