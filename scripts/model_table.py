@@ -5,7 +5,7 @@
     python scripts/model_table.py [--timm] --write   # write docs/models.md of it
 
 Each model is rebuilt twice: by id_cond features, whose solution is known in closed form, and by
-he_normal features with 1.5 features an equation, as many layers, the smallest first, as are solved
+he_normal features with 1.5 features per equation, as many layers, the smallest first, as are solved
 with 6e10 operations (some ten seconds of a core). A finished model is a line of JSON in
 outputs/models/torchvision.jsonl; models that are there are not computed again. With ``--timm`` the
 models are ten of timm's, as it makes them, the file is timm.jsonl and the page docs/models-timm.md;
@@ -41,7 +41,7 @@ BATCH = 4
 TOO_LARGE = "too large for this table"
 LARGEST = 3_000_000  # equations of a layer, above which its head is left as it is
 OPERATIONS = 6e10  # that are spent on a model with he_normal features
-ITERATIONS = 130  # of a solve with 1.5 features an equation
+ITERATIONS = 130  # of a solve with 1.5 features per equation
 TIMM = (
     "resnet10t", "mobilenetv3_small_050", "efficientnet_lite0", "ghostnet_050", "lcnet_050",
     "vit_tiny_patch16_224", "mixer_s32_224", "convnext_atto", "edgenext_xx_small", "repvgg_a0",

@@ -138,7 +138,7 @@ def register_features(
     at_most_n: bool = False,
     version: str | None = None,
 ) -> Callable[[Draw], Draw]:
-    """Register ``draw(shape, width, stream)``, which returns A (c1, c0) and B (c2, c1, kh, kw).
+    """Register ``draw(shape, c1, stream)``, which returns A (c1, c0) and B (c2, c1, kh, kw).
 
     All its randomness must come from ``stream``, a ``bnrecon.features.portable_random.Stream``.
     Results belong to the source file of the module that registers (a changed comment is a rerun),
@@ -155,9 +155,9 @@ def register_features(
         version: to be changed when the draws change; without it the source file counts.
 
     >>> @register_features("cauchy")
-    ... def cauchy(shape, width, stream):
-    ...     a, b = (stream.normal((width, shape.inputs), word) for word in "ab")
-    ...     return a / b, stream.normal((shape.outputs, width, *shape.kernel), "c")
+    ... def cauchy(shape, c1, stream):
+    ...     a, b = (stream.normal((c1, shape.inputs), word) for word in "ab")
+    ...     return a / b, stream.normal((shape.outputs, c1, *shape.kernel), "c")
     >>> from bnrecon.features import draw
     >>> draw("cauchy", LayerShape(4, 3, (3, 3)), width=108, seed=0, layer=0).weights()[1].shape
     torch.Size([4, 108, 3, 3])

@@ -29,7 +29,7 @@ class FeatureSpec:
             (n, Thm 2.3).
         allow_below_minimum: accept fewer features than the theorems need; the layer is then only
             approximated.
-        activation: after the first source layer (Thm 2.4), one of ``ACTIVATIONS``.
+        activation: between A and B (Thm 2.4), one of ``ACTIVATIONS``.
         epsilon: with tanh and sigmoid, the largest error of a layer's output.
         margin: with any activation, the factor by which inputs may exceed the largest ones seen.
         skip: where a frozen skip connection beside each pair joins (Eq. 3): ``inner``, after the

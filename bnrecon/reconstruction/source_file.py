@@ -229,10 +229,10 @@ def _rebuild(
 
 @outside_torch_modes
 def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
-    """The network with every source layer collapsed into W' = outer ∘ (B diag(inner) A).
+    """Merge A, γ and B of every source layer back into one layer, W' = outer ∘ (B diag(inner) A).
 
-    Computed from the float64 scales and the features alone; exact while first activations stay in
-    their linear region.
+    Computed from the float64 scales and the frozen weights alone; exact while an activation between
+    A and B stays in its linear region.
 
     With ``trainable`` the layers compose B diag(inner) A from the source's own scales at every
     call: a step of training takes a few times as long as the target's. Values, gradients and
