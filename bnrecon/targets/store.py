@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ from bnrecon.targets.location import (
     training_plan,
 )
 from bnrecon.targets.normalization import initialize_statistics
-from bnrecon.targets.progress import log_epoch, log_training
 from bnrecon.targets.register import FAMILIES, target_code
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
 from bnrecon.targets.trainer import train
@@ -97,7 +95,7 @@ def obtain_target(
         where = metadata.get("device", "another device"), metadata.get("precision", "its precision")
         logger.info("the stored target %s was trained on %s in %s", folder, *where)
     with trackers.track(f"targets/{folder.name}", metadata["config"]) as tracked:
-        log_training(tracked, metadata)
+        tracked.log_training(metadata)
     return Trained(network.to(device).eval(), folder, metadata)
 
 
@@ -133,7 +131,7 @@ class _Wanted:
                         lambda: self.read(folder, network)
                     )
                     if metadata is not None:
-                        log_training(tracked, metadata)
+                        tracked.log_training(metadata)
         if metadata is None:
             raise RunError(f"{folder}: the trained target cannot be read back; check the disk")
         return network, metadata
@@ -231,7 +229,7 @@ class _Wanted:
                 self.folder / CHECKPOINT,
                 stop,
                 initialize if target.initialization in INITIALIZED_FROM_DATA else None,
-                functools.partial(log_epoch, tracked),
+                tracked.log_epoch,
             )
         return {"seconds": spent, "log": log}
 
