@@ -87,13 +87,8 @@ class InMemoryImages:
         """
         if "moments" not in self._held:
             levels = torch.arange(256, dtype=torch.float64) / 255
-            channels = self.train_x.shape[-1]
-            counts = torch.stack(
-                [
-                    torch.bincount(self.train_x[..., c].reshape(-1).int(), minlength=256)
-                    for c in range(channels)
-                ]
-            )
+            channels = (channel.reshape(-1).int() for channel in self.train_x.unbind(-1))
+            counts = torch.stack([torch.bincount(values, minlength=256) for values in channels])
             weights = counts.double() / counts.sum(1, keepdim=True)
             mean = weights @ levels
             variance = weights @ levels**2 - mean**2
@@ -137,11 +132,7 @@ class InMemoryImages:
         generator, size, (rank, processes) = at.generator(), at.batch_size, at.share
         order = torch.randperm(n, generator=generator)
         shifts = torch.randint(2 * self.crop_padding + 1, (2, n), generator=generator)
-        mirrored = (
-            torch.rand(n, generator=generator) < 0.5
-            if self.flip
-            else torch.zeros(n, dtype=torch.bool)
-        )
+        mirrored = torch.rand(n, generator=generator) < (0.5 if self.flip else 0)
         rows = shifts[0, :, None] + torch.arange(height)
         columns = shifts[1, :, None] + torch.where(
             mirrored[:, None], torch.arange(width).flip(0), torch.arange(width)

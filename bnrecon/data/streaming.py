@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,7 +47,6 @@ class StreamedImages:
     side: int = 224
     workers: int = 4
     _held_out: int = field(default=0, repr=False)
-    _checksum: str | None = field(default=None, repr=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -63,9 +63,7 @@ class StreamedImages:
         chosen = sorted(self.train_files, key=_name_digest)[len(self.train_files) - count :]
         held = set(chosen)
         train = [item for item in self.train_files if item not in held]
-        return replace(
-            self, train_files=train, test_files=chosen[:limit], _held_out=count, _checksum=None
-        )
+        return replace(self, train_files=train, test_files=chosen[:limit], _held_out=count)
 
     def checksum(self) -> str:
         """SHA-256 of the files' class/name and size, and of the content of a sample of them.
@@ -74,11 +72,10 @@ class StreamedImages:
         all of ImageNet would take an hour: an image outside the sample that is replaced by another
         of the same size in bytes goes unnoticed.
         """
-        if self._checksum is None:
-            self._checksum = self._digest()
         return self._checksum
 
-    def _digest(self) -> str:
+    @cached_property
+    def _checksum(self) -> str:
         digest = hashlib.sha256()
         if self._held_out:  # the list alone does not show where the training images end
             digest.update(f"{self._held_out} held out\n".encode())

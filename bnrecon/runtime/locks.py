@@ -29,18 +29,6 @@ logger = logging.getLogger(__name__)
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
-NOT_WRITABLE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.ENAMETOOLONG,
-    errno.ENOENT,
-    errno.EEXIST,
-    errno.ELOOP,
-}
-
-
 _are_taken: ContextVar[bool] = ContextVar("locks are taken", default=True)
 
 
@@ -105,13 +93,11 @@ def lock_file(
                 "keep processes from writing the same files: give outputs=FOLDER on another one, "
                 "such as a local disk, and copy the results from there"
             ) from None
-        if error.errno in NOT_WRITABLE:
+        if error.errno not in NO_LOCKS:
             raise UserError(
                 f"{path.parent} cannot be written ({error.strerror}); "
                 "give outputs=FOLDER, a folder of yours"
             ) from None
-        if error.errno not in NO_LOCKS:
-            raise
     try:
         yield held
     finally:
