@@ -207,12 +207,7 @@ def _cut_pooling(
 
 
 def _record_pooling(
-    polygons: Polygons,
-    row: np.ndarray,
-    unit: np.ndarray,
-    units: Units,
-    layer: int,
-    found: _Found,
+    polygons: Polygons, row: np.ndarray, unit: np.ndarray, units: Units, layer: int, found: _Found
 ) -> None:
     """Where two values of a pooling are equal and no other is larger."""
     which, size = np.arange(len(row)), units.functions.shape[1]

@@ -18,14 +18,7 @@ from bnrecon.operators.columns import Scaled, inverse_norms
 from bnrecon.operators.integers import IntegerProducts, find_signs
 from bnrecon.operators.system import System
 from bnrecon.runtime.hardware import has_fast_int8
-from bnrecon.runtime.precision import (
-    BFLOAT16,
-    FLOAT32,
-    INT8,
-    TF32,
-    Precision,
-    precision_schedule,
-)
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, INT8, TF32, Precision, precision_schedule
 from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.checkpoint import Checkpoint, Corrected, InnerCheckpoint
 from bnrecon.solvers.integers import integer_cgls

@@ -11,11 +11,7 @@ import torch
 from bnrecon.operators.structured import Kronecker, Selection
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import (
-    available_memory,
-    exact_float32,
-    threads_for,
-)
+from bnrecon.runtime.hardware import available_memory, exact_float32, threads_for
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory

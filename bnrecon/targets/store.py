@@ -21,20 +21,11 @@ from bnrecon.runtime.errors import Diverged, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.runtime.user_code import attribute_errors
+from bnrecon.targets import location
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_given
-from bnrecon.targets.location import (
-    ABOUT,
-    CHECKPOINT,
-    HOW,
-    WEIGHTS,
-    interrupted_elsewhere,
-    is_trained,
-    own_folder,
-    target_folder,
-    training_plan,
-)
+from bnrecon.targets.location import ABOUT, CHECKPOINT, HOW, WEIGHTS
 from bnrecon.targets.normalization import initialize_statistics
 from bnrecon.targets.register import FAMILIES, target_code
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
@@ -55,10 +46,7 @@ class Trained:
 
 
 def obtain_target(
-    request: TargetRequest,
-    data: Images,
-    device: torch.device,
-    trackers: Trackers = NO_TRACKERS,
+    request: TargetRequest, data: Images, device: torch.device, trackers: Trackers = NO_TRACKERS
 ) -> Trained:
     """Take the target from the store or train it; of several processes one trains, others wait.
 
@@ -79,11 +67,12 @@ def obtain_target(
         RunError: where training diverges (Diverged), or the stored target cannot be read back.
         Interrupted: where training is stopped; it is saved before.
     """
-    folder = target_folder(request, data, device)
-    own = own_folder(request, data, device.type, training_plan(request, device).dtype)
+    folder = location.target_folder(request, data, device)
+    dtype = location.training_plan(request, device).dtype
+    own = location.own_folder(request, data, device.type, dtype)
     wanted, metadata = _Wanted(request, data, device, own), None
     network = wanted.build()
-    if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
+    if distributed.run_on_first_rank(lambda: location.is_trained(request, data, device)):
         metadata = distributed.run_on_first_rank_before_others(lambda: wanted.read(folder, network))
     if metadata is None:
         if request.target.weights is None:
@@ -140,7 +129,8 @@ class _Wanted:
         """Warn of an unfinished training that another device or precision would go on with."""
         if (self.folder / CHECKPOINT).exists():
             return
-        if (other := interrupted_elsewhere(self.request, self.data, self.device)) is not None:
+        other = location.interrupted_elsewhere(self.request, self.data, self.device)
+        if other is not None:
             kind, precision = other[0], str(other[1]).removeprefix("torch.")
             logger.warning(
                 "an unfinished training of %s on %s in %s is left as it is; to go on with it give "
@@ -224,7 +214,7 @@ class _Wanted:
             log, spent = train(
                 network,
                 self.data,
-                training_plan(self.request, self.device),
+                location.training_plan(self.request, self.device),
                 self.device,
                 self.folder / CHECKPOINT,
                 stop,
@@ -247,8 +237,9 @@ class _Wanted:
         name = {"target": request.target.name}
         files.write_tensors(self.folder / WEIGHTS, network.state_dict(), name)
         metadata = {"accuracy": accuracy.percent, "images": accuracy.images} | trained
+        precision = location.training_plan(request, self.device).dtype
         metadata |= {
-            "precision": str(training_plan(request, self.device).dtype).removeprefix("torch."),
+            "precision": str(precision).removeprefix("torch."),
             "device": self.device.type,
             "config": _options(request),
             "data_checksum": self.data.checksum(),
