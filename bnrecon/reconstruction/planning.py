@@ -72,7 +72,6 @@ def plan_layers(
     if features.pruning is not None:
         check_solver(features.pruning, solver)
     asked_for, target = model, uncompiled(model)
-    arguments.check_tensors(target)
     model = unpack(share_parameters(target), substitute)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
