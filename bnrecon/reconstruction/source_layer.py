@@ -151,7 +151,7 @@ class SourceLayer(ReplacedLayer):
             return second_norm(out)
         geometry, groups = self.geometry, len(self.pairs)
         sides = out.shape[2:] if geometry.dims else ()
-        at_centre = centre(x, geometry.kernel, geometry, sides)
+        at_centre = centre(x, geometry, sides)
         skipped = apply_kernel(at_centre, self.skip, groups=groups, stride=geometry.stride)
         if self.features.skip == "outer":
             return second_norm(out + skipped)

@@ -144,16 +144,12 @@ class Trainer:
         self.step, self.seconds, self.log = about["step"], about["seconds"], about["log"]
 
     def _fits(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> bool:
-        def shapes(named: Any, prefix: str) -> dict[str, torch.Size]:
-            return {f"{prefix}{name}": value.shape for name, value in named}
-
-        found = shapes(tensors.items(), "")
-        held = shapes(self.network.state_dict().items(), "network.")
-        momenta = shapes(self.network.named_parameters(), "momentum.")
+        required = {f"network.{k}": v.shape for k, v in self.network.state_dict().items()}
+        required["sums"] = self.sums.shape
+        momenta = {f"momentum.{k}": v.shape for k, v in self.network.named_parameters()}
+        shapes = {name: value.shape for name, value in tensors.items()}
         return (
-            held == {name: shape for name, shape in found.items() if name.startswith("network.")}
-            and all(momenta.get(n) == s for n, s in found.items() if n.startswith("momentum."))
-            and found.get("sums") == self.sums.shape
+            required.items() <= shapes.items() <= (required | momenta).items()
             and {"step", "seconds", "log"} <= set(about)
             and 0 <= about["step"] <= self.total
         )
