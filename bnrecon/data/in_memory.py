@@ -149,7 +149,7 @@ class InMemoryImages:
         return max(1, len(self.train_x) // batch_size)
 
     def test_batches(
-        self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
+        self, batch_size: int, device: torch.device, limit: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the test images in order, not augmented, and their class numbers.
 
@@ -157,21 +157,17 @@ class InMemoryImages:
             batch_size: images a batch.
             device: where the batches go.
             limit: number of the image to stop before; all by default.
-            start: number of the first image.
         """
-        end = len(self.test_x) if limit is None else min(limit, len(self.test_x))
-        for first in range(start, end, batch_size):
-            last = min(first + batch_size, end)
-            pixels = self.test_x[first:last].to(device)
-            yield self._normalize(pixels, torch.float32), self.test_y[first:last].to(device)
+        images, labels = (part[:limit].split(batch_size) for part in (self.test_x, self.test_y))
+        for x, y in zip(images, labels, strict=True):
+            yield self._normalize(x.to(device), torch.float32), y.to(device)
 
     def plain_train_batches(
         self, batch_size: int, device: torch.device, limit: int
     ) -> Iterator[torch.Tensor]:
         """Yield up to ``limit`` training images, not augmented, for running statistics."""
-        for first in range(0, min(limit, len(self.train_x)), batch_size):
-            pixels = self.train_x[first : min(first + batch_size, limit)].to(device)
-            yield self._normalize(pixels, torch.float32)
+        for images in self.train_x[:limit].split(batch_size):
+            yield self._normalize(images.to(device), torch.float32)
 
 
 def from_arrays(

@@ -114,10 +114,10 @@ class StreamedImages:
             yield _to(images, device, dtype), labels.to(device, non_blocking=True)
 
     def test_batches(
-        self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
+        self, batch_size: int, device: torch.device, limit: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the test images with their class numbers; see ``InMemoryImages``."""
-        items: list[Item] = [(path, label, None) for path, label in self.test_files[start:limit]]
+        items: list[Item] = [(path, label, None) for path, label in self.test_files[:limit]]
         for images, labels in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
 

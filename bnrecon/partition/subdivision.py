@@ -87,8 +87,6 @@ class _Chunk:
 
 
 class _Found:
-    """What the descent has found so far."""
-
     def __init__(self, max_regions: int) -> None:
         self.max_regions = max_regions
         self.count = 1  # of regions, also of those that are to be cut further

@@ -177,7 +177,6 @@ def _add_call(
     named: dict,
     output: torch.Tensor,
 ) -> None:
-    """Add the inputs and outputs of one call of a layer."""
     # Detached: a model may turn gradients on.
     x, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
     if torch._C._functorch.is_batchedtensor(x):

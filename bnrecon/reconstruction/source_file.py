@@ -92,7 +92,6 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
 
 
 def _prefixes(layers: Mapping[str, SourceLayer]) -> tuple[str, ...]:
-    """What the names of these layers' tensors begin with."""
     return tuple(f"{name}." if name else "" for name in layers)
 
 

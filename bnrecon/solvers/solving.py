@@ -193,7 +193,6 @@ def solve_with(
 
 
 def _choose_for(system: System, spec: SolverSpec) -> Choice:
-    """The choice of ``auto`` for a system."""
     rows, columns = system.operator.shape
     memory = available_memory(system.rhs.device)
     patterned = isinstance(system.matrix, Selection | Kronecker)

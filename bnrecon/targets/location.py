@@ -78,7 +78,6 @@ def _folders(
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder has a trained target, both of its files."""
     return all((folder / name).exists() for name in (WEIGHTS, ABOUT))
 
 

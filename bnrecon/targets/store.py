@@ -126,7 +126,6 @@ class _Wanted:
         return network, metadata
 
     def warn_of_unfinished(self) -> None:
-        """Warn of an unfinished training that another device or precision would go on with."""
         if (self.folder / CHECKPOINT).exists():
             return
         other = location.interrupted_elsewhere(self.request, self.data, self.device)
@@ -268,7 +267,6 @@ def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -
 
 
 def _options(request: TargetRequest) -> dict[str, Any]:
-    """What the target is and how it is trained."""
     options = {
         "data": dataclasses.asdict(request.data),
         "target": dataclasses.asdict(request.target),

@@ -232,7 +232,6 @@ class Trainer:
         return Interrupted(f"{why}; {saved}; rerun the command to resume")
 
     def _show(self, bar: tqdm) -> None:
-        """Show loss and accuracy; raise ``Diverged`` where the loss is not finite."""
         loss, correct, count = distributed.sum_over_ranks(self.sums).tolist()
         if not loss < float("inf"):
             where = f"the loss is {loss} at step {self.step} of {self.total}"
