@@ -29,6 +29,7 @@ class Generated(Operator):
         first: A (c1, c0).
         device: where products are computed.
         precision: what they are computed in.
+        tile_rows: features a tile; chosen by size where it is not given.
 
     >>> from bnrecon.operators.rows import HeldRows
     >>> second, first = (HeldRows(torch.tensor(rows)) for rows in ([[1.0], [5.0]], [[3.0], [2.0]]))
@@ -38,12 +39,18 @@ class Generated(Operator):
     """
 
     def __init__(
-        self, transposed: Rows, first: Rows, device: torch.device, precision: Precision = FLOAT64
+        self,
+        transposed: Rows,
+        first: Rows,
+        device: torch.device,
+        precision: Precision = FLOAT64,
+        tile_rows: int | None = None,
     ):
         self.transposed, self.first = _prepared((transposed, first), precision.factors, device)
         self.device, self.precision, self.dtype = device, precision, precision.vectors
         self.shape = (transposed.columns * first.columns, first.rows)
         self.size = transposed.size * first.size
+        self.tile_rows = tile_rows
         self._norms: torch.Tensor | None = None
 
     @staticmethod
@@ -64,6 +71,7 @@ class Generated(Operator):
             rows = max(TILE_ROWS, TILE_BYTES // (numbers * dtype.itemsize))
         else:
             rows = max(1, CHUNK_BYTES[self.device.type] // (numbers * dtype.itemsize))
+        rows = self.tile_rows or rows
         pairs = zip(
             self.transposed.tiles(rows, dtype, self.device),
             self.first.tiles(rows, dtype, self.device),
@@ -109,7 +117,7 @@ class Generated(Operator):
 
     def to(self, precision: Precision) -> Generated:
         """The same features in another precision."""
-        return Generated(self.transposed, self.first, self.device, precision)
+        return Generated(self.transposed, self.first, self.device, precision, self.tile_rows)
 
     def column_norms(self) -> torch.Tensor:
         """|B[:, l]| · |A[l, :]|; computed once, since it may take a pass over all rows."""
@@ -121,7 +129,11 @@ class Generated(Operator):
     def leading(self, count: int) -> Generated:
         """The first ``count`` features."""
         return Generated(
-            self.transposed.leading(count), self.first.leading(count), self.device, self.precision
+            self.transposed.leading(count),
+            self.first.leading(count),
+            self.device,
+            self.precision,
+            self.tile_rows,
         )
 
 
