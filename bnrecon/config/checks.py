@@ -56,10 +56,11 @@ def _is_there(place: Path) -> bool:
 def check_machine(config: RunConfig) -> None:
     """Raise ``UserError`` for what is missing: a GPU, memory, a compiler, a tracker's library."""
     from bnrecon.runtime import hardware  # loads torch, which help and completion do without
+    from bnrecon.targets.building import training_bytes
 
     require_trackers(config.tracker)
     device = hardware.resolve_device(config.device)
-    free, needed = hardware.available_memory(device), config.target.training_bytes()
+    free, needed = hardware.available_memory(device), training_bytes(config.target)
     if needed > free:
         memory = f"{format_bytes(needed)}, and {format_bytes(free)} are free"
         raise UserError(

@@ -154,11 +154,7 @@ def exchange_permutation(
 
 
 def _best_exchange(
-    scores: np.ndarray,
-    permutation: np.ndarray,
-    total: np.ndarray,
-    output: int,
-    others: np.ndarray,
+    scores: np.ndarray, permutation: np.ndarray, total: np.ndarray, output: int, others: np.ndarray
 ) -> np.ndarray:
     """Let ``output`` exchange rows with the one of ``others`` that lowers the error most, if any.
 

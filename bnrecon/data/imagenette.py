@@ -99,5 +99,4 @@ load_imagenette = _Imagenette.load
 
 
 def _resize_and_crop(picture: Image.Image, side: int) -> Image.Image:
-    """Resize the shorter side, as ImageNet's transforms do, and crop the centre."""
     return ImageOps.fit(picture, (side, side), Image.Resampling.BILINEAR)

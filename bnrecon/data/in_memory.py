@@ -87,13 +87,8 @@ class InMemoryImages:
         """
         if "moments" not in self._held:
             levels = torch.arange(256, dtype=torch.float64) / 255
-            channels = self.train_x.shape[-1]
-            counts = torch.stack(
-                [
-                    torch.bincount(self.train_x[..., c].reshape(-1).int(), minlength=256)
-                    for c in range(channels)
-                ]
-            )
+            channels = (channel.reshape(-1).int() for channel in self.train_x.unbind(-1))
+            counts = torch.stack([torch.bincount(values, minlength=256) for values in channels])
             weights = counts.double() / counts.sum(1, keepdim=True)
             mean = weights @ levels
             variance = weights @ levels**2 - mean**2
@@ -137,11 +132,7 @@ class InMemoryImages:
         generator, size, (rank, processes) = at.generator(), at.batch_size, at.share
         order = torch.randperm(n, generator=generator)
         shifts = torch.randint(2 * self.crop_padding + 1, (2, n), generator=generator)
-        mirrored = (
-            torch.rand(n, generator=generator) < 0.5
-            if self.flip
-            else torch.zeros(n, dtype=torch.bool)
-        )
+        mirrored = torch.rand(n, generator=generator) < (0.5 if self.flip else 0)
         rows = shifts[0, :, None] + torch.arange(height)
         columns = shifts[1, :, None] + torch.where(
             mirrored[:, None], torch.arange(width).flip(0), torch.arange(width)
@@ -158,7 +149,7 @@ class InMemoryImages:
         return max(1, len(self.train_x) // batch_size)
 
     def test_batches(
-        self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
+        self, batch_size: int, device: torch.device, limit: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the test images in order, not augmented, and their class numbers.
 
@@ -166,21 +157,17 @@ class InMemoryImages:
             batch_size: images a batch.
             device: where the batches go.
             limit: number of the image to stop before; all by default.
-            start: number of the first image.
         """
-        end = len(self.test_x) if limit is None else min(limit, len(self.test_x))
-        for first in range(start, end, batch_size):
-            last = min(first + batch_size, end)
-            pixels = self.test_x[first:last].to(device)
-            yield self._normalize(pixels, torch.float32), self.test_y[first:last].to(device)
+        images, labels = (part[:limit].split(batch_size) for part in (self.test_x, self.test_y))
+        for x, y in zip(images, labels, strict=True):
+            yield self._normalize(x.to(device), torch.float32), y.to(device)
 
     def plain_train_batches(
         self, batch_size: int, device: torch.device, limit: int
     ) -> Iterator[torch.Tensor]:
         """Yield up to ``limit`` training images, not augmented, for running statistics."""
-        for first in range(0, min(limit, len(self.train_x)), batch_size):
-            pixels = self.train_x[first : min(first + batch_size, limit)].to(device)
-            yield self._normalize(pixels, torch.float32)
+        for images in self.train_x[:limit].split(batch_size):
+            yield self._normalize(images.to(device), torch.float32)
 
 
 def from_arrays(

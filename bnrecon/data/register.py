@@ -82,7 +82,6 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
 
 
 def _read_split(split: Any, name: str) -> Split:
-    """All images and class numbers of a data set, or of a tuple of both."""
     if isinstance(split, tuple):
         images, labels = split
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,7 +47,6 @@ class StreamedImages:
     side: int = 224
     workers: int = 4
     _held_out: int = field(default=0, repr=False)
-    _checksum: str | None = field(default=None, repr=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -63,9 +63,7 @@ class StreamedImages:
         chosen = sorted(self.train_files, key=_name_digest)[len(self.train_files) - count :]
         held = set(chosen)
         train = [item for item in self.train_files if item not in held]
-        return replace(
-            self, train_files=train, test_files=chosen[:limit], _held_out=count, _checksum=None
-        )
+        return replace(self, train_files=train, test_files=chosen[:limit], _held_out=count)
 
     def checksum(self) -> str:
         """SHA-256 of the files' class/name and size, and of the content of a sample of them.
@@ -74,11 +72,10 @@ class StreamedImages:
         all of ImageNet would take an hour: an image outside the sample that is replaced by another
         of the same size in bytes goes unnoticed.
         """
-        if self._checksum is None:
-            self._checksum = self._digest()
         return self._checksum
 
-    def _digest(self) -> str:
+    @cached_property
+    def _checksum(self) -> str:
         digest = hashlib.sha256()
         if self._held_out:  # the list alone does not show where the training images end
             digest.update(f"{self._held_out} held out\n".encode())
@@ -117,10 +114,10 @@ class StreamedImages:
             yield _to(images, device, dtype), labels.to(device, non_blocking=True)
 
     def test_batches(
-        self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
+        self, batch_size: int, device: torch.device, limit: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the test images with their class numbers; see ``InMemoryImages``."""
-        items: list[Item] = [(path, label, None) for path, label in self.test_files[start:limit]]
+        items: list[Item] = [(path, label, None) for path, label in self.test_files[:limit]]
         for images, labels in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
 

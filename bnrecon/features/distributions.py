@@ -82,24 +82,16 @@ def sign(shape: LayerShape, width: int, stream: Stream) -> Features:
 
 def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
     """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2)."""
-    return _masked(
-        shape,
-        width,
-        stream,
-        strict,
-        lambda size, word, deviation: stream.normal(size, word, deviation),
-    )
+    return _masked(shape, width, stream, strict, stream.normal)
 
 
 def er_sign(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
     """Entries ±sqrt(2 / fan-in), half of them set to 0 (Random features, Sect. 2.1)."""
-    return _masked(
-        shape,
-        width,
-        stream,
-        strict,
-        lambda size, word, deviation: deviation * (2 * stream.mask(size, word).float() - 1),
-    )
+
+    def signs(size: tuple[int, int], word: str, deviation: float) -> torch.Tensor:
+        return deviation * (2 * stream.mask(size, word).float() - 1)
+
+    return _masked(shape, width, stream, strict, signs)
 
 
 def _masked(
@@ -112,9 +104,8 @@ def _masked(
     """
 
     def masked(rows: int, columns: int, fan_in: int, word: str) -> torch.Tensor:
-        return values((rows, columns), word, math.sqrt(2 / fan_in)) * stream.mask(
-            (rows, columns), f"{word} mask"
-        )
+        size = rows, columns
+        return values(size, word, math.sqrt(2 / fan_in)) * stream.mask(size, f"{word} mask")
 
     def live(columns: int, fan_in: int, word: str) -> tuple[torch.Tensor, int]:
         rows, redrawn = masked(width, columns, fan_in, word), 0

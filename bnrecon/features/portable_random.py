@@ -146,7 +146,6 @@ class Stream:
 
 
 def _on_threads(work: Callable[[int], None], pieces: range) -> None:
-    """Do all pieces, on as many threads as torch has."""
     threads = min(torch.get_num_threads(), len(pieces))
     if threads <= 1:
         for piece in pieces:
@@ -158,6 +157,5 @@ def _on_threads(work: Callable[[int], None], pieces: range) -> None:
 
 @lru_cache(1 << 14)
 def _key(seed: int, layer: int, word: str, number: int) -> np.ndarray:
-    """Philox's key of a block."""
     entropy = [seed, layer, zlib.crc32(word.encode()), number]
     return np.random.SeedSequence(entropy).generate_state(2, np.uint64)

@@ -111,10 +111,7 @@ DISTRIBUTIONS = {
         _built_in(distributions.sparse_he_normal, takes_strict=True),
         _built_in(distributions.er_sign, takes_strict=True),
         _built_in(
-            distributions.id_cond,
-            orthogonal=True,
-            widths=("maximum", "minimum"),
-            storages=PATTERN,
+            distributions.id_cond, orthogonal=True, widths=("maximum", "minimum"), storages=PATTERN
         ),
         _built_in(distributions.sparse_id_cond, at_most_n=True),
         _built_in(

@@ -53,12 +53,7 @@ def select_columns(operator: Operator, index: torch.Tensor) -> Operator:
             [1.]])
     """
     if isinstance(operator, KhatriRao):  # fewer features are a smaller operator of the same kind
-        return KhatriRao(
-            operator.transposed[index],
-            operator.first[index],
-            operator.precision,
-            operator.chunk_bytes,
-        )
+        return KhatriRao(operator.transposed[index], operator.first[index], operator.precision)
     return Selected(operator, index)
 
 

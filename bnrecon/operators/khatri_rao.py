@@ -28,8 +28,8 @@ class KhatriRao(Operator):
         first: A (c1, c0).
         precision: what products run in; vectors go in and out as ``precision.vectors``. Factors
             stored in float32 are widened to float64 in its products, a block at a time.
-        chunk_bytes: products work through blocks of features whose temporaries stay below this
-            size.
+
+    Products work through blocks of features whose temporaries stay below ``CHUNK_BYTES``.
 
     >>> first = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
     >>> M = KhatriRao(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), first)
@@ -38,11 +38,7 @@ class KhatriRao(Operator):
     """
 
     def __init__(
-        self,
-        transposed: torch.Tensor,
-        first: torch.Tensor,
-        precision: Precision | None = None,
-        chunk_bytes: int | None = None,
+        self, transposed: torch.Tensor, first: torch.Tensor, precision: Precision | None = None
     ):
         if len(transposed) != len(first) or transposed.ndim != 2 or first.ndim != 2:
             raise ValueError(
@@ -53,7 +49,7 @@ class KhatriRao(Operator):
         self.transposed, self.first = transposed, first
         self.shape = (transposed.shape[1] * first.shape[1], len(first))
         self.dtype, self.device = self.precision.vectors, first.device
-        self.chunk_bytes = chunk_bytes or CHUNK_BYTES[self.device.type]
+        self.chunk_bytes = CHUNK_BYTES[self.device.type]
         # On the CPU bf16 products want their long dimension contiguous: B (m, c1) is kept too, at
         # half of float32's size.
         twice = first.dtype == torch.bfloat16 and self.device.type == "cpu"
@@ -62,12 +58,7 @@ class KhatriRao(Operator):
 
     @classmethod
     def of(
-        cls,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        dtype: torch.dtype,
-        device: torch.device,
-        chunk_bytes: int | None = None,
+        cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device
     ) -> KhatriRao:
         """Build the operator of a pair of weights; float32 weights are stored as they are.
 
@@ -76,12 +67,11 @@ class KhatriRao(Operator):
             second: B (c2, c1, kh, kw).
             dtype: of the operator's products.
             device: where the operator is.
-            chunk_bytes: see the class.
         """
         stored = torch.float32 if first.dtype == second.dtype == torch.float32 else dtype
         transposed = second.to(device).transpose(0, 1).flatten(1).to(stored).contiguous()
         first = first.to(device, stored).contiguous()
-        return cls(transposed, first, Precision.of(dtype), chunk_bytes)
+        return cls(transposed, first, Precision.of(dtype))
 
     @staticmethod
     def copied_bytes(features: int, numbers: int) -> int:
@@ -144,9 +134,7 @@ class KhatriRao(Operator):
     def to(self, precision: Precision) -> KhatriRao:
         """The same features in another precision; factors are rounded to it, never widened."""
         stored = min(precision.factors, self.first.dtype, key=lambda dtype: dtype.itemsize)
-        return KhatriRao(
-            self.transposed.to(stored), self.first.to(stored), precision, self.chunk_bytes
-        )
+        return KhatriRao(self.transposed.to(stored), self.first.to(stored), precision)
 
     def column_norms(self) -> torch.Tensor:
         """|B[:, l]| · |A[l, :]|; computed once, in a pass over all rows."""
@@ -158,6 +146,4 @@ class KhatriRao(Operator):
 
     def leading(self, count: int) -> KhatriRao:
         """The first ``count`` features."""
-        return KhatriRao(
-            self.transposed[:count], self.first[:count], self.precision, self.chunk_bytes
-        )
+        return KhatriRao(self.transposed[:count], self.first[:count], self.precision)

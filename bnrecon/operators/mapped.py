@@ -40,7 +40,6 @@ def disk_room() -> int:
 
 
 def _kept_in_memory(folder: Path) -> bool:
-    """Whether the file system of a folder takes memory."""
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     resolved = folder.resolve()
     mount = next((place for place in (resolved, *resolved.parents) if place in mounts), None)

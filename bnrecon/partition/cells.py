@@ -89,6 +89,17 @@ def values_at(lines: np.ndarray, vertices: np.ndarray) -> np.ndarray:
     )
 
 
+def crossings(values: np.ndarray, tolerance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether lines of zeros cross polygons, or run along an edge from inside positive: two masks.
+
+    Of values (R, V, ...) at the polygons' vertices, up to ``tolerance`` (R, ...) from 0.
+    """
+    above = np.asarray((values > tolerance[:, None]).any(1))
+    below = np.asarray((values < -tolerance[:, None]).any(1))
+    touching = (np.abs(values) <= tolerance[:, None]).sum(1) >= 2
+    return above & below, above & ~below & touching
+
+
 def subdivide(
     polygons: Polygons, owner: np.ndarray, units: Units, count: Callable[[int], None]
 ) -> tuple[Polygons, np.ndarray]:

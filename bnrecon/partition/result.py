@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnrecon.partition.cells import thresholds, values_at
+from bnrecon.partition.cells import crossings, thresholds, values_at
 from bnrecon.partition.network import Layer
 from bnrecon.partition.polygons import Polygons, chords
 from bnrecon.partition.slice import Slice
@@ -145,9 +145,8 @@ class Partition:
         corners = self.regions.polygons.vertices
         reach = np.abs(corners).max()
         scale = np.abs(maps).max(axis=(1, 2)) * max(reach, 1.0)
-        # A boundary that runs along an edge is recorded by the region where the line is positive.
         tolerance = np.maximum(reach * thresholds(lines, np.zeros(len(lines))), 1e-13 * scale)
-        rows = np.flatnonzero(_meets(values_at(lines, corners), tolerance))
+        rows = np.flatnonzero(np.logical_or(*crossings(values_at(lines, corners), tolerance)))
         polygons, lines, tolerance = self.regions.polygons.take(rows), lines[rows], tolerance[rows]
         ends = chords(polygons, values_at(lines, polygons.vertices), lines[:, 1:], tolerance)
         return ends[np.hypot(*(ends[:, 1] - ends[:, 0]).T) > 1e-10 * reach]
@@ -190,11 +189,3 @@ class Partition:
         low, high = self.slice.window.min(0), self.slice.window.max(0)
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
         return lines
-
-
-def _meets(values: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
-    """Whether a zero line crosses a polygon, or runs along an edge of it from inside positive."""
-    above = (values > tolerance[:, None]).any(1)
-    below = (values < -tolerance[:, None]).any(1)
-    touching = (np.abs(values) <= tolerance[:, None]).sum(1) >= 2
-    return above & (below | touching)

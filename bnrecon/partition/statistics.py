@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from bnrecon.runtime.errors import UserError
 
+Measure = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 Update = Callable[[nn.Module, torch.Tensor, torch.Tensor], None]
 
 
@@ -54,7 +56,7 @@ def adapt_layers(
     network: nn.Module,
     layers: Sequence[nn.Module],
     inputs: torch.Tensor | Iterable[torch.Tensor],
-    measure: Callable[[nn.Module, torch.Tensor], torch.Tensor],
+    measure: Measure,
     update: Update,
 ) -> None:
     """Update layers from the moments of a data set, in the order in which they run, in place.
@@ -71,42 +73,67 @@ def adapt_layers(
     Raises:
         UserError: where a layer runs twice in one pass, so that its moments would depend on itself.
     """
-    one = isinstance(inputs, torch.Tensor)
-    batches = [inputs] if isinstance(inputs, torch.Tensor) else _repeatable(inputs)
+    batches = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+    if isinstance(batches, Iterator):  # they come but once; what begins anew is not held
+        batches = list(batches)
     first = next(iter(batches), None)
     if first is None or not len(first):
         raise UserError("inputs: empty; give at least one")
+    order: list[nn.Module] = []
+
+    def note(layer: nn.Module, _inputs: tuple) -> None:
+        if layer in order:
+            names = {module: name for name, module in network.named_modules()}
+            raise UserError(f"{names[layer]}: runs twice in one pass; use a module for each use")
+        order.append(layer)
+
+    def adapt(layer: nn.Module, inputs: tuple) -> None:
+        moments = _Moments(measure)
+        moments.add(layer, inputs)
+        update(layer, moments.mean, moments.variance)
+
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
         with torch.no_grad():
-            order = _execution_order(network, layers, first[:1])
-            if one:
-                _adapt_in_one_pass(network, order, first, measure, update)
+            _run(network, layers, note, first[:1])
+            if isinstance(inputs, torch.Tensor):
+                _run(network, order, adapt, inputs)
                 return
             for layer in order:
-                moments = _Moments()
+                moments = _Moments(measure)
                 for batch in batches:
-                    _run_up_to(network, layer, batch, measure, moments)
+                    with contextlib.suppress(_ReachedError):
+                        _run(network, [layer], moments.add_and_stop, batch)
                 update(layer, moments.mean, moments.variance)
     finally:
         for module, mode in modes.items():
             module.training = mode
 
 
-def _repeatable(inputs: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
-    """The batches, held where they come but once; a collection that begins anew is not held."""
-    return list(inputs) if isinstance(inputs, Iterator) else inputs
+def _run(
+    network: nn.Module, layers: Sequence[nn.Module], hook: Callable, inputs: torch.Tensor
+) -> None:
+    """Run a network with a hook before each of these layers."""
+    with contextlib.ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(hook))
+        network(inputs)
+
+
+class _ReachedError(Exception):
+    """Ends a run behind the layer that was to be measured."""
 
 
 class _Moments:
     """The mean and population variance over batches, in float64, merged as Chan et al. do."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, measure: Measure) -> None:
+        self.measure, self.count = measure, 0
         self.mean = self.squares = torch.zeros((), dtype=torch.float64)
 
-    def add(self, values: torch.Tensor) -> None:
+    def add(self, layer: nn.Module, inputs: tuple) -> None:
+        values = self.measure(layer, inputs[0])
         flat = values.detach().transpose(0, 1).flatten(1).double()
         count, mean = flat.shape[1], flat.mean(1)
         total = self.count + count
@@ -116,66 +143,10 @@ class _Moments:
         self.mean = self.mean + beside * (count / total)
         self.count = total
 
+    def add_and_stop(self, layer: nn.Module, inputs: tuple) -> None:
+        self.add(layer, inputs)
+        raise _ReachedError
+
     @property
     def variance(self) -> torch.Tensor:
         return self.squares / self.count
-
-
-class _ReachedError(Exception):
-    """Ends a run behind the layer that was to be measured."""
-
-
-def _execution_order(
-    network: nn.Module, layers: Sequence[nn.Module], inputs: torch.Tensor
-) -> list[nn.Module]:
-    order: list[nn.Module] = []
-
-    def note(layer: nn.Module, _inputs: tuple) -> None:
-        if layer in order:
-            names = {module: name for name, module in network.named_modules()}
-            raise UserError(f"{names[layer]}: runs twice in one pass; use a module for each use")
-        order.append(layer)
-
-    _with_hooks(network, {layer: note for layer in layers}, inputs)
-    return order
-
-
-def _adapt_in_one_pass(
-    network: nn.Module,
-    order: Sequence[nn.Module],
-    inputs: torch.Tensor,
-    measure: Callable[[nn.Module, torch.Tensor], torch.Tensor],
-    update: Update,
-) -> None:
-    def adapt(layer: nn.Module, given: tuple) -> None:
-        moments = _Moments()
-        moments.add(measure(layer, given[0]))
-        update(layer, moments.mean, moments.variance)
-
-    _with_hooks(network, {layer: adapt for layer in order}, inputs)
-
-
-def _run_up_to(
-    network: nn.Module,
-    layer: nn.Module,
-    inputs: torch.Tensor,
-    measure: Callable[[nn.Module, torch.Tensor], torch.Tensor],
-    moments: _Moments,
-) -> None:
-    def add(layer: nn.Module, given: tuple) -> None:
-        moments.add(measure(layer, given[0]))
-        raise _ReachedError
-
-    try:
-        _with_hooks(network, {layer: add}, inputs)
-    except _ReachedError:
-        return
-
-
-def _with_hooks(network: nn.Module, hooks: dict[nn.Module, Callable], inputs: torch.Tensor) -> None:
-    handles = [layer.register_forward_pre_hook(hook) for layer, hook in hooks.items()]
-    try:
-        network(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from bnrecon.partition.cells import FLOOR, TOLERANCE, Units, subdivide, thresholds, values_at
+from bnrecon.partition.cells import (
+    FLOOR,
+    TOLERANCE,
+    Units,
+    crossings,
+    subdivide,
+    thresholds,
+    values_at,
+)
 from bnrecon.partition.network import PiecewiseAffine, State
 from bnrecon.partition.polygons import Polygons, chords, concatenate
 from bnrecon.partition.result import Folds, Partition, Regions
@@ -79,16 +87,14 @@ class _Chunk:
 
 
 class _Found:
-    """What the descent has found so far."""
-
     def __init__(self, max_regions: int) -> None:
         self.max_regions = max_regions
         self.count = 1  # of regions, also of those that are to be cut further
         self.polygons: list[Polygons] = []
         self.maps: list[np.ndarray] = []
-        self.layers: list[np.ndarray] = []
-        self.units: list[np.ndarray] = []
-        self.ends: list[np.ndarray] = []
+        self.layers: list[np.ndarray] = [np.zeros(0, dtype=int)]
+        self.units: list[np.ndarray] = [np.zeros(0, dtype=int)]
+        self.ends: list[np.ndarray] = [np.zeros((0, 2, 2))]
 
     def add_regions(self, more: int) -> None:
         self.count += more
@@ -106,21 +112,16 @@ class _Found:
 
     def collect(self, centre: np.ndarray, scale: float) -> tuple[Regions, Folds]:
         """Everything in the slice's coordinates."""
-        order = np.argsort(np.concatenate([*self.layers, np.zeros(0, dtype=int)]), kind="stable")
-        layers, units, ends = (
-            np.concatenate([empty, *parts])[order]
-            for parts, empty in (
-                (self.layers, np.zeros(0, dtype=int)),
-                (self.units, np.zeros(0, dtype=int)),
-                (self.ends, np.zeros((0, 2, 2))),
-            )
-        )
+        layers = np.concatenate(self.layers)
+        order = np.argsort(layers, kind="stable")
+        units, ends = np.concatenate(self.units)[order], np.concatenate(self.ends)[order]
         inner = concatenate(self.polygons)
         polygons = Polygons(inner.vertices * scale + centre, inner.counts)
         maps = np.concatenate(self.maps)
         maps[..., 1:] /= scale
         maps[..., 0] -= maps[..., 1:] @ centre
-        return Regions(polygons, maps), Folds(layers, units, ends * scale + centre)
+        folds = Folds(layers[order], units, ends * scale + centre)
+        return Regions(polygons, maps), folds
 
 
 def _descend(
@@ -175,16 +176,13 @@ def _cut_activation(
     """Record an activation's zero sets; the units that cut a region, and which region."""
     lines, floor, values = _at_vertices(source, polygons)
     tolerance = thresholds(lines, floor[:, None])
-    above = (values > tolerance[:, None]).any(1)
-    below = (values < -tolerance[:, None]).any(1)
-    # A zero set that runs along an edge is recorded by the region where the unit is positive.
-    touched = above & ~below & ((np.abs(values) <= tolerance[:, None]).sum(1) >= 2)
-    row, unit = np.nonzero((above & below) | touched)
+    crossed, along = crossings(values, tolerance)
+    row, unit = np.nonzero(crossed | along)
     at = np.moveaxis(values, 1, 2)[row, unit]
     corners = Polygons(polygons.vertices[row], polygons.counts[row])
     ends = chords(corners, at, lines[row, unit, 1:], tolerance[row, unit])
     found.add_folds(layer, unit, ends)
-    row, unit = np.nonzero(above & below)
+    row, unit = np.nonzero(crossed)
     functions = np.stack([lines[row, unit], np.zeros((len(row), 3))], 1)
     return row, Units(functions, floor[row])
 
@@ -207,12 +205,7 @@ def _cut_pooling(
 
 
 def _record_pooling(
-    polygons: Polygons,
-    row: np.ndarray,
-    unit: np.ndarray,
-    units: Units,
-    layer: int,
-    found: _Found,
+    polygons: Polygons, row: np.ndarray, unit: np.ndarray, units: Units, layer: int, found: _Found
 ) -> None:
     """Where two values of a pooling are equal and no other is larger."""
     which, size = np.arange(len(row)), units.functions.shape[1]

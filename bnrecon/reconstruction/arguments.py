@@ -18,8 +18,6 @@ from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.solvers.spec import SolverSpec
 
-DEVICES = {"cpu", "cuda", "meta"}  # of meta another check says what to do
-
 
 def check_module(model: object) -> None:
     """Raise ``UserError`` unless this is a module."""
@@ -62,11 +60,14 @@ def check_parameters(model: nn.Module) -> None:
     bnrecon.runtime.errors.UserError: the model holds float16 parameters; ... call model.float()
     """
     devices = {value.device.type for value in model.parameters()}
-    if others := devices - DEVICES:
+    if others := devices - {"cpu", "cuda", "meta"}:
         raise UserError(
             f"the model is on {', '.join(sorted(others))}; "
             "reconstruct works on cpu and cuda: call model.cpu()"
         )
+    if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
+        why = "some of its tensors are on the meta device and hold no numbers"
+        raise UserError(f"model: {why}; load its weights first")
     if any(value.layout != torch.strided for value in model.parameters()):
         raise UserError("the model holds sparse tensors: give it with their to_dense()")
     types = {dtype_name(value.dtype) for value in model.parameters()}
@@ -78,13 +79,6 @@ def check_parameters(model: nn.Module) -> None:
     if others:
         held = ", ".join(sorted(others))
         raise UserError(f"the model holds {held} parameters; reconstruct works {works}")
-
-
-def check_tensors(model: nn.Module) -> None:
-    """Raise ``UserError`` unless all of the model's tensors hold numbers."""
-    if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
-        why = "some of its tensors are on the meta device and hold no numbers"
-        raise UserError(f"model: {why}; load its weights first")
 
 
 def check_seed(seed: object) -> None:

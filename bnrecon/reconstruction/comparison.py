@@ -100,7 +100,6 @@ def say_how_far(difference: OutputDifference | None, why: str, accepted: bool = 
 
 @contextlib.contextmanager
 def _count_calls(layers: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
-    """How often each of these modules runs."""
     calls = Counter(dict.fromkeys(layers, 0))
     with contextlib.ExitStack() as hooks:
         for name, module in layers.items():

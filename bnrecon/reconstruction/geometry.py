@@ -128,13 +128,13 @@ def _pads_for(x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int]) 
 
 
 def centre(
-    x: torch.Tensor, kernel: tuple[int, ...], geometry: Geometry, sides: Sequence[int]
+    x: torch.Tensor, geometry: Geometry, sides: Sequence[int], strided: bool = False
 ) -> torch.Tensor:
-    """The part of a padded x (N, c0, *sides) that a kernel's centre passes over, without strides.
+    """The part of a padded x (N, c0, *sides) that the kernel's centre passes over.
 
-    ``kernel`` has its sides, ``sides`` those of the layer's output.
+    ``sides`` are those of the layer's output; its strides are applied where ``strided``.
     """
-    return _at_tap(x, [side // 2 for side in kernel], geometry, sides)
+    return _at_tap(x, [side // 2 for side in geometry.kernel], geometry, sides, strided)
 
 
 def _at_tap(

@@ -116,7 +116,6 @@ def _minimum_norm(matrices: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
 
 
 def _solve_one(system: System, spec: SolverSpec, group: int) -> Solution:
-    """Solve a group's system by itself; an error names the group."""
     try:
         return solve(system, spec)
     except (UserError, RunError) as error:

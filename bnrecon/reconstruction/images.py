@@ -78,7 +78,6 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
 
 
 def _each_batch(images: Any) -> Iterator[Any]:
-    """The batches as they are."""
     try:
         with callers_default_device():
             batches = iter([images] if isinstance(images, torch.Tensor) else images)

@@ -12,7 +12,7 @@ from torch import nn
 from bnrecon.construction.two_layer import first_variance
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
-from bnrecon.reconstruction.geometry import Geometry, centre, geometry_of, pad, take
+from bnrecon.reconstruction.geometry import Geometry, centre, geometry_of, pad
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.hardware import exact_float32
@@ -177,7 +177,6 @@ def _add_call(
     named: dict,
     output: torch.Tensor,
 ) -> None:
-    """Add the inputs and outputs of one call of a layer."""
     # Detached: a model may turn gradients on.
     x, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
     if torch._C._functorch.is_batchedtensor(x):
@@ -190,7 +189,5 @@ def _add_call(
         x, output = x[None], output[None]
     sides = output.shape[2:]
     padded = pad(x, geometry, sides)
-    at_centre = centre(padded, geometry.kernel, geometry, sides)
-    at_centre = take(at_centre, [slice(None, None, step) for step in geometry.stride])
-    maps = (padded, output, at_centre)
+    maps = (padded, output, centre(padded, geometry, sides, strided=True))
     moments.add(*(each.transpose(0, 1).flatten(1).double() for each in maps))

@@ -72,7 +72,6 @@ def plan_layers(
     if features.pruning is not None:
         check_solver(features.pruning, solver)
     asked_for, target = model, uncompiled(model)
-    arguments.check_tensors(target)
     model = unpack(share_parameters(target), substitute)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
@@ -143,7 +142,6 @@ def _try_copy(
 
 
 def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
-    """The width c1 that a layer is given."""
     asked = (features.oversampling, features.excess, features.width)
     if asked == (None, None, None) and solver.name != "auto" and lookup(solver.name).square:
         return shape.equations
@@ -177,7 +175,6 @@ def _nothing_to_solve(layer: PlannedLayer) -> str | None:
 
 
 def _check_layer(layer: PlannedLayer) -> None:
-    """Raise ``UserError`` for a width that is not possible."""
     features, c1 = layer.features, layer.width
     least = minimum_width(layer.shape, features.skip)
     if c1 < least and not features.allow_below_minimum:

@@ -197,7 +197,6 @@ class Reconstruction:
         return f"<p>{escape(self._summary())}</p>{self._worst().to_html(index=False)}"
 
     def _summary(self) -> str:
-        """In a line how many layers converged, and whether the outputs agree."""
         count, failed = len(self.layers), sum(not layer.converged for layer in self.layers)
         text = f"{count} layers rebuilt, {f'{failed} NOT CONVERGED' if failed else 'all converged'}"
         if self.difference is None:

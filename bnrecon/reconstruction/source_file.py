@@ -17,7 +17,7 @@ from bnrecon.features.register import distribution
 from bnrecon.features.spec import STORAGES
 from bnrecon.operators.mapped import disk_room
 from bnrecon.reconstruction.affine_map import AffineMap
-from bnrecon.reconstruction.arguments import check_module, check_parameters, check_tensors
+from bnrecon.reconstruction.arguments import check_module, check_parameters
 from bnrecon.reconstruction.attention import pack, reads_projections, unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.composition import Composition
@@ -92,7 +92,6 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
 
 
 def _prefixes(layers: Mapping[str, SourceLayer]) -> tuple[str, ...]:
-    """What the names of these layers' tensors begin with."""
     return tuple(f"{name}." if name else "" for name in layers)
 
 
@@ -112,7 +111,6 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     """
     check_module(model)
     check_parameters(model)
-    check_tensors(model)
     tensors, metadata = files.read_tensors(Path(path))
     if "layers" not in metadata:
         raise RunError(f"{path} holds no source network; give a file that rebuilt.save wrote")

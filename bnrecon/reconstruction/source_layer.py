@@ -86,13 +86,11 @@ class SourceLayer(ReplacedLayer):
         return self.pairs[0]
 
     def _pointwise(self, matrix: torch.Tensor) -> torch.Tensor:
-        """A matrix as a kernel of one tap."""
         return matrix.reshape(*matrix.shape, *(1 for _ in self.geometry.kernel))
 
     def _as_kernels(
         self, weights: Iterable[tuple[torch.Tensor, torch.Tensor]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The kernels of A and B from the weights of each group."""
         first, second = map(joined, zip(*weights, strict=True))
         second = second.reshape(*second.shape[:2], *self.geometry.kernel)
         return self._pointwise(first), second
@@ -151,7 +149,7 @@ class SourceLayer(ReplacedLayer):
             return second_norm(out)
         geometry, groups = self.geometry, len(self.pairs)
         sides = out.shape[2:] if geometry.dims else ()
-        at_centre = centre(x, geometry.kernel, geometry, sides)
+        at_centre = centre(x, geometry, sides)
         skipped = apply_kernel(at_centre, self.skip, groups=groups, stride=geometry.stride)
         if self.features.skip == "outer":
             return second_norm(out + skipped)

@@ -75,7 +75,6 @@ def storage_seconds(layer: PlannedLayer) -> float:
 
 
 def _disk_shortage(layers: Sequence[PlannedLayer]) -> str | None:
-    """The disk that the features of a plan lack, if they do."""
     need = disk_bytes(layers)
     if need == 0 or need <= (room := disk_room()):
         return None

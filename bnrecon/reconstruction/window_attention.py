@@ -56,7 +56,6 @@ class _CalledWeight:
     def __torch_function__(
         cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> torch.Tensor:
-        """Call the layer; another function than ``F.linear`` is a mistake."""
         if function is not F.linear or kwargs or any(bias is not None for bias in args[2:]):
             raise NotImplementedError(f"{function} is given a projection's weight, not F.linear")
         x, weight = args[:2]

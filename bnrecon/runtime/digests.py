@@ -34,11 +34,8 @@ def differences_from_defaults(
         if dataclasses.is_dataclass(value):
             found |= differences_from_defaults(value, volatile, name + ".")
             continue
-        default = (
-            field.default_factory()
-            if field.default_factory is not dataclasses.MISSING
-            else field.default
-        )
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
         if value != default or field.name == "name":
             found[name] = value
     return found

@@ -139,7 +139,6 @@ def has_fast_int8(device: torch.device) -> bool:
 
 
 def _processor_flags() -> list[str]:
-    """What Linux says that the processor can do; nothing on other systems."""
     if platform.system() != "Linux" or not CPUINFO.exists():
         return []
     with CPUINFO.open(encoding="utf-8") as lines:

@@ -13,32 +13,14 @@ from pathlib import Path
 
 import filelock
 
+from bnrecon.runtime import files
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.files import (
-    Damaged,
-    partial_files,
-    remove_leftovers,
-    require_regular,
-    write_text,
-)
 
 logger = logging.getLogger(__name__)
 
 
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
-
-
-NOT_WRITABLE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.ENAMETOOLONG,
-    errno.ENOENT,
-    errno.EEXIST,
-    errno.ELOOP,
-}
 
 
 _are_taken: ContextVar[bool] = ContextVar("locks are taken", default=True)
@@ -105,13 +87,11 @@ def lock_file(
                 "keep processes from writing the same files: give outputs=FOLDER on another one, "
                 "such as a local disk, and copy the results from there"
             ) from None
-        if error.errno in NOT_WRITABLE:
+        if error.errno not in NO_LOCKS:
             raise UserError(
                 f"{path.parent} cannot be written ({error.strerror}); "
                 "give outputs=FOLDER, a folder of yours"
             ) from None
-        if error.errno not in NO_LOCKS:
-            raise
     try:
         yield held
     finally:
@@ -131,20 +111,20 @@ def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[No
 
     def waiting() -> str:
         try:
-            require_regular(holder)
+            files.require_regular(holder)
             who = holder.read_text(encoding="utf-8", errors="replace")[:100].strip()
-        except (OSError, Damaged):
+        except (OSError, files.Damaged):
             who = ""
         return f"waiting for {who or 'another process'} to finish {purpose}"
 
     with lock_file(folder / ".lock", waiting):
         if _are_taken.get():
             # Left by a process that was killed while it wrote; only the holder writes here.
-            for left, _, _ in partial_files(folder, below=not shared):
+            for left, _, _ in files.partial_files(folder, below=not shared):
                 left.unlink(missing_ok=True)
-        remove_leftovers(folder)
+        files.remove_leftovers(folder)
         with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
-            write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
+            files.write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
         yield
 
 

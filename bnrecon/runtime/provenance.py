@@ -97,7 +97,6 @@ def commit() -> str | None:
 
 
 def _recorded() -> str | None:
-    """The commit that was written down when the package was copied."""
     try:
         text = (Path(__file__).parents[1] / RECORDED).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):

@@ -119,6 +119,17 @@ class TrackedRun:
             if not self._owner.whole:
                 self._send(len(self._rows) - 1)
 
+    def log_epoch(self, row: Mapping[str, float]) -> None:
+        """Log a row of a trainer's log."""
+        values = {name: value for name, value in row.items() if name != "epoch"}
+        self.log("epoch", int(row["epoch"]), values)
+
+    def log_training(self, about: Mapping[str, Any]) -> None:
+        """Log all of a finished training, as ``target.json`` has it."""
+        for row in about["log"]:
+            self.log_epoch(row)
+        self.log("result", 0, {name: about[name] for name in ("accuracy", "images", "seconds")})
+
     def close(self) -> None:
         """End the run in the libraries; send it, if that is done as a whole."""
         if self._owner.whole:

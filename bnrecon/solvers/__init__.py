@@ -8,12 +8,7 @@ from bnrecon.runtime.lazy import import_on_use
 from bnrecon.solvers.spec import SolverSpec
 
 if TYPE_CHECKING:
-    from bnrecon.solvers.base import (
-        Answer,
-        Solution,
-        SolverReport,
-        Unsuitable,
-    )
+    from bnrecon.solvers.base import Answer, Solution, SolverReport, Unsuitable
     from bnrecon.solvers.diagnosis import diagnose
     from bnrecon.solvers.register import SOLVERS, register_solver
     from bnrecon.solvers.solving import Choice, choose, solve

@@ -9,23 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import torch
 
-from bnrecon.operators.base import Operator, Products
+from bnrecon.operators.base import Operator
 from bnrecon.operators.columns import Scaled, inverse_norms
 from bnrecon.operators.integers import IntegerProducts, find_signs
 from bnrecon.operators.system import System
 from bnrecon.runtime.hardware import has_fast_int8
-from bnrecon.runtime.precision import (
-    BFLOAT16,
-    FLOAT32,
-    INT8,
-    TF32,
-    Precision,
-    precision_schedule,
-)
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, INT8, TF32, Precision, precision_schedule
 from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.checkpoint import Checkpoint, Corrected, InnerCheckpoint
 from bnrecon.solvers.integers import integer_cgls
@@ -54,20 +46,7 @@ ENOUGH_INTEGERS = 1.03
 SPREAD = 0.25
 
 
-class Inner(Protocol):
-    """``cgls`` or ``craig``."""
-
-    def __call__(
-        self,
-        operator: Products,
-        rhs: torch.Tensor,
-        gain: float,
-        max_iterations: int,
-        show: Callable[[int, float], None],
-        *,
-        checkpoint: InnerCheckpoint | None,
-    ) -> tuple[torch.Tensor, int]:
-        """A rough solution, and the iterations."""
+Inner = Callable[..., tuple[torch.Tensor, int]]  # cgls or craig: a rough solution, the iterations
 
 
 def expected_iterations(oversampling: float, tolerance: float) -> float:
@@ -190,7 +169,7 @@ def refine(
     begun = start.inner
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
-    solve_inner: Callable[..., tuple[torch.Tensor, int]] | None = None
+    solve_inner: Inner | None = None
 
     def corrected(found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return _corrected(exact, x, residual, _direction(exact, found.to(rhs), scaling, dual))
@@ -264,7 +243,7 @@ def _inner_solve(
     inner: Inner,
     scaling: torch.Tensor | None,
     integers: IntegerProducts | None,
-) -> tuple[Precision, Callable[..., tuple[torch.Tensor, int]]]:
+) -> tuple[Precision, Inner]:
     """The precision that the operator takes, and ``inner`` with the operator in it."""
     if precision is INT8 and integers is not None:
         return INT8, partial(integer_cgls, integers)

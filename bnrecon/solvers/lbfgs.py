@@ -206,9 +206,7 @@ def minimize(
     return Answer(x, steps, precision=precision, at_limit=at_limit)
 
 
-def minimize_weight_error(
-    system: System, start: Scales, spec: SolverSpec, settings: Settings = PYTORCHS
-) -> tuple[Scales, int]:
+def minimize_weight_error(system: System, start: Scales, spec: SolverSpec) -> tuple[Scales, int]:
     """Minimize the mean of (outer ∘ (M inner) - W)² over both scales, in float32.
 
     That is Burkholz 2024, Sect. 3.1, to the letter: "the mean squared error between our constructed
@@ -219,19 +217,18 @@ def minimize_weight_error(
         system: of a layer; its matrix M (n, c1) and weight W (c2, entries) are used.
         start: where the search begins.
         spec: iterations.
-        settings: of LBFGS.
 
     Returns:
         The scales in float32, and the iterations.
     """
     matrix, weight = system.matrix.to(FLOAT32), system.weight.to(torch.float32)
     inner, outer = (part.to(torch.float32).clone() for part in (start.inner, start.outer))
-    limit = spec.max_iterations or settings.iterations
+    limit = spec.max_iterations or PYTORCHS.iterations
     optimizer = torch.optim.LBFGS(
         [inner, outer],
         max_iter=limit,
-        max_eval=max(2, int(settings.evaluations * limit)),
-        **settings.options,
+        max_eval=max(2, int(PYTORCHS.evaluations * limit)),
+        **PYTORCHS.options,
     )
 
     def closure() -> torch.Tensor:

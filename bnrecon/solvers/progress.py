@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -54,22 +53,15 @@ def clock(name: str, expected: float) -> Iterator[None]:
         name: of the call.
         expected: seconds that it should take.
     """
-    bar = tqdm(
-        total=max(1, round(expected)),
-        desc=f"{name}, expected {expected:.0f} s",
-        delay=DELAY,
-        disable=None,
-        leave=False,
-        bar_format="{desc}: {elapsed}",
-    )
+    title = f"{name}, expected {expected:.0f} s"
+    bar = tqdm(desc=title, disable=None, leave=False, bar_format="{desc}: {elapsed}", delay=DELAY)
     done = threading.Event()
 
     def tick() -> None:
-        started = time.monotonic()
-        while not done.wait(1.0):
-            bar.n = min(bar.total or 0, int(time.monotonic() - started))
-            if time.monotonic() - started > DELAY:
-                bar.refresh()
+        wait = DELAY
+        while not done.wait(wait):
+            bar.refresh()
+            wait = 1.0
 
     thread = threading.Thread(target=tick, daemon=True)
     if not bar.disable:

@@ -264,5 +264,4 @@ def _reported(
 
 
 def _normalized(operator: Operator) -> Scaled:
-    """M with columns of norm 1."""
     return Scaled(operator, inverse_norms(operator.column_norms().to(operator.dtype)))

@@ -90,10 +90,7 @@ SOLVERS = {
         ),
         _built_in(least_squares.least_squares, least_squares.memory, norm="least squares"),
         _built_in(
-            lbfgs.lbfgs,
-            lbfgs.lbfgs_memory,
-            norm="the one LBFGS reaches from zero",
-            products=True,
+            lbfgs.lbfgs, lbfgs.lbfgs_memory, norm="the one LBFGS reaches from zero", products=True
         ),
         _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, check=dense.check_dense, square=True),
         _built_in(lbfgs.lu_lbfgs_defaults, lbfgs.lu_memory, check=dense.check_dense, square=True),

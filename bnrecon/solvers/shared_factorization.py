@@ -14,14 +14,8 @@ from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
+from bnrecon.solvers import dense
 from bnrecon.solvers.base import Answer, LinAlgError, Solution, Unsuitable, require_memory
-from bnrecon.solvers.dense import (
-    approximate_inverse,
-    check_dense,
-    corrected,
-    factorize,
-    refined_memory,
-)
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.solving import check_finite, solve_with
 from bnrecon.solvers.spec import SolverSpec
@@ -71,20 +65,20 @@ class SharedFactorization:
         n, self.width = matrix.shape
         if self.width > n:
             raise Unsuitable(f"{self.width} features for {n} equations: solver=matrix_free, alone")
-        check_dense(n, n, False)
+        dense.check_dense(n, n, False)
         self.matrix = matrix
         started = time.perf_counter()
-        require_memory(refined_memory(n, n), matrix.device, NAME, "solve the targets alone")
+        require_memory(dense.refined_memory(n, n), matrix.device, NAME, "solve the targets alone")
         generator = torch.Generator().manual_seed(0)
         extra = torch.randn(n - self.width, n, dtype=torch.float64, generator=generator)
         size = matrix.column_norms().double().median() / n**0.5
         self.extra = extra.to(matrix.device) * size
         try:
             with exact_float32():
-                self.factors = factorize(self._joined())
+                self.factors = dense.factorize(self._joined())
         except LinAlgError:
             raise RunError(f"the {n} x {n} matrix of features is singular") from None
-        self._inverse = approximate_inverse(self._product, self.factors)
+        self._inverse = dense.approximate_inverse(self._product, self.factors)
         self._seconds = (time.perf_counter() - started) / targets
 
     def _joined(self) -> torch.Tensor:
@@ -117,7 +111,7 @@ class SharedFactorization:
             precondition = self._bordered(system.operator)
         else:
             precondition = self._inverse
-        return corrected(system, spec, precondition, "LU in float32 for several targets")
+        return dense.corrected(system, spec, precondition, "LU in float32 for several targets")
 
     def _bordered(self, operator: Eliminated) -> Callable[[torch.Tensor], torch.Tensor]:
         """The approximate inverse of a target's eliminated system, by K."""

@@ -11,11 +11,7 @@ import torch
 from bnrecon.operators.structured import Kronecker, Selection
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import (
-    available_memory,
-    exact_float32,
-    threads_for,
-)
+from bnrecon.runtime.hardware import available_memory, exact_float32, threads_for
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory
@@ -71,44 +67,29 @@ def choose(
     as many features as equations: the spectrum of M reaches down to 0, and an LU is the right tool
     """
     if orthogonal and rows == columns:
-        return Choice(
-            "closed_form",
-            "M is orthogonal, or a permutation of copies: its transpose solves the system",
-            columns,
-        )
+        why = "M is orthogonal, or a permutation of copies: its transpose solves the system"
+        return Choice("closed_form", why, columns)
     if columns < rows:
-        return Choice(
-            "least_squares",
-            f"{columns} features for {rows} equations have no exact solution in general",
-            columns,
-        )
+        why = f"{columns} features for {rows} equations have no exact solution in general"
+        return Choice("least_squares", why, columns)
     if rows == 0:
         return Choice("matrix_free", "no equation is left", columns)
     iterations = expected_iterations(columns / rows, tolerance)
     if iterations <= max(2400, rows / 6):
-        return Choice(
-            "matrix_free",
-            f"oversampling {columns / rows:.4g}: about {iterations:.0f} iterations",
-            columns,
-        )
+        why = f"oversampling {columns / rows:.4g}: about {iterations:.0f} iterations"
+        return Choice("matrix_free", why, columns)
     direct = "lu" if rows <= SMALL else "refined"
-    short = (
-        "as many features as equations"
-        if columns == rows
-        else f"{columns - rows} features more than equations"
-    )
-    why = f"{short}: the spectrum of M reaches down to {'' if columns == rows else 'about '}0"
+    short, near = f"{columns - rows} features more than equations", "about 0"
+    if columns == rows:
+        short, near = "as many features as equations", "0"
+    why = f"{short}: the spectrum of M reaches down to {near}"
     need = lookup(direct).memory(rows, rows)
     if rows > LARGEST:
-        return Choice(
-            "matrix_free",
-            f"{why}, and {rows} unknowns are too many for a dense LU: slow, and may fall short",
-            columns,
-        )
+        why += f", and {rows} unknowns are too many for a dense LU: slow, and may fall short"
+        return Choice("matrix_free", why, columns)
     if need > memory:
         needs = f"an LU would need {format_bytes(need)}, {format_bytes(memory)} are free"
-        without = f"{needs}: slow, and may fall short"
-        return Choice("matrix_free", f"{why}; {without}", columns)
+        return Choice("matrix_free", f"{why}; {needs}: slow, and may fall short", columns)
     if patterned and columns > rows:
         reason = "none of the features can be left out, as they follow a pattern"
         return Choice("least_squares", reason, columns)
@@ -212,7 +193,6 @@ def solve_with(
 
 
 def _choose_for(system: System, spec: SolverSpec) -> Choice:
-    """The choice of ``auto`` for a system."""
     rows, columns = system.operator.shape
     memory = available_memory(system.rhs.device)
     patterned = isinstance(system.matrix, Selection | Kronecker)

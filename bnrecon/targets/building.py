@@ -1,27 +1,26 @@
-"""A target as its request describes it, untrained."""
+"""A target as its request describes it, untrained; and the memory that its training takes."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import nn
 
 from bnrecon.data import Images
 from bnrecon.runtime.options import prefix_fields, reworded
+from bnrecon.targets.models import parameter_count
 from bnrecon.targets.normalization import change_normalization
-from bnrecon.targets.register import build
+from bnrecon.targets.register import FAMILIES, build
 from bnrecon.targets.reparameterization import reparameterize
-from bnrecon.targets.spec import TargetRequest, TargetSpec
+from bnrecon.targets.spec import NormalizationVggTarget, TargetRequest, TargetSpec, VggTarget
 
 
 def build_target(request: TargetRequest, data: Images) -> nn.Module:
     """Build the target untrained, its initial weights drawn from ``train.seed``."""
     target, seed = request.target, request.train.seed
-    options = {field.name: getattr(target, field.name) for field in dataclasses.fields(target)}
-    for shared in dataclasses.fields(TargetSpec):
-        if shared.name != "width":  # of which each family makes what it will
-            del options[shared.name]
+    options = _options(target, type(target))
     options |= options.pop("options", {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -29,3 +28,31 @@ def build_target(request: TargetRequest, data: Images) -> nn.Module:
             network = build(target.family, data.shape, len(data.classes), **options)
     network = change_normalization(network, target, seed)
     return reparameterize(network, target.condition, target.density, seed, target.spectrum)
+
+
+def _options(target: TargetSpec, kind: type[TargetSpec]) -> dict[str, Any]:
+    """What a family's builder is called with, of the fields of ``kind``."""
+    # Of the width, which all share, each family makes what it will.
+    shared = {field.name for field in dataclasses.fields(TargetSpec)} - {"width"}
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in shared]
+    return {name: getattr(target, name) for name in names}
+
+
+def training_bytes(target: TargetSpec) -> int:
+    """About how many bytes the weights take in training; 0 where the family is a user's.
+
+    That is 12 a parameter: weight, gradient and momentum in float32. A network for images of 32
+    pixels a side is built for it on the device ``meta``, which holds no numbers. Of frozen pairs
+    the features count, one for each equation at least.
+    """
+    frozen = isinstance(target, NormalizationVggTarget) and target.features != "none"
+    kind = VggTarget if isinstance(target, NormalizationVggTarget) else type(target)
+    family = "vgg" if kind is VggTarget else target.family
+    if family not in FAMILIES or FAMILIES[family].user_defined:
+        return 0
+    with torch.device("meta"):
+        network = build(family, (3, 32, 32), 10, **_options(target, kind))
+    if frozen:
+        layers = (layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
+        return sum(4 * layer.weight.numel() * 10 * target.width for layer in layers)
+    return 12 * parameter_count(network)

@@ -55,7 +55,6 @@ def _place(path: str) -> Path:
 
 
 def _read(path: str) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name."""
     given = f"target.weights={path}"
     place = _place(path)
     if place.suffix.lower() in PICKLES:
@@ -74,7 +73,6 @@ def _read(path: str) -> dict[str, torch.Tensor]:
 
 
 def _misfit(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str | None:
-    """Why weights are not those of a network, if they are not."""
     missing = [name for name in own if name not in given and not name.endswith(COUNTER)]
     foreign = [name for name in given if name not in own]
     if missing:

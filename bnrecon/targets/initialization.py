@@ -112,7 +112,9 @@ def initialize_from_data(
                 raise UserError(
                     f"method=fold: {type(layer).__name__} has {code}; give method=freeze"
                 )
-        adapt_layers(ready, layers, given, _output_of, functools.partial(fold_statistics, eps=eps))
+        # Not a call of the layer: its hooks must not run twice.
+        update = functools.partial(fold_statistics, eps=eps)
+        adapt_layers(ready, layers, given, lambda layer, x: layer.forward(x), update)
         return ready
     chosen = set(layers)
     ready = replace_modules(
@@ -163,11 +165,6 @@ def _hidden_layers(network: nn.Module, inputs: torch.Tensor) -> list[nn.Module]:
 
     adapt_layers(network, layers, inputs[:1], note, lambda *_moments: None)
     return order[:-1]
-
-
-def _output_of(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
-    # Not a call of the layer: its hooks must not run twice.
-    return layer.forward(given)
 
 
 @torch.no_grad()

@@ -19,17 +19,9 @@ from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import target_code
 from bnrecon.targets.spec import TargetRequest
 
-# Options that say how a target is trained, and not what it becomes. What the precision is resolved
-# to is in the name already.
-HOW = frozenset(
-    {
-        "target.name",
-        "target.weights",
-        "train.time_limit",
-        "train.checkpoint_seconds",
-        "train.precision",
-    }
-)
+# Options that say how a target is trained, and not what it becomes.
+HOW = frozenset(("target.name", "target.weights", "train.time_limit", "train.checkpoint_seconds"))
+HOW |= {"train.precision"}  # what it is resolved to is in the name already
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "target.safetensors"
 ABOUT = "target.json"
@@ -86,7 +78,6 @@ def _folders(
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder has a trained target, both of its files."""
     return all((folder / name).exists() for name in (WEIGHTS, ABOUT))
 
 

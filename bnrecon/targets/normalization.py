@@ -5,6 +5,7 @@ The comparisons of "Batch Normalization Explained", for any family of networks.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
@@ -18,11 +19,7 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.runtime.module_code import added_code
 from bnrecon.targets.accuracy import image_bar
-from bnrecon.targets.initialization import (
-    fold_statistics,
-    freeze,
-    initialize_biases,
-)
+from bnrecon.targets.initialization import fold_statistics, freeze, initialize_biases
 from bnrecon.targets.module_tree import replace_modules
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetSpec
@@ -177,16 +174,13 @@ def _layers_before(network: nn.Module, inputs: torch.Tensor) -> dict[nn.Module, 
         found[norm] = before[0]
 
     layers = [m for m in network.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    handles = [layer.register_forward_hook(note) for layer in layers]
-    handles += [norm.register_forward_pre_hook(find) for norm in _norms(network)]
-    training = network.training
-    try:
-        with torch.no_grad():
-            network.eval()(inputs)
-    finally:
-        network.train(training)
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), contextlib.ExitStack() as after:
+        for layer in layers:
+            after.enter_context(layer.register_forward_hook(note))
+        for norm in _norms(network):
+            after.enter_context(norm.register_forward_pre_hook(find))
+        after.callback(network.train, network.training)
+        network.eval()(inputs)
     return found
 
 

@@ -23,7 +23,6 @@ NORM_POSITIONS = ("before", "after")  # of the activation
 PADDINGS = ("zeros", "reflect", "replicate")
 MAX_CONVOLUTIONS = 256
 MAX_CONDITION = 10**12  # beyond, the smallest factor is lost in the law's own rounding
-BYTES_PER_WEIGHT = 12  # weight, gradient and momentum in float32
 
 
 @dataclass
@@ -90,10 +89,6 @@ class TargetSpec:
                 f"condition={self.condition:g}, density={self.density:g}: give at most one of them"
             )
 
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training; 0 where the family is a user's."""
-        return 0
-
 
 @dataclass
 class VggTarget(TargetSpec):
@@ -130,11 +125,6 @@ class VggTarget(TargetSpec):
             raise UserError(
                 f"poolings={self.poolings}: there are {len(self.groups)} groups of convolutions"
             )
-
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training."""
-        inputs = 3 + (sum(self.groups) - 1) * self.width  # of all convolutions
-        return BYTES_PER_WEIGHT * inputs * 9 * self.width
 
 
 @dataclass
@@ -183,13 +173,6 @@ class NormalizationVggTarget(VggTarget):
                 f"leave {given[0]} out, or give features=none"
             )
 
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training."""
-        if self.features == "none":
-            return super().training_bytes()
-        # Frozen: a feature for each equation at least, of a column and nine rows.
-        return 4 * sum(self.groups) * 9 * self.width**2 * 10 * self.width
-
 
 @dataclass
 class ResnetTarget(TargetSpec):
@@ -202,19 +185,10 @@ class ResnetTarget(TargetSpec):
         allowed=STEMS,
     )
 
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training."""
-        parameters = {18: 11_700_000, 34: 21_800_000, 50: 25_600_000}[self.depth]
-        return BYTES_PER_WEIGHT * parameters * self.width**2 // 64**2
-
 
 @dataclass
 class Resnet9Target(TargetSpec):
     """The ResNet-9 of the DAWNBench competition on CIFAR-10."""
-
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training."""
-        return BYTES_PER_WEIGHT * 6_573_120 * self.width**2 // 64**2
 
 
 @dataclass
@@ -223,21 +197,12 @@ class DropoutResnetTarget(TargetSpec):
 
     depth: int = option(2, "residual blocks of each width", above=0, at_most=64)
 
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training."""
-        parameters = 3_300_000 + 6_270_000 * self.depth
-        return BYTES_PER_WEIGHT * parameters * self.width**2 // 64**2
-
 
 @dataclass
 class DropoutCnnTarget(TargetSpec):
     """The convolutional network of "Batch Normalization Explained", Appendix D."""
 
     width: int = option(96, "channels of its first stage", above=0, at_most=10**6)
-
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training."""
-        return BYTES_PER_WEIGHT * 3_500_000 * self.width**2 // 96**2
 
 
 @dataclass
@@ -246,10 +211,6 @@ class MlpTarget(TargetSpec):
 
     depth: int = option(2, "number of hidden layers", above=0, at_most=256)
     activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
-
-    def training_bytes(self) -> int:
-        """About how much memory the weights take in training, for images of ``width`` values."""
-        return BYTES_PER_WEIGHT * self.depth * self.width**2
 
 
 @dataclass

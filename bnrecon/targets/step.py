@@ -95,7 +95,6 @@ class Step:
     def _gradients(
         self, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Forward and backward pass; return logits and loss."""
         self.optimizer.zero_grad(set_to_none=True)
         low = self.plan.dtype != torch.float32
         with torch.autocast(self.device.type, self.plan.dtype, enabled=low):

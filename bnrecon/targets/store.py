@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,22 +21,12 @@ from bnrecon.runtime.errors import Diverged, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.runtime.user_code import attribute_errors
+from bnrecon.targets import location
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_given
-from bnrecon.targets.location import (
-    ABOUT,
-    CHECKPOINT,
-    HOW,
-    WEIGHTS,
-    interrupted_elsewhere,
-    is_trained,
-    own_folder,
-    target_folder,
-    training_plan,
-)
+from bnrecon.targets.location import ABOUT, CHECKPOINT, HOW, WEIGHTS
 from bnrecon.targets.normalization import initialize_statistics
-from bnrecon.targets.progress import log_epoch, log_training
 from bnrecon.targets.register import FAMILIES, target_code
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
 from bnrecon.targets.trainer import train
@@ -57,10 +46,7 @@ class Trained:
 
 
 def obtain_target(
-    request: TargetRequest,
-    data: Images,
-    device: torch.device,
-    trackers: Trackers = NO_TRACKERS,
+    request: TargetRequest, data: Images, device: torch.device, trackers: Trackers = NO_TRACKERS
 ) -> Trained:
     """Take the target from the store or train it; of several processes one trains, others wait.
 
@@ -81,11 +67,12 @@ def obtain_target(
         RunError: where training diverges (Diverged), or the stored target cannot be read back.
         Interrupted: where training is stopped; it is saved before.
     """
-    folder = target_folder(request, data, device)
-    own = own_folder(request, data, device.type, training_plan(request, device).dtype)
+    folder = location.target_folder(request, data, device)
+    dtype = location.training_plan(request, device).dtype
+    own = location.own_folder(request, data, device.type, dtype)
     wanted, metadata = _Wanted(request, data, device, own), None
     network = wanted.build()
-    if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
+    if distributed.run_on_first_rank(lambda: location.is_trained(request, data, device)):
         metadata = distributed.run_on_first_rank_before_others(lambda: wanted.read(folder, network))
     if metadata is None:
         if request.target.weights is None:
@@ -97,7 +84,7 @@ def obtain_target(
         where = metadata.get("device", "another device"), metadata.get("precision", "its precision")
         logger.info("the stored target %s was trained on %s in %s", folder, *where)
     with trackers.track(f"targets/{folder.name}", metadata["config"]) as tracked:
-        log_training(tracked, metadata)
+        tracked.log_training(metadata)
     return Trained(network.to(device).eval(), folder, metadata)
 
 
@@ -133,16 +120,16 @@ class _Wanted:
                         lambda: self.read(folder, network)
                     )
                     if metadata is not None:
-                        log_training(tracked, metadata)
+                        tracked.log_training(metadata)
         if metadata is None:
             raise RunError(f"{folder}: the trained target cannot be read back; check the disk")
         return network, metadata
 
     def warn_of_unfinished(self) -> None:
-        """Warn of an unfinished training that another device or precision would go on with."""
         if (self.folder / CHECKPOINT).exists():
             return
-        if (other := interrupted_elsewhere(self.request, self.data, self.device)) is not None:
+        other = location.interrupted_elsewhere(self.request, self.data, self.device)
+        if other is not None:
             kind, precision = other[0], str(other[1]).removeprefix("torch.")
             logger.warning(
                 "an unfinished training of %s on %s in %s is left as it is; to go on with it give "
@@ -226,12 +213,12 @@ class _Wanted:
             log, spent = train(
                 network,
                 self.data,
-                training_plan(self.request, self.device),
+                location.training_plan(self.request, self.device),
                 self.device,
                 self.folder / CHECKPOINT,
                 stop,
                 initialize if target.initialization in INITIALIZED_FROM_DATA else None,
-                functools.partial(log_epoch, tracked),
+                tracked.log_epoch,
             )
         return {"seconds": spent, "log": log}
 
@@ -249,8 +236,9 @@ class _Wanted:
         name = {"target": request.target.name}
         files.write_tensors(self.folder / WEIGHTS, network.state_dict(), name)
         metadata = {"accuracy": accuracy.percent, "images": accuracy.images} | trained
+        precision = location.training_plan(request, self.device).dtype
         metadata |= {
-            "precision": str(training_plan(request, self.device).dtype).removeprefix("torch."),
+            "precision": str(precision).removeprefix("torch."),
             "device": self.device.type,
             "config": _options(request),
             "data_checksum": self.data.checksum(),
@@ -279,7 +267,6 @@ def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -
 
 
 def _options(request: TargetRequest) -> dict[str, Any]:
-    """What the target is and how it is trained."""
     options = {
         "data": dataclasses.asdict(request.data),
         "target": dataclasses.asdict(request.target),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,13 +21,27 @@ from bnrecon.runtime.interruption import StopRequest
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.plan import TrainingPlan
-from bnrecon.targets.schedule import WarmupCosine
 from bnrecon.targets.spec import TrainSpec
 from bnrecon.targets.step import Step
 
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY = 16  # steps between looks at the loss: each waits for the GPU, which no other step does
+
+
+def warmup_cosine(step: int, peak: float, warmup: int, total: int) -> float:
+    """The learning rate of a step, counted from 0 (Burkholz 2024, Sect. 3.2).
+
+    It is peak · (step + 1) / warmup in the first ``warmup`` of ``total`` steps, and after them
+    peak · (1 + cos(π t)) / 2, t going from 0 to 1.
+
+    >>> [round(warmup_cosine(step, 0.1, warmup=2, total=10), 3) for step in (0, 1, 2, 6, 9)]
+    [0.05, 0.1, 0.1, 0.05, 0.004]
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - warmup)
+    return peak * (1 + math.cos(math.pi * progress)) / 2
 
 
 def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
@@ -89,8 +104,7 @@ class Trainer:
         self.images = min(spec.batch_size, data.sizes[0])  # of a batch
         self.batches = data.batches(spec.batch_size)
         self.total = spec.epochs * self.batches
-        warmup = round(min(spec.warmup_epochs, spec.epochs / 2) * self.batches)
-        self.schedule = WarmupCosine(spec.lr, warmup, self.total)
+        self.warmup = round(min(spec.warmup_epochs, spec.epochs / 2) * self.batches)
         self.step = 0
         self.seconds = 0.0
         self.log: list[dict[str, float]] = []
@@ -130,16 +144,12 @@ class Trainer:
         self.step, self.seconds, self.log = about["step"], about["seconds"], about["log"]
 
     def _fits(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> bool:
-        def shapes(named: Any, prefix: str) -> dict[str, torch.Size]:
-            return {f"{prefix}{name}": value.shape for name, value in named}
-
-        found = shapes(tensors.items(), "")
-        held = shapes(self.network.state_dict().items(), "network.")
-        momenta = shapes(self.network.named_parameters(), "momentum.")
+        required = {f"network.{k}": v.shape for k, v in self.network.state_dict().items()}
+        required["sums"] = self.sums.shape
+        momenta = {f"momentum.{k}": v.shape for k, v in self.network.named_parameters()}
+        shapes = {name: value.shape for name, value in tensors.items()}
         return (
-            held == {name: shape for name, shape in found.items() if name.startswith("network.")}
-            and all(momenta.get(n) == s for n, s in found.items() if n.startswith("momentum."))
-            and found.get("sums") == self.sums.shape
+            required.items() <= shapes.items() <= (required | momenta).items()
             and {"step", "seconds", "log"} <= set(about)
             and 0 <= about["step"] <= self.total
         )
@@ -157,7 +167,8 @@ class Trainer:
                 at = EpochPosition(self.spec.batch_size, self.spec.seed, epoch, first, share)
                 for x, y in self.data.train_batches(at, self.device, self.plan.dtype):
                     torch.manual_seed(self._noise_seed())
-                    self.sums += take_step(x, y, self.schedule(self.step))
+                    rate = warmup_cosine(self.step, self.spec.lr, self.warmup, self.total)
+                    self.sums += take_step(x, y, rate)
                     self.step += 1
                     bar.update(self.images)
                     ended = self.step % self.batches == 0
@@ -221,7 +232,6 @@ class Trainer:
         return Interrupted(f"{why}; {saved}; rerun the command to resume")
 
     def _show(self, bar: tqdm) -> None:
-        """Show loss and accuracy; raise ``Diverged`` where the loss is not finite."""
         loss, correct, count = distributed.sum_over_ranks(self.sums).tolist()
         if not loss < float("inf"):
             where = f"the loss is {loss} at step {self.step} of {self.total}"

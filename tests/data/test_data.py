@@ -697,9 +697,7 @@ def test_every_data_set_gives_the_same_kinds_of_batches(tmp_path, name):
         assert labels.dtype == torch.int64
         assert int(labels.max()) < len(data.classes)
     assert sum(len(labels) for _, labels in data.test_batches(4, CPU)) == test
-    assert sum(len(labels) for _, labels in data.test_batches(4, CPU, limit=test, start=1)) == (
-        test - 1
-    )
+    assert sum(len(labels) for _, labels in data.test_batches(4, CPU, limit=test - 1)) == test - 1
     assert sum(len(images) for images in data.plain_train_batches(4, CPU, 3)) == 3
     again = list(data.train_batches(EpochPosition(4, 0, 0, len(batches) - 1), CPU))
     assert torch.equal(again[0][0], batches[-1][0])

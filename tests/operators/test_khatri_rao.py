@@ -11,6 +11,7 @@ from bnrecon.construction.two_layer import TargetLayer, composed_weight, linear_
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.operators.columns import Scaled, inverse_norms
 from bnrecon.operators.composed import Convolved
 from bnrecon.operators.eliminated import Eliminated
@@ -118,11 +119,12 @@ def test_m_x_is_what_two_convolutions_with_larger_kernels_do(seed):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("chunk_bytes", [1, 500, None])
-def test_two_convolutions_in_a_row_are_the_composed_weight(shape, chunk_bytes):
+@pytest.mark.parametrize("chunk_bytes", [1, 500, 2**25])
+def test_two_convolutions_in_a_row_are_the_composed_weight(shape, chunk_bytes, monkeypatch):
     """PyTorch runs A, the scales and B one after the other, independently of the operator."""
     features = draw("he_uniform", shape, 23, seed=5, layer=1)
-    operator = KhatriRao.of(*features.weights(), torch.float64, CPU, chunk_bytes)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", chunk_bytes)
+    operator = KhatriRao.of(*features.weights(), torch.float64, CPU)
     inner, outer = gaussian(23, seed=2), gaussian(shape.outputs, seed=3)
     image = gaussian(2, shape.inputs, 9, 8, seed=4)
     first, second = (w.double() for w in features.weights())
@@ -140,7 +142,8 @@ def test_two_convolutions_in_a_row_are_the_composed_weight(shape, chunk_bytes):
 @pytest.mark.parametrize("many", [1, 5])
 @pytest.mark.parametrize("chunk_bytes", [4000, 50_000])
 def test_temporaries_stay_below_the_bound(chunk_bytes, many, monkeypatch):
-    operator = KhatriRao(gaussian(300, 12), gaussian(300, 6), chunk_bytes=chunk_bytes)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", chunk_bytes)
+    operator = KhatriRao(gaussian(300, 12), gaussian(300, 6))
     largest, multiply = 0, torch.Tensor.__mul__
 
     def watched(a, b):

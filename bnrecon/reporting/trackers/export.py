@@ -16,7 +16,6 @@ from bnrecon.reporting.wording import count_of
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.tracking import Trackers
-from bnrecon.targets.progress import log_training
 from bnrecon.targets.store import METADATA
 
 logger = logging.getLogger(__name__)
@@ -109,4 +108,4 @@ def _send(kind: str, path: Path, trackers: Trackers) -> None:
     if not set(metadata) >= METADATA:
         raise files.Damaged(f"{path} was written by another version of bnrecon")
     with trackers.track(name, metadata["config"]) as tracked:
-        log_training(tracked, metadata)
+        tracked.log_training(metadata)
