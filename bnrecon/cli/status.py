@@ -187,7 +187,7 @@ def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
 
 
 def _time_left(study: StudyStatus, progress: Progress) -> Iterator[str]:
-    """How long the rest takes if each part goes on like this, and of which parts that is unknown."""
+    """How long the rest takes if each part goes on so, and for which parts nothing tells."""
     remaining, finished = progress.left_by_part, progress.seconds_by_part
     if not remaining:
         yield "no task is left; tables and figures are being made"

@@ -41,11 +41,6 @@ class Verdict:
     claim: Claim  # what is claimed, and what was found
     so_far: str = ""  # how much of the part is finished, where that is not all of it
 
-    @property
-    def beyond(self) -> bool:
-        """Whether it is a question of ours, which the paper does not claim: its place says so."""
-        return self.claim.is_beyond
-
 
 @dataclass(frozen=True)
 class Part:
