@@ -38,13 +38,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def flags(arguments: argparse.Namespace) -> Iterator[str]:
     """The words that give Hydra the same flags."""
-    for name, flag in (
-        ("multirun", "-m"),
-        ("resolve", "--resolve"),
-        ("hydra_help", "--hydra-help"),
-    ):
-        if getattr(arguments, name):
-            yield flag
+    switches = {"multirun": "-m", "resolve": "--resolve", "hydra_help": "--hydra-help"}
+    yield from (flag for name, flag in switches.items() if getattr(arguments, name))
     for name in ("config_dir", "config_name", "cfg", "package", "info"):
         if (value := getattr(arguments, name)) is not None:
             yield f"--{name.replace('_', '-')}={value}"

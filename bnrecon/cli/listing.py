@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tabulate import tabulate
+
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.columns import layout, line_width
 from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import outputs_folder, split
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, printable
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_bytes
 
@@ -102,9 +103,13 @@ def _section(kind: str, entries: Sequence[Any]) -> str:
     states = [entry.state for entry in entries]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     size = sum({entry.folder: entry.size for entry in entries}.values())
-    columns = COLUMNS[kind]
-    rows = [[text(entry) for text in columns.values()] for entry in entries]
-    table = layout(list(columns), rows, line_width())
+    columns = {
+        title: [printable(text(e)) for e in entries] for title, text in COLUMNS[kind].items()
+    }
+    used = {title: cells for title, cells in columns.items() if any(cells)}
+    alignment = ["right" if title.startswith(">") else "left" for title in used]
+    columns = {title.lstrip(">"): cells for title, cells in used.items()}
+    table = tabulate(columns, "keys", "plain", colalign=alignment, disable_numparse=True)
     return f"{kind}: {counts}; {format_bytes(size)}\n{table}"
 
 

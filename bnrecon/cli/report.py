@@ -63,7 +63,6 @@ def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
     """
     from bnrecon.config import composition
     from bnrecon.reproduction import request
-    from bnrecon.reproduction.study import SCALES
     from bnrecon.studies import registry
 
     names = [word for word in words if "=" not in word]
@@ -81,8 +80,6 @@ def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
         if name in names or not names
     ]
     first = requests[0][1]
-    if first.scale not in SCALES:
-        raise UserError(f"scale={first.scale}: {nearest(first.scale, SCALES)}")
     composition.compose(first.options)
     if not shipped_outputs(first.outputs).is_dir():
         outputs_folder(str(first.outputs))

@@ -192,7 +192,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
     name, folder = ("targets", config.targets) if config.targets else ("outputs", config.outputs)
     checks.require_folder(name, folder)
-    if text := target_job.train_only(config).text():  # empty in all processes but the first
+    if text := target_job.train_only(config):  # empty in all processes but the first
         output.write(text)
     return exit_codes.DONE
 

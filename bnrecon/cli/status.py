@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_duration
 
 if TYPE_CHECKING:
-    from bnrecon.reproduction.progress import Failure, Progress, Running
+    from bnrecon.reproduction.progress import Failure, Progress
     from bnrecon.reproduction.study_status import StudyStatus
 
 OPTIONS = ("outputs",)
@@ -122,6 +123,8 @@ def _facts(study: StudyStatus) -> Iterator[tuple[str, str]]:
     """What the last command is to be told of, by name."""
     if (progress := study.progress) is None:
         return
+    from bnrecon.reproduction.study_status import seconds_since
+
     yield "computes", _leader(study, progress)
     going_on = study.state in GOING_ON
     at_work = "running" if going_on else "begun"
@@ -131,8 +134,12 @@ def _facts(study: StudyStatus) -> Iterator[tuple[str, str]]:
         counts = {"failed": failed, at_work: running, "left": remaining}
         told = [f"{count} {name}" for name, count in counts.items() if count]
         yield "tasks", ", ".join([f"{progress.finished} of {progress.total} done", *told])
+    when = "for {}" if going_on else "{} ago"
     lists = {
-        at_work: [f"{item.label}, {_spent(item, progress, going_on)}" for item in progress.running],
+        at_work: [
+            f"{item.label}, {when.format(format_duration(seconds_since(item.since)))}"
+            for item in progress.running
+        ],
         "failed": [f"{failure.label}: {_reason(failure)}" for failure in progress.failed],
     }
     for name, texts in lists.items():
@@ -166,18 +173,6 @@ def _reason(failure: Failure) -> str:
     return f"{failure.message}; see {failure.log}" if failure.log else failure.message
 
 
-def _spent(item: Running, progress: Progress, going_on: bool) -> str:
-    """For how long something is computed, and how long its like took."""
-    from bnrecon.reproduction.study_status import seconds_since
-
-    spent = format_duration(seconds_since(item.since))
-    if not going_on:
-        return f"{spent} ago"
-    seen = progress.seconds_by_part.get(item.part, ())
-    usual = f" ({len(seen)} of {item.part} took {_range(min(seen), max(seen))})" if seen else ""
-    return f"for {spent}{usual}"
-
-
 def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
     """What a cluster does, and how to go on where nobody collects that."""
     for jobs in study.jobs:
@@ -192,36 +187,15 @@ def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
 
 
 def _time_left(study: StudyStatus, progress: Progress) -> Iterator[str]:
-    """A range for the parts of which enough is finished, and why there is none for the others."""
-    from bnrecon.reproduction.progress import time_left
-    from bnrecon.reproduction.study_status import seconds_since
-
-    if not any(progress.left_by_part.values()):
+    """How long the rest takes if each part goes on so, and for which parts nothing tells."""
+    remaining, finished = progress.left_by_part, progress.seconds_by_part
+    if not remaining:
         yield "no task is left; tables and figures are being made"
         return
-    jobs = sum(each.jobs.get("running", 0) for each in study.jobs)
-    estimate = time_left(
-        progress.left_by_part,
-        progress.seconds_by_part,
-        [(item.part, seconds_since(item.since)) for item in progress.running],
-        processes=max(1, progress.processes or jobs),
-    )
-    told = "not known yet"
-    if estimate.parts:
-        rest = f"the rest of {', '.join(estimate.parts)}" if estimate.unknown else "the rest"
-        told = f"{_range(estimate.low, estimate.high)}, if {rest} is like what is finished of it"
-        if not progress.processes:
-            told += f" and {jobs or 1} job{'s' if jobs > 1 else ''} run all the time"
-    yield told
-    for part, reason in estimate.unknown.items():
-        yield f"not known for {progress.left_by_part[part]} of {part}: {reason}"
-
-
-def _range(low: float, high: float) -> str:
-    """Two lengths of time, once where they read the same.
-
-    >>> _range(70, 200), _range(61, 62)
-    ('70 s to 3 min', '61 s to 62 s')
-    """
-    ends = dict.fromkeys((format_duration(low), format_duration(high)))
-    return " to ".join(ends)
+    if known := [part for part in remaining if part in finished]:
+        seconds = sum(remaining[part] * statistics.fmean(finished[part]) for part in known)
+        processes = progress.processes or sum(each.jobs.get("running", 0) for each in study.jobs)
+        time_left = format_duration(seconds / max(1, processes))
+        yield f"about {time_left}, if the rest of {', '.join(known)} is like what is finished of it"
+    for part in remaining.keys() - finished:
+        yield f"not known for {remaining[part]} of {part}: none finished"

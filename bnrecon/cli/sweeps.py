@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,11 @@ from bnrecon.config import checks, composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.jobs import executors
 from bnrecon.jobs.computation import InProcess
-from bnrecon.jobs.work import SWEEP, Batch, Detached, Executor, Outcome, Work
+from bnrecon.jobs.work import SWEEP, Batch, Detached, Outcome, Work
 from bnrecon.reporting import run_tables
 from bnrecon.reproduction import progress
-from bnrecon.reproduction.engine import collect_finished
-from bnrecon.reproduction.shared_targets import shared_targets, with_targets
+from bnrecon.reproduction.engine import collect_finished, compute
+from bnrecon.reproduction.shared_targets import with_targets
 from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job, preparation
 from bnrecon.runtime import extras, files, hardware
@@ -110,8 +109,12 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     else:
         device = _check_machine(list(missing.values()), options)
         executor = executors.choose(options, batch, device, {}, show=True)
+        alone = executor.processes == 1  # then each run is shown as it is computed
+        if not alone:
+            details = batch.details(executor.processes)
+            logger.info("%d of the runs to compute; details go to %s", len(missing), details)
         try:
-            failures = _compute(missing, executor, batch)
+            failures = compute(missing, executor, batch, show=not alone)
         except Detached as detached:
             output.write(f"{detached}\n\n{folder}")
             return exit_codes.DONE
@@ -160,27 +163,6 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
     names = sorted({run.config.device for run in runs})
     devices = [hardware.resolve_device(name) for name in names]
     return next((device for device in devices if device.type == "cuda"), devices[0])
-
-
-def _compute(runs: Mapping[str, SweepRun], executor: Executor, batch: Batch) -> list[Outcome]:
-    """Compute runs; the outcomes of those that failed."""
-    alone = executor.processes == 1
-    targets = [] if alone else shared_targets(list(runs.values()))
-    if not alone:
-        details = batch.details(executor.processes)
-        logger.info("%d of the runs to compute; details go to %s", len(runs), details)
-    failures = []
-    with (
-        progress.keep(batch, executor, [*targets, *runs.values()]) as keeper,
-        contextlib.closing(executor.run([targets, list(runs.values())])) as events,
-    ):
-        for event in events:
-            keeper.note(event)
-            if isinstance(event, Outcome):
-                failures += [event] if event.kind != "done" else []
-                if not alone:
-                    logger.info("%s: %s", event.label, event.gist)
-    return failures
 
 
 def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -165,16 +166,13 @@ def _memory(shown: str, value: str) -> str:
 
 def _minutes(shown: str, value: str) -> int:
     """Minutes, of what sbatch takes (90, 90:00, 1:30:00, 1-12, 1-12:00) and of 90m, 36h, 2d."""
+    days, dash, clock = value.rpartition("-")
     if match := re.fullmatch(r"([0-9]{1,6})\s*([mhd]?)", value):
         minutes: float = int(match[1]) * {"": 1, "m": 1, "h": 60, "d": 1440}[match[2]]
-    elif match := re.fullmatch(
-        r"([0-9]{1,4})-([0-9]{1,2})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", value
-    ):
-        days, hours, rest, seconds = (int(part or 0) for part in match.groups())
-        minutes = days * 1440 + hours * 60 + rest + seconds / 60
-    elif match := re.fullmatch(r"(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{1,2})", value):
-        hours, rest, seconds = (int(part or 0) for part in match.groups())
-        minutes = hours * 60 + rest + seconds / 60
+    elif re.fullmatch(r"([0-9]{1,4}-)?[0-9]{1,4}(:[0-9]{1,2}){0,2}", value):
+        parts = [int(part) for part in clock.split(":")]
+        units = (60, 1, 1 / 60) if dash or len(parts) == 3 else (1, 1 / 60)
+        minutes = 1440 * int(days or 0) + sum(map(operator.mul, parts, units))
     else:
         raise UserError(
             f"{shown}={value}: give minutes, or a time as in 90m, 36h, 1:30:00 or 2-12:00:00"

@@ -30,6 +30,7 @@ from bnrecon.config.schema import (
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.options import prefix_fields, reworded
 
+SEPARATE = ("features", "solver")  # groups that no other choice changes
 FOLDERS = ("outputs", "targets", "tracker_folder", "data.root", "hydra.sweep.dir")
 
 
@@ -89,9 +90,8 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 @functools.lru_cache(maxsize=1024)
 def _composed(overrides: tuple[str, ...]) -> RunConfig:
     register_choices(overrides)
-    choices = tuple(word for word in overrides if word.partition("=")[0] in GROUPS)
-    values = [word for word in overrides if word not in choices]
-    composed = _with_values(choices, values)
+    choices = [word for word in overrides if word.partition("=")[0] in GROUPS]
+    composed = _with_values(choices, [word for word in overrides if word not in choices])
     return from_hydra(_compose(overrides) if composed is None else composed)
 
 
@@ -108,16 +108,21 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 _compose_choices = functools.lru_cache(maxsize=256)(_compose)
 
 
-def _with_values(choices: tuple[str, ...], values: Sequence[str]) -> DictConfig | None:
+def _with_values(choices: Sequence[str], values: Sequence[str]) -> DictConfig | None:
     """The same, faster where many cells share their choices: values are set last, as Hydra does.
 
-    ``None`` for overrides that are more than values, or impossible: Hydra itself is asked then.
+    Features and solver have parts of their own, which no other choice changes. ``None`` for
+    overrides that are more than choices and values, or impossible: Hydra itself is asked then.
     """
+    by_group = {word.partition("=")[0]: word for word in choices}
+    separate = {group: by_group.pop(group) for group in SEPARATE if group in by_group}
     try:
         parsed = OverridesParser.create().parse_overrides(as_overrides(values))
         if any(o.type is not OverrideType.CHANGE or o.is_sweep_override() for o in parsed):
             return None
-        composed = copy.deepcopy(_compose_choices(choices))
+        composed = copy.deepcopy(_compose_choices(tuple(sorted(by_group.values()))))
+        for group, word in separate.items():
+            composed[group] = _compose_choices((word,))[group]
         for override in parsed:
             OmegaConf.update(composed, override.key_or_group, override.value(), merge=True)
     except Exception:  # its message is Hydra's, which is asked next

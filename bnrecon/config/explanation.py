@@ -24,8 +24,11 @@ def explain(error: BaseException) -> str:
         return _explain_yaml(causes[-1])
     text = "\n".join(str(cause) for cause in causes)
     for pattern, explanation in _RULES:
-        if (match := re.search(pattern, text, re.DOTALL)) and (line := explanation(match, text)):
-            return line
+        if match := re.search(pattern, text, re.DOTALL):
+            if isinstance(explanation, str):
+                return explanation.format(*match.groups())
+            if line := explanation(match, text):
+                return line
     return _first_paragraph(text) or type(error).__name__
 
 
@@ -63,18 +66,6 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     elif "," in given:
         hint = "several are a sweep, with -m"
     return f"{group}={given}: {nearest(given, allowed)}; {hint}"
-
-
-def _missing_default(match: re.Match[str], _: str) -> str:
-    return f"{match[1]}.yaml names {match[2]} in its defaults, and there is no {match[2]}.yaml"
-
-
-def _missing_start(match: re.Match[str], _: str) -> str:
-    name = match[1]
-    return (
-        f"--config-name={name}: there is no {name.removesuffix('.yaml')}.yaml; give the folder "
-        "that holds it by --config-dir=FOLDER, or leave the name out to start from run.yaml"
-    )
 
 
 def _unknown_group(match: re.Match[str], text: str) -> str:
@@ -119,37 +110,43 @@ def _unreadable(_: re.Match[str], text: str) -> str:
     return f"could not read {given!r}; {advice}"
 
 
-_RULES: tuple[tuple[str, Callable[[re.Match[str], str], str]], ...] = (
+# A text has the groups of its pattern in braces.
+_RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
     (r"Key '([^']+)' (?:is )?not in '(\w+)'", _unknown_key),
     (
         r"Could not find '(.*?)'\s+Available options in '([^']+)':\s+(.*?)(?:Config search path|$)",
         _unknown_choice,
     ),
-    (r"In '([^']+)': Could not load '([^']+)'", _missing_default),
-    (r"Cannot find primary config '([^']*)'", _missing_start),
+    (
+        r"In '([^']+)': Could not load '([^']+)'",
+        "{0}.yaml names {1} in its defaults, and there is no {1}.yaml",
+    ),
+    (
+        r"Cannot find primary config '([^']*?)(?:\.yaml)?'",
+        "--config-name={0}: there is no {0}.yaml; give the folder that holds it by "
+        "--config-dir=FOLDER, or leave the name out to start from run.yaml",
+    ),
     (r"Could not (?:override|delete) '([^']*)'", _unknown_group),
     (r"Ambiguous value for argument '([^'=\n]+)=([^'\n]*)'", _several_values),
     (r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", _wrong_type),
     (
         r"Error merging override (\S+)\n[^\n]*is not a valid bool",
-        lambda match, _: f"{match[1]}: must be true or false",
+        "{}: must be true or false",
     ),
     (r"Error merging override (\S+)\n[^\n]*is not a ListConfig, list or tuple", _not_a_list),
     (
         r"Error merging override (\S+)\n[^\n]*(?:is not Optional|NoneType is not a subclass)",
-        lambda match, _: f"{match[1]}: must have a value",
+        "{}: must have a value",
     ),
     (r"[Mm]issing mandatory value", _no_value),
     (
         "missing EQUAL",
-        lambda *_: "an option has no value: write name=value without spaces, as in target=vgg18",
+        "an option has no value: write name=value without spaces, as in target=vgg18",
     ),
     (
         "'TerminalNodeImpl' object",
-        lambda *_: (
-            "Hydra reads functions, as range(1,3), and values in braces by assert statements, "
-            "which python -O leaves out; run without it and PYTHONOPTIMIZE"
-        ),
+        "Hydra reads functions, as range(1,3), and values in braces by assert statements, "
+        "which python -O leaves out; run without it and PYTHONOPTIMIZE",
     ),
     ("mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", _unreadable),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -174,6 +175,7 @@ def register_choices(overrides: Sequence[str], config_dir: str | None = None) ->
                 store.store(group=group, name=name, node=node)
 
 
+@functools.cache
 def register_schema() -> None:
     """Store the specs where the ``defaults`` of yaml files find them."""
     store = ConfigStore.instance()

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.jobs.queues import Queue, open_queue
@@ -51,8 +52,8 @@ class Reports:
         """What became of those of which a job has said so; a damaged report counts for none."""
         outcomes = {}
         for key, path in self._reported("outcomes", keys).items():
-            with contextlib.suppress(files.Damaged, TypeError):
-                outcomes[key] = Outcome(**files.read_json(path))
+            with contextlib.suppress(files.Damaged):
+                outcomes[key] = files.read_json(path, lambda content: Outcome(**content))
         return outcomes
 
     def _reported(self, kind: str, keys: Iterable[str]) -> dict[str, Path]:
@@ -184,21 +185,19 @@ def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
 
 
 def _read(folder: Path) -> Submission | None:
+    def submission(content: dict[str, Any]) -> Submission:
+        jobs = {job: tuple(keys) for job, keys in content.pop("jobs").items()}
+        return Submission(
+            folder, jobs=jobs, collected=frozenset(content.pop("collected")), **content
+        )
+
     try:
-        content = files.read_json(folder / RECORD)
-        content["jobs"] = {job: tuple(keys) for job, keys in content["jobs"].items()}
-        content["collected"] = frozenset(content["collected"])
-        return Submission(folder=folder, **content)
+        return files.read_json(folder / RECORD, submission)
     except FileNotFoundError:
         return None
-    except (files.Damaged, AttributeError, KeyError, TypeError) as error:
-        logger.warning(
-            "%s is damaged, or was written by another version of bnrecon (%s); which jobs it names "
-            "is not known: end those that still run yourself, then remove %s",
-            folder / RECORD,
-            error,
-            folder,
-        )
+    except files.Damaged as error:
+        advice = "end those of its jobs that still run yourself, then remove"
+        logger.warning("%s; %s %s", error, advice, folder)
         return None
 
 

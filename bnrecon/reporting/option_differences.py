@@ -23,7 +23,7 @@ def differing_options(
     >>> differing_options(schema | {"seeds": [0]}, schema | {"seeds": [1], "threads": None})
     {'seeds': ([0], [1])}
     """
-    flat = [dict(flatten_options(config)) for config in (one, other)]
+    flat = [dict(_flatten(config)) for config in (one, other)]
     names = dict.fromkeys(name for options in flat for name in options)
     defaults = [_defaults(options.get("target.family")) for options in flat]
     pairs = {
@@ -36,11 +36,11 @@ def differing_options(
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
-def flatten_options(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Options by dotted name."""
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from flatten_options(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 

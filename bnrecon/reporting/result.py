@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -159,7 +159,7 @@ class SeedRecord(SeedResult):
             Damaged: it is damaged, or was written by another version.
             FileNotFoundError: there is none.
         """
-        return _from_file(path, cls.from_json)
+        return files.read_json(path, cls.from_json)
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``seed-N/result.json``."""
@@ -310,7 +310,7 @@ class RunResult:
             Damaged: it is damaged, or was written by another version.
             FileNotFoundError: there is none.
         """
-        return _from_file(path, cls.from_json)
+        return files.read_json(path, cls.from_json)
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``result.json``, which scripts read: its keys stay as they are."""
@@ -369,15 +369,3 @@ def _read(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:
         if name not in parts and (name in content or not optional):
             values[name] = content[name]
     return kind(**values)
-
-
-def _from_file(path: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
-    """What ``read`` makes of a JSON file; raise ``Damaged`` where it is of another version."""
-    content = files.read_json(path)
-    try:
-        return read(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise files.Damaged(
-            f"{path} was written by another version of bnrecon, or by something else ({reason})"
-        ) from None

@@ -7,7 +7,7 @@ import importlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from bnrecon.reproduction import progress
 from bnrecon.reproduction import request as requests
 from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.shared_targets import shared_targets, with_targets
-from bnrecon.reproduction.study import SCALES, Part, PartRequest, Study
+from bnrecon.reproduction.study import Part, PartRequest, Study
 from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.units import format_duration
@@ -46,8 +46,6 @@ def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
         UserError: a scale, part or option that there is not; an option by which a table's rows
             differ; an option that changes nothing of the requested parts.
     """
-    if request.scale not in SCALES:
-        raise UserError(f"scale={request.scale}: {nearest(request.scale, SCALES)}")
     names = (*study.parts, *study.solvers)
     for name in request.parts:
         if name not in names:
@@ -109,14 +107,41 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
     details = batch.details(executor.processes)
     logger.info("%d of %d tasks to compute; details go to %s", total, len(work), details)
     mistakes = _leave_out_missing_images(missing)
-    targets = shared_targets(list(missing.values())) if executor.processes != 1 else []
-    planned: dict[str, Work] = {item.key: item for item in targets} | missing
-    failures: list[str] = []
-    started, ended, lost = time.monotonic(), 0, mistakes.total()
+    lost = mistakes.total()
+    failed = compute(missing, executor, batch)
+    lost += sum(failure.key in missing for failure in failed)  # targets are no tasks
+    mistakes.update(failure.gist for failure in failed if failure.kind == "mistake")
+    lines = [f"{text} ({count} times)" if count > 1 else text for text, count in mistakes.items()]
+    if failures := [failure for failure in failed if failure.kind == "failed"]:
+        told = [f"{failure.label}: {failure.gist}; see {failure.log}" for failure in failures]
+        for line in (*told, *lines):
+            logger.error("%s", line)
+        raise RunError(f"{lost} failed of {total} tasks; see {details}")
+    if lines:
+        raise UserError("; ".join(lines))
+
+
+def compute(
+    work: Mapping[str, Work], executor: Executor, batch: Batch, show: bool = True
+) -> list[Outcome]:
+    """Compute work, and keep the batch's progress file; return the outcomes of what failed.
+
+    Where several processes compute, targets that several pieces read are trained first.
+
+    Args:
+        work: what is missing, by key.
+        executor: who computes.
+        batch: what the work is of.
+        show: whether to show a bar, and a line for each piece.
+    """
+    targets = shared_targets(list(work.values())) if executor.processes != 1 else []
+    planned: dict[str, Work] = {item.key: item for item in targets} | dict(work)
+    failed: list[Outcome] = []
+    started, ended = time.monotonic(), 0
     with (
         progress.keep(batch, executor, planned.values()) as keeper,
-        contextlib.closing(executor.run([targets, list(missing.values())])) as events,
-        tqdm(total=len(planned), desc="tasks", disable=None) as bar,
+        contextlib.closing(executor.run([targets, list(work.values())])) as events,
+        tqdm(total=len(planned), desc="tasks", disable=None if show else True) as bar,
     ):
         for event in events:
             keeper.note(event)
@@ -125,22 +150,13 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
                 continue
             bar.update()
             ended += 1
-            gist = event.gist if event.kind == "done" else f"failed: {event.gist}"
-            remaining = _remaining(ended, len(planned), time.monotonic() - started)
-            spent = format_duration(event.seconds)
-            logger.info("%s: %s, %s; %s", event.label, gist, spent, remaining)
-            lost += event.kind != "done" and event.key in missing  # targets are no tasks
-            if event.kind == "mistake":
-                mistakes[event.gist] += 1
-            elif event.kind == "failed":
-                failures.append(f"{event.label}: {event.gist}; see {event.log}")
-    lines = [f"{text} ({count} times)" if count > 1 else text for text, count in mistakes.items()]
-    if failures:
-        for line in (*failures, *lines):
-            logger.error("%s", line)
-        raise RunError(f"{lost} failed of {total} tasks; see {details}")
-    if lines:
-        raise UserError("; ".join(lines))
+            failed += [] if event.kind == "done" else [event]
+            if show:
+                gist = event.gist if event.kind == "done" else f"failed: {event.gist}"
+                remaining = _remaining(ended, len(planned), time.monotonic() - started)
+                spent = format_duration(event.seconds)
+                logger.info("%s: %s, %s; %s", event.label, gist, spent, remaining)
+    return failed
 
 
 def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:

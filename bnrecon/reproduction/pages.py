@@ -72,8 +72,10 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
 
 def _all_solvers(study: Study, request: StudyRequest) -> list[PartPlan]:
     """The requested parts with the rows of all solvers: a table stands whole on its page."""
-    names = [planned.name for planned in plan(study, request)]
-    return plan(study, dataclasses.replace(request, parts=tuple(names)))
+    planned = plan(study, request)
+    if not set(request.parts) & set(study.solvers):
+        return planned
+    return plan(study, dataclasses.replace(request, parts=tuple(part.name for part in planned)))
 
 
 def _render(page: Page) -> tuple[str, dict[str, bytes]]:

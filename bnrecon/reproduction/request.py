@@ -14,8 +14,9 @@ from bnrecon.config import checks, composition, schema
 from bnrecon.jobs import options as job_options
 from bnrecon.jobs.options import JobOptions
 from bnrecon.jobs.work import Batch
+from bnrecon.reproduction.study import SCALES
 from bnrecon.runtime.digests import content_key
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import shipped_outputs
 
 PLANNER = "bnrecon.reproduction.engine:plan_again"
@@ -76,8 +77,9 @@ def read(
     ['random_features', 'matching', 'scale=laptop', 'device=cpu']
 
     Raises:
-        UserError: a flag, an own option given twice, an impossible number of processes, an outputs
-            folder that cannot be one, or settings of a cluster that there are not.
+        UserError: a flag, a scale that there is not, an own option given twice, an impossible
+            number of processes, an outputs folder that cannot be one, or settings of a cluster that
+            there are not.
     """
     if flags := [option for option in options if option.startswith("-")]:
         raise UserError(
@@ -95,7 +97,8 @@ def read(
     if config_dir is not None and values.get("cluster") != "slurm":
         raise UserError("--config-dir: is for cluster=slurm")
     executor = job_options.read(values, slurm, detach, config_dir)
-    scale = values.get("scale", "laptop")
+    if (scale := values.get("scale", "laptop")) not in SCALES:
+        raise UserError(f"scale={scale}: {nearest(scale, SCALES)}")
     return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), executor)
 
 

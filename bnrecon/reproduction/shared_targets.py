@@ -56,7 +56,7 @@ class TargetWork:
 
     def compute(self) -> str:
         """Train the target."""
-        return target_job.train_only(self.config).text().partition("\n")[0]
+        return target_job.train_only(self.config).partition("\n")[0]
 
 
 def with_targets(work: Sequence[Work]) -> dict[str, Work]:

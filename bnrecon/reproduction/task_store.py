@@ -44,18 +44,13 @@ class TaskResult:
             Damaged: it is damaged, or was written by another version.
             FileNotFoundError: there is none.
         """
-        content = files.read_json(path)
-        try:
-            rows = [
-                {name: INFINITE.get(cell, cell) for name, cell in row.items()}
-                for row in content.pop("rows")
-            ]
-            return cls(rows=tuple(rows), **content)
-        except (AttributeError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise files.Damaged(
-                f"{path} was written by another version of bnrecon, or by something else ({reason})"
-            ) from None
+        return files.read_json(path, cls._from_json)
+
+    @classmethod
+    def _from_json(cls, content: dict[str, Any]) -> TaskResult:
+        rows = content.pop("rows")
+        cells = [{name: INFINITE.get(cell, cell) for name, cell in row.items()} for row in rows]
+        return cls(rows=tuple(cells), **content)
 
     def write(self, path: Path) -> None:
         """Write the task file atomically, with a digest that ``read`` checks."""

@@ -13,10 +13,10 @@ from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images, load
 from bnrecon.reporting import figures
 from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
-from bnrecon.reporting.result import RunResult, SeedRecord
+from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import table_files
 from bnrecon.run.layer_checkpoint import solved_layers
-from bnrecon.run.seed_files import read_source
+from bnrecon.run.seed_files import read_seed
 from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import json_values
 from bnrecon.runtime.errors import UserError
@@ -132,23 +132,10 @@ def _check_images(
 
 def _source_notes(result: RunResult, folder: Path) -> list[str]:
     """A note where source networks of a finished run are missing, damaged or those of others."""
-    problems = []
+    lost = []
     for seed in result.seeds:
-        place = folder / f"seed-{seed.seed}"
-        record = files.read_if_valid(place / "result.json", SeedRecord.read)
-        try:
-            read_source(place / "source.safetensors", record)
-            if record is not None and record.result() != seed:
-                problems.append(f"{place} is of another seed or run")
-        except FileNotFoundError:
-            problems.append(f"the source network of seed {seed.seed} is not here")
-        except ValueError as error:
-            problems.append(str(error))
-    if not problems:
-        return []
-    if len(problems) > 1 and not any(folder.glob("seed-*/source.safetensors")):
-        problems = ["none of its source networks is here"]
-    return [
-        f"note      {'; '.join(problems)}; to make it again, remove {folder / 'result.json'} and "
-        "rerun the command, or give outputs=ANOTHER_FOLDER"
-    ]
+        record = read_seed(folder / f"seed-{seed.seed}", None, with_source=True)
+        if record is None or record.result() != seed:
+            lost.append(str(seed.seed))
+    again = f"to make them again, remove {folder / 'result.json'} and rerun the command"
+    return [f"note      no source network of seeds {', '.join(lost)}; {again}"] if lost else []

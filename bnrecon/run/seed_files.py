@@ -9,9 +9,6 @@ import logging
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.plan import PlannedLayer
@@ -111,42 +108,41 @@ def _file_name(layer: PlannedLayer) -> str:
     return f"{urllib.parse.quote(layer.name, safe='')}.safetensors"
 
 
-def read_seed(folder: Path, key: str, with_source: bool, repair: bool = False) -> SeedRecord | None:
+def read_seed(
+    folder: Path, key: str | None, with_source: bool, repair: bool = False
+) -> SeedRecord | None:
     """A seed's record, if it is of its folder's seed, has this key, and its files can be read.
 
     Args:
         folder: the seed's.
-        key: of the run's seeds.
+        key: of the run's seeds; ``None`` for any.
         with_source: whether the source network's file must be there too.
         repair: set damaged files aside; the run's lock must be held.
     """
     record = files.read_if_valid(folder / "result.json", SeedRecord.read, repair)
-    if record is not None and (folder.name, record.key) != (f"seed-{record.seed}", key):
+    if record is not None and (folder.name, record.key) != (
+        f"seed-{record.seed}",
+        record.key if key is None else key,
+    ):
         other = OTHERWISE if record.key != key else f"seed {record.seed}"
         if repair:
             for name in ("result.json", "source.safetensors"):
                 files.quarantine(folder / name, f"{folder / name} is of {other}")
         return None
-    source = folder / "source.safetensors"
-    if with_source and not files.read_if_valid(source, lambda p: read_source(p, record), repair):
+    if with_source and not files.read_if_valid(
+        folder / "source.safetensors", lambda path: _read_source(path, record), repair
+    ):
         return None
     return record
 
 
-def read_source(
-    path: Path, record: SeedRecord | None
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read a source network's file, and see that it is the one of a seed's record.
-
-    Raises:
-        Damaged: it is damaged, or another one.
-        FileNotFoundError: there is none.
-    """
-    content = files.read_tensors(path)
+def _read_source(path: Path, record: SeedRecord | None) -> bool:
+    """Whether a source network can be read; one that is not the record's is ``Damaged``."""
+    tensors, _ = files.read_tensors(path)
     # Records of earlier versions do not say which source is theirs.
     if record is not None and record.source not in (None, file_digest(path)):
         raise files.Damaged(f"{path} is not the source network of result.json beside it")
-    return content
+    return bool(tensors)
 
 
 def read_finished_seed(folder: Path, key: str, with_source: bool) -> SeedRecord | None:

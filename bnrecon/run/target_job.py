@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bnrecon.config.checks import check_machine
 from bnrecon.config.schema import RunConfig
 from bnrecon.run.preparation import (
@@ -17,39 +15,16 @@ from bnrecon.runtime import distributed, hardware
 from bnrecon.runtime.tracking import NO_TRACKERS
 from bnrecon.targets.location import is_trained
 from bnrecon.targets.reparameterization import trained_parameters
-from bnrecon.targets.store import Trained, obtain_target
+from bnrecon.targets.store import obtain_target
 
 
-@dataclass(frozen=True)
-class TrainedTarget:
-    """A target that was trained alone; ``stored`` where it had been trained before."""
-
-    trained: Trained
-    name: str
-    width: int
-    stored: bool
-    rank: int
-
-    def text(self) -> str:
-        """What ``bnrecon train`` prints; nothing from any but the first of several processes."""
-        if self.rank > 0:
-            return ""
-        about = self.trained.about
-        parameters = trained_parameters(self.trained.network)
-        processes = about.get("processes", 1)
-        return (
-            f"{self.name} of width {self.width}: {tested_on(self.trained)} accuracy "
-            f"{about['accuracy']:.2f}% "
-            f"(n={about['images']}), {parameters:,} trainable parameters, "
-            f"{'trained before in' if self.stored else 'trained in'} {about['seconds']:.0f} s"
-            f"{f' by {processes} processes' if processes > 1 else ''}\n{self.trained.folder}"
-        )
-
-
-def train_only(config: RunConfig) -> TrainedTarget:
+def train_only(config: RunConfig) -> str:
     """Train the target of a run, or take the trained one; alone, or with others under torchrun.
 
     Raises what ``obtain_target`` raises.
+
+    Returns:
+        How good it is, and its folder; nothing from any but the first of several processes.
     """
     check_names(config)
     check_machine(config)
@@ -60,5 +35,14 @@ def train_only(config: RunConfig) -> TrainedTarget:
         stored = is_trained(request, data, device)
         rank = distributed.rank_and_world_size()[0]
         trackers = announce_trackers(config) if rank == 0 else NO_TRACKERS
-        trained = obtain_target(request, data, device, trackers)
-    return TrainedTarget(trained, config.target.name, config.target.width, stored, rank)
+        target = obtain_target(request, data, device, trackers)
+    if rank > 0:
+        return ""
+    about, processes = target.about, target.about.get("processes", 1)
+    return (
+        f"{config.target.name} of width {config.target.width}: {tested_on(target)} accuracy "
+        f"{about['accuracy']:.2f}% (n={about['images']}), "
+        f"{trained_parameters(target.network):,} trainable parameters, "
+        f"{'trained before in' if stored else 'trained in'} {about['seconds']:.0f} s"
+        f"{f' by {processes} processes' if processes > 1 else ''}\n{target.folder}"
+    )

@@ -150,11 +150,16 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, make: Callable[[dict[str, Any]], Any] = dict) -> Any:
     """Read what ``write_json`` wrote.
 
+    Args:
+        path: the file.
+        make: makes an object of its content, which is a dictionary without it.
+
     Raises:
-        Damaged: the file is damaged or cannot be read; the message names it.
+        Damaged: the file is damaged, cannot be read, or is nothing that ``make`` takes; the message
+            names it.
         FileNotFoundError: there is no such file.
     """
     with _reading(path):
@@ -162,7 +167,13 @@ def read_json(path: Path) -> dict[str, Any]:
         digest = content.pop("digest")
     if digest != content_key(content):
         raise Damaged(f"{path} is damaged (its digest does not match)")
-    return content
+    try:
+        return make(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise Damaged(
+            f"{path} was written by another version of bnrecon, or by something else ({reason})"
+        ) from None
 
 
 # As torch and safetensors, which have no class for it, say so.

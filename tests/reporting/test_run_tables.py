@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from places import RESULTS
 
-from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.convergence import warnings
-from bnrecon.reporting.overview import WITHOUT_EPSILON, overview
+from bnrecon.reporting.overview import overview
 from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.runtime.errors import UserError
 
@@ -98,28 +97,6 @@ def test_every_shipped_run_is_listed_within_100_columns(listed):
     keys = [path.parent.name.rpartition("-")[2] for path in RESULTS]
     assert len(keys) == len(rows)
     assert all(sum(key in row for row in rows) == 1 for key in keys)
-
-
-def test_runs_in_the_list_are_told_apart_without_their_folder(listed):
-    """Activation, skip, seeds and every other option that changes a result."""
-    blocks = listed.split("\n\n")
-    seen = set()
-    for heading, table in zip(blocks[:-1:2], blocks[1::2], strict=True):
-        assert heading not in seen
-        seen.add(heading)
-        # A row that is wrapped goes on in lines without a loss.
-        rows: list[str] = []
-        for line in table.splitlines()[2:]:
-            if line.endswith(("shipped", "own")):
-                rows.append(line[: line.index("(n=")].rpartition("  ")[0])
-            else:
-                rows[-1] += f" {line}"
-        assert len(set(rows)) == len(rows), heading
-
-
-def test_the_activations_without_epsilon_are_the_exact_ones():
-    """The list of runs says so without the constructions, which load torch."""
-    assert set(WITHOUT_EPSILON) == {name for name, kind in FIRST_ACTIVATIONS.items() if kind.exact}
 
 
 def test_ones_own_runs_are_told_from_the_shipped(tmp_path):

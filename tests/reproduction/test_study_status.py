@@ -1,4 +1,4 @@
-"""How far a study is, seen from outside: leaders that live, died, or are elsewhere; time left."""
+"""How far a study is, seen from outside: leaders that live, died, or are elsewhere."""
 
 import dataclasses
 import shutil
@@ -11,7 +11,6 @@ from made_progress import end, kept, pieces, start
 from places import OUTPUTS
 
 from bnrecon.reproduction import progress, study_status
-from bnrecon.reproduction.progress import time_left
 from bnrecon.reproduction.study_status import leader_is_alive, seconds_since, studies
 from bnrecon.studies import registry
 
@@ -156,48 +155,3 @@ def test_the_latest_command_is_the_one_that_wrote_last(tmp_path):
 
 def test_a_clock_that_is_ahead_gives_no_negative_time():
     assert seconds_since("2999-01-01T00:00:00+00:00") == 0
-
-
-def test_the_time_left_covers_what_the_rest_takes():
-    """Of ten equal draws three are seen; the sum of the others is in the range 95 times of 100."""
-    import random
-
-    inside = known = 0
-    for seed in range(400):
-        draw = random.Random(seed)
-        times = [draw.gauss(100, 10) for _ in range(13)]
-        found = time_left({"a": 10}, {"a": times[:3]}, [], processes=1)
-        if found.parts:
-            known += 1
-            inside += found.low <= sum(times[3:]) <= found.high
-    assert known > 350
-    assert 0.92 < inside / known < 0.99
-
-
-def test_processes_share_what_is_left_but_for_the_longest_piece():
-    alone = time_left({"a": 8}, {"a": [10.0] * 3}, [], processes=1)
-    four = time_left({"a": 8}, {"a": [10.0] * 3}, [], processes=4)
-    assert (alone.low, alone.high) == (80, 80)
-    assert (four.low, four.high) == (20, 27.5)
-
-
-def test_what_is_computed_now_is_partly_done():
-    begun = [("a", 4.0), ("a", 15.0), ("b", 1.0)]
-    found = time_left({"a": 2}, {"a": [10.0] * 3}, begun, processes=1)
-    assert (found.low, found.high) == (6, 6)
-
-
-@pytest.mark.parametrize(
-    ("seen", "begun", "reason"),
-    [
-        ((), (), "none finished"),
-        ((60.0, 61.0), (), "only 2 finished"),
-        ((1.0, 60.0, 600.0), (), "3 finished, after very different times"),
-        ((10.0, 10.0, 10.0), (21.0,), "one takes more than twice as long as any that is finished"),
-    ],
-)
-def test_too_little_is_no_number(seen, begun, reason):
-    found = time_left({"a": 4, "b": 1}, {"a": seen, "b": [5.0] * 3}, [("a", s) for s in begun], 1)
-    assert found.unknown == {"a": reason}
-    assert found.parts == ("b",)
-    assert (found.low, found.high) == (5, 5)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import shlex
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,19 +15,20 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bnrecon.reporting import run_tables
+from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.result import read_all
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.experiment import VERDICTS, Claim
 from bnrecon.reproduction.page import Claims, Page, Table, Text
 from bnrecon.reproduction.report import errata, provenance
-from bnrecon.reproduction.report.figures import VectorFigures
 from bnrecon.reproduction.report.html_table import HtmlTable, html_table
 from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Study
 from bnrecon.runtime.shipped import shipped_outputs
 
 logger = logging.getLogger(__name__)
+
+PIXELS = 122  # of an inch of a drawing: text of 8 points is to be read on a screen
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,6 @@ class Verdict:
     claim: Claim  # what is claimed, and what was found
     so_far: str = ""  # how much of the part is finished, where that is not all of it
 
-    @property
-    def beyond(self) -> bool:
-        """Whether it is a question of ours, which the paper does not claim: its place says so."""
-        return self.claim.is_beyond
-
 
 @dataclass(frozen=True)
 class Part:
@@ -51,7 +48,7 @@ class Part:
 
     anchor: str  # its id on the page
     page: Page  # what it consists of
-    figure: Markup | None  # as SVG
+    figure: Markup | None  # as a picture that the page holds
     blocks: Sequence[tuple[str, Any]]  # kind and content of what stands below the title, in order
     readings: Sequence[Markup]  # how its tables are to be read
     origin: str  # where the numbers come from, in a sentence
@@ -98,7 +95,6 @@ class Report:
     papers: Sequence[Paper]
     runs: Runs
     errata: errata.Errata
-    glyphs: Markup
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -121,11 +117,10 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
         UserError: an impossible request.
     """
     corrections = errata.find_errata()
-    figures = VectorFigures()
     papers = []
     for study, request in requests:
         logger.info("%s: %d parts", study.name, len(study.parts))
-        render = functools.partial(_part, request, figures, corrections.anchors)
+        render = functools.partial(_part, request, corrections.anchors)
         parts = list(pages.read(study, request, render))
         origins = provenance.summary_of([part.page for part in parts])
         # What computes it anywhere: it names no folder of this machine.
@@ -134,29 +129,36 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
         papers.append(Paper(study, shlex.join(command), parts, origins))
     first = requests[0][1]
     runs, options = _read_runs(first.outputs), result_options(first.options)
-    return Report(first.scale, options, papers, runs, corrections, figures.glyphs())
+    return Report(first.scale, options, papers, runs, corrections)
 
 
-def _part(
-    request: StudyRequest, figures: VectorFigures, anchors: dict[str, str], page: Page
-) -> Part:
+def _part(request: StudyRequest, anchors: dict[str, str], page: Page) -> Part:
     # Where on this machine the files lie says nothing to whom the report is sent to.
     page = dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
     anchor = f"{page.heading.study}-{page.heading.name}"
     blocks, readings = _blocks(page, anchor, anchors)
-    shown, figure = page.heading.part, None
-    if page.figure is not None:
-        said = " ".join(map(errata.plain, _texts(page, "")))
-        figure = figures.svg(page.figure, anchor, f"{shown.where}: {shown.title}", said)
     return Part(
         anchor,
         page,
-        figure,
+        _picture(page),
         blocks,
         readings,
         " ".join(_texts(page, "origin")),
         provenance.origins_of(page),
         _verdicts(page, anchor),
+    )
+
+
+def _picture(page: Page) -> Markup | None:
+    """The figure, which a browser shows as it shows a file: its ids and styles are its own."""
+    if page.figure is None:
+        return None
+    part, image = page.heading.part, figures.image(page.figure, "svg")
+    said = " ".join(map(errata.plain, _texts(page, "")))
+    return Markup('<img src="data:image/svg+xml,{}" width="{:.0f}" alt="{}">').format(
+        urllib.parse.quote(image, safe=" =/:;,()"),
+        page.figure.get_figwidth() * PIXELS,
+        f"{part.where}: {part.title}. {said}",
     )
 
 

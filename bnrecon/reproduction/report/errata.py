@@ -9,6 +9,8 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from bnrecon.reproduction.document import anchor as anchor_of
+
 PREFIX = "errata-"  # before the ids of its headings
 NUMBERED = re.compile(r"(\d+)\. ")
 CODE = re.compile(r"`([^`]+)`")
@@ -46,7 +48,7 @@ def read_errata(text: str) -> Errata:
     anchors: dict[str, str] = {}
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and following is not None:
-            anchor = PREFIX + _slug(following.content)
+            anchor = PREFIX + anchor_of(following.content)
             token.attrSet("id", anchor)
             if number := NUMBERED.match(following.content):
                 anchors.setdefault(number[1], anchor)
@@ -55,15 +57,6 @@ def read_errata(text: str) -> Errata:
     tokens = tokens[3:] if tokens and tokens[0].tag == "h2" else tokens  # the page has the title
     html = LINK.sub(_kept_link, parser.renderer.render(tokens, parser.options, {}))
     return Errata(Markup(html), anchors)
-
-
-def _slug(heading: str) -> str:
-    """A heading's anchor, as code hosts make it.
-
-    >>> _slug("7. Theorem 2.1: full-rank factors")
-    '7-theorem-21-full-rank-factors'
-    """
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _kept_link(link: re.Match[str]) -> str:
