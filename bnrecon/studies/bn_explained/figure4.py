@@ -29,7 +29,7 @@ from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.runtime.errors import UserError
-from bnrecon.studies.bn_explained.plane_networks import SETTINGS
+from bnrecon.studies.bn_explained.planar import SETTINGS
 from bnrecon.targets.building import build_target
 
 TARGETS = ("zero_bias", "random_bias", "frozen_statistics")  # of the settings

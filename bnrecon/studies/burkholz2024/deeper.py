@@ -11,13 +11,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from bnrecon.construction.deep import (
-    balanced_widths,
-    draw_deep,
-    generic_rank,
-    least_total_width,
-    solve_deep,
-)
+from bnrecon.construction import deep
 from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part, read_text
@@ -62,13 +56,15 @@ class Setting:
 
     def widths(self, beyond: int) -> tuple[int, ...]:
         """The layers' widths, of total n + L - 1 + ``beyond``."""
-        total = least_total_width(self.equations, self.layers) + beyond
+        total = deep.least_total_width(self.equations, self.layers) + beyond
         fan_in = self.inputs * self.taps
         if self.narrow == "last":
-            hidden = balanced_widths(total - self.outputs, self.inputs, self.layers - 1, fan_in)
+            hidden = deep.balanced_widths(
+                total - self.outputs, self.inputs, self.layers - 1, fan_in
+            )
             return (*hidden, self.outputs)
         least = 1 if self.narrow else fan_in
-        return balanced_widths(total, self.outputs, self.layers, least)
+        return deep.balanced_widths(total, self.outputs, self.layers, least)
 
     def is_low_rank(self, widths: tuple[int, ...]) -> bool:
         """Whether a layer is so narrow that the product has a lower rank than the target."""
@@ -134,7 +130,9 @@ def _rate(setting: Setting, beyond: int, widths: tuple[int, ...], draws: int) ->
         "n": setting.equations,
         "widths": ", ".join(map(str, widths)),
         "beyond": beyond,
-        "reachable_dimensions": generic_rank(draw_deep(setting.inputs, setting.taps, widths, 0)),
+        "reachable_dimensions": deep.generic_rank(
+            deep.draw_deep(setting.inputs, setting.taps, widths, 0)
+        ),
         **count_rebuilt(errors, SUCCESS),
         "starts": STARTS,
     }
@@ -145,8 +143,8 @@ def _error(setting: Setting, widths: tuple[int, ...], seed: int) -> float:
     generator = torch.Generator().manual_seed(10_000 + seed)
     shape = (setting.outputs, setting.inputs * setting.taps)
     target = torch.randn(shape, generator=generator, dtype=torch.float64)
-    weights = draw_deep(setting.inputs, setting.taps, widths, seed)
-    return solve_deep(target, weights, STARTS, seed=seed).relative_error
+    weights = deep.draw_deep(setting.inputs, setting.taps, widths, seed)
+    return deep.solve_deep(target, weights, STARTS, seed=seed).relative_error
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:

@@ -74,21 +74,16 @@ class Targets:
         # For the exact runs of width 32 "auto" takes the collapsed form by itself. They were the
         # first, and an option that is given would change their names.
         collapsed = scale != "smoke" and (scale, way, self.width) != ("laptop", "exact", 32)
+        # The real source sees more where its float32 rounding may change classes.
+        images = {"laptop": 0 if way == "exact" else 256, "paper": 1024}.get(scale)
         return (
             f"scale={self.scale or scale}",
             f"target.width={self.width}",
             *((f"train.seed={self.seed}",) if self.seed else ()),
             *(("evaluate=collapsed",) if collapsed else ()),
-            *_source_images(scale, way),
+            *((f"source_images={images}",) if images else ()),
             *self.overrides,
         )
-
-
-def _source_images(scale: str, way: str) -> tuple[str, ...]:
-    """How many images the real source sees: more where its float32 rounding may change classes."""
-    if scale == "laptop" and way != "exact":
-        return ("source_images=256",)
-    return ("source_images=1024",) if scale == "paper" else ()
 
 
 def of_205_epochs(

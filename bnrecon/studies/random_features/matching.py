@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features import sparse_matching
 from bnrecon.studies.random_features.matching_bound import enumerate_targets
+from bnrecon.studies.tasks import join
 
 TEXT = read_text(__file__)
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
-ENUMERATED = {"smoke": [2, 2], "laptop": [3, 3], "paper": [3, 3]}  # its c2 and c0
-DENSITIES = (0.2, 0.5, 0.8, 0.95)  # of the features, in the enumeration
+ENUMERATED = {"smoke": 2, "laptop": 3, "paper": 3}  # its c2 and c0
+DENSITIES = [0.2, 0.5, 0.8, 0.95]  # of the features, in the enumeration
 MOST_ROWS = 20_000  # more are not drawn
 # c2, c0, q, p and δ of Theorem 4.3.
 SETTINGS = (
@@ -34,16 +35,6 @@ SHOWN = "disjoint inputs"  # what the page calls ``DISJOINT``
 ANSWERS = {"yes": "holds in", "no": "fails in", "undecided": "is undecided in"}
 ROUNDING = 1e-12  # of an exact probability that attains its bound
 PARTITION = "found with the partition of A.2.4"
-
-
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """The simulations, and the enumeration of small targets."""
-    outputs, inputs = ENUMERATED[scale]
-    size = {"outputs": outputs, "inputs": inputs, "densities": list(DENSITIES)}
-    return [
-        Task("all", simulate, {"draws": DRAWS[scale]}),
-        Task("enumeration", enumerate_targets, size),
-    ]
 
 
 def simulate(draws: int) -> pd.DataFrame:
@@ -263,4 +254,8 @@ def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> tuple[str, dict[str
 
 
 FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
-PART = part(__file__, tasks, summarize, decide=judge, formats=FORMATS)
+SIZE = {"outputs": ENUMERATED, "inputs": ENUMERATED, "densities": DENSITIES}
+TASKS = join(
+    sweep(simulate, "all", {}, {"draws": DRAWS}), sweep(enumerate_targets, "enumeration", {}, SIZE)
+)
+PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS)

@@ -11,11 +11,11 @@ import torch
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.random_features.exact_rank import modular_rank, residues
 from bnrecon.studies.random_features.feature_matrices import FEATURES
+from bnrecon.studies.tasks import join
 
 # W1 (c1, c0) and W2 (c2, c1) of c0 = c2 = 2 and c1 = 4 = n, all of rank 2.
 EXAMPLES = {
@@ -35,13 +35,6 @@ EXAMPLES = {
 CHANNELS = {"smoke": [2, 3], "laptop": [2, 3, 5, 10, 20], "paper": [2, 3, 5, 10, 20]}
 DRAWS = {"smoke": 20, "laptop": 1000, "paper": 1000}
 MOST_WORK = 2_000_000  # draws of M with more entries than this in all are not made
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The examples, and one task for each distribution."""
-    size = {"channels": CHANNELS, "draws": DRAWS}
-    drawn = sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, size)
-    return [Task("examples", examples), *drawn(scale, options)]
 
 
 def examples() -> pd.DataFrame:
@@ -132,4 +125,9 @@ def _ranks_of(row: dict[str, Any]) -> str:
     return f"{counts} with full-rank factors, c0 = c2 = {row['channels']}"
 
 
-PART = part(__file__, tasks, summarize, decide=judge)
+SIZE = {"channels": CHANNELS, "draws": DRAWS}
+TASKS = join(
+    sweep(examples, "examples", {}),
+    sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, SIZE),
+)
+PART = part(__file__, TASKS, summarize, decide=judge)

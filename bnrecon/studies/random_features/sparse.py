@@ -147,8 +147,12 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
-    decisions: list[Decision] = _one_support(_differences(rows))
-    trained = _trained(rows)
+    decisions: list[Decision] = []
+    trained, alike = _trained(rows), _differences(rows)
+    if len(alike):
+        largest, steps = alike["difference"].max(), alike["steps"].iloc[0]
+        numbers = {"largest": largest, "steps": steps}
+        decisions.append(("exact", bool(largest < ROUNDING), numbers))
     for density in DENSITIES if len(trained) else ():
         difference = paired_difference_by(trained, "setting", SCALES[density], MASKED[density])
         loss = paired_difference_by(trained, "setting", ALL, MASKED[density])
@@ -164,13 +168,6 @@ def judge(rows: pd.DataFrame) -> Decisions:
             decisions += [(*said, numbers)] if density == DENSITIES[0] else []
             decisions.append(("loss", decide_loss(loss), numbers))
     return decisions
-
-
-def _one_support(differences: pd.DataFrame) -> list[Decision]:
-    if differences.empty:
-        return []
-    largest, steps = differences["difference"].max(), differences["steps"].iloc[0]
-    return [("exact", bool(largest < ROUNDING), {"largest": largest, "steps": steps})]
 
 
 def decide_equal(difference: Interval) -> str:

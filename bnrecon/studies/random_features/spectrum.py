@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
@@ -166,11 +166,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         title = f"({letter}) $c_0=c_2={channels}$, $c_1={width}$"
         axes.set(title=title, xlabel="singular value", ylim=(0, 0.9), xlim=(0, BINS[-1]))
     grid[0].set_ylabel(f"density, {rows['draws'].iloc[0]} draws")
-    handles = {
-        label: handle
-        for axes in grid
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    handles = legend_entries(figure)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
     return figure
 

@@ -46,7 +46,8 @@ class Reported:
         0.105
         """
         mean, half_width = rebuilt.split(" ± ")
-        rounding = sum(_half_unit(text) for text in (str(target), mean, half_width))
+        decimals = [len(text.partition(".")[2]) for text in (str(target), mean, half_width)]
+        rounding = sum(0.5 * 10.0**-places for places in decimals)
         return cls(target, float(mean), float(half_width), rounding, rebuilt, width)
 
     @property
@@ -58,11 +59,6 @@ class Reported:
     def reach(self) -> float:
         """How far from ``loss`` the paper's own loss may lie."""
         return self.half_width + self.rounding
-
-
-def _half_unit(text: str) -> float:
-    """Half a unit of the last digit of a printed number."""
-    return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def against_target(loss: Interval, predictions: Sequence[Predictions | None]) -> str:
