@@ -61,9 +61,7 @@ KINDS = TRAINING, GAUSSIAN, SMOOTH = tuple(NAMES)
 class TrainingImages:
     """All training images in batches, as often as they are asked for.
 
-    Args:
-        data: the data set.
-        pixels: "normalized" to mean 0 and deviation 1 of each channel, or "from 0 to 1".
+    Pixels are "normalized" to mean 0 and deviation 1 of each channel, or "from 0 to 1".
     """
 
     def __init__(self, data: InMemoryImages, pixels: str):

@@ -43,12 +43,6 @@ def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFra
     """One row: measured variances of mu and sigma² over mini-batches, beside Eq. 13.
 
     z has independent entries of variances rho, w is normal. ``_error`` is a standard error.
-
-    Args:
-        distribution: of z.
-        batch: B.
-        draws: mini-batches.
-        seed: of w, rho and z.
     """
     draw, kurtosis = DISTRIBUTIONS[distribution]
     generator = np.random.Generator(np.random.Philox(seed))
@@ -125,15 +119,8 @@ def share_of_equation_13(slope: float, batch: int) -> float:
 def simulate_layer(activation: str, batch: int, draws: int, seed: int) -> pd.DataFrame:
     """Measured variances of mu and sigma² of one unit, beside Eq. 13.
 
-    Args:
-        activation: between the two layers.
-        batch: B.
-        draws: mini-batches.
-        seed: of the unit's weights and of the mini-batches.
-
-    Returns:
-        Two rows: with the layer below normalized by the mini-batch's own statistics (``shared``),
-        and by mean 0 and deviation 1 (``fixed``).
+    Two rows: with the layer below, which the activation follows, normalized by the mini-batch's own
+    statistics (``shared``), and by mean 0 and deviation 1 (``fixed``).
     """
     shares = {"shared": share_of_equation_13(ACTIVATIONS[activation], batch), "fixed": 1.0}
     rows = []

@@ -39,19 +39,12 @@ ANGLES = {
 
 @dataclass(frozen=True)
 class Fold:
-    """Two facets of a layer-2 hyperplane that meet at a point of a hyperplane of layer 1.
+    """Two facets of a layer-2 hyperplane that meet at a point of a hyperplane of layer 1."""
 
-    Attributes:
-        network: its first layer.
-        weight: w_2,k (K,).
-        unit: i, whose hyperplane the facets meet at.
-        point: where they meet (D,).
-    """
-
-    network: SmallNetwork
-    weight: np.ndarray
-    unit: int
-    point: np.ndarray
+    network: SmallNetwork  # its first layer
+    weight: np.ndarray  # w_2,k (K,)
+    unit: int  # i, whose hyperplane the facets meet at
+    point: np.ndarray  # where they meet (D,)
 
 
 def _angle(one: np.ndarray, other: np.ndarray) -> float:

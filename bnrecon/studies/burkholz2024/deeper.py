@@ -25,21 +25,14 @@ NARROW = {"": "", "first": ", c_1 < c0 k²", "last": ", c_(L-1) = c0 < c2"}
 
 @dataclass(frozen=True)
 class Setting:
-    """A target layer and the depth of its source.
+    """A target layer and the depth of its source."""
 
-    Args:
-        outputs: c2 of the target.
-        inputs: c0 of the target.
-        taps: k² of its kernel.
-        layers: L, the depth of the source.
-        narrow: a counterexample within the theorem's (i) to (iii): ``"first"`` lets c_1 fall below
-            c0 k², ``"last"`` gives the last hidden layer c0 channels, fewer than c2.
-    """
-
-    outputs: int
-    inputs: int
-    taps: int
-    layers: int
+    outputs: int  # c2 of the target
+    inputs: int  # c0 of the target
+    taps: int  # k² of its kernel
+    layers: int  # L, the depth of the source
+    # A counterexample within the theorem's (i) to (iii): "first" lets c_1 fall below c0 k², "last"
+    # gives the last hidden layer c0 channels, fewer than c2.
     narrow: str = ""
 
     @property
@@ -102,14 +95,10 @@ def tasks(scale: str, _: Sequence[str]) -> list[Task]:
 
 
 def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
-    """The share of draws rebuilt by ``solve_deep``, for total widths around n + L - 1.
+    """The share of draws rebuilt by ``solve_deep``, a row per total width around n + L - 1.
 
-    Args:
-        setting: the target layer and the depth of its source, as ``Setting`` has them.
-        draws: targets and sources per total width.
-
-    Returns:
-        One row per total width; ``low`` and ``high`` are the exact 95% interval of the share.
+    ``setting`` has the fields of ``Setting``, ``draws`` are targets and sources per total width;
+    ``low`` and ``high`` are the exact 95% interval of the share.
     """
     layer = Setting(**setting)
     tried = [(beyond, layer.widths(beyond)) for beyond in BEYOND]

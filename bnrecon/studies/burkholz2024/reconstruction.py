@@ -39,25 +39,15 @@ GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by")
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of one width and training seed, and which cells of the table they are for.
-
-    Args:
-        width: of the targets.
-        activations: the rows of the paper's table; all of them where empty.
-        features: its columns; all of them where empty.
-        seed: of the training.
-        overrides: of the runs.
-        scale: of their training; that of the table where empty.
-        ways: how they are rebuilt.
-    """
+    """The targets of one width and training seed, and which cells of the table they are for."""
 
     width: int
-    activations: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    seed: int = 0
-    overrides: tuple[str, ...] = ()
-    scale: str = ""
-    ways: tuple[str, ...] = tuple(WAYS)
+    activations: tuple[str, ...] = ()  # rows of the paper's table, all of them where empty
+    features: tuple[str, ...] = ()  # its columns, all of them where empty
+    seed: int = 0  # of the training
+    overrides: tuple[str, ...] = ()  # of the runs
+    scale: str = ""  # of the training; that of the table where empty
+    ways: tuple[str, ...] = tuple(WAYS)  # how they are rebuilt
 
     def labels(self, activation: str) -> dict[str, str]:
         """What tells a target from the others.

@@ -52,15 +52,10 @@ MOST_UNKNOWNS = 24  # systems up to this size are solved in so many digits, too
 def rebuild(
     side: int, block: int, seeds: int, digits: int, refinements: int, depth: int = 1
 ) -> pd.DataFrame:
-    """One row per seed; the errors in many digits only where the systems are small.
+    """One row per seed, of a target of l layers of width d and blocks of k.
 
-    Args:
-        side: d.
-        block: k.
-        seeds: how many targets and chains.
-        digits: decimal digits of the nearly exact solution.
-        refinements: corrections of each LU solution for the refined errors.
-        depth: l, layers of the target.
+    The errors in ``digits`` decimal digits are there only where the systems are small. The refined
+    errors are of LU solutions that were corrected so often.
     """
     rows = []
     for seed in range(seeds):

@@ -45,11 +45,8 @@ IID_DRAWS = {"smoke": 10, "laptop": 1000, "paper": 10_000}
 def invertible(side: int, density: float, draws: int, numerical: int) -> pd.DataFrame:
     """One row: of ``draws`` pairs of masks, how many have an invertible product.
 
-    Args:
-        side: d; the masks are (d, d²).
-        density: p.
-        draws: pairs of masks, each seed its own.
-        numerical: for so many of them the rank of the weighted product is computed, too.
+    The masks are (d, d²), of this density. Of the first ``numerical`` the rank of the weighted
+    product is computed, too.
     """
     regulars = with_zero = agree = 0
     for seed in range(draws):
@@ -69,10 +66,7 @@ def invertible(side: int, density: float, draws: int, numerical: int) -> pd.Data
 def singular_shares(size: int, multiple: int, draws: int) -> pd.DataFrame:
     """One row: of ``draws`` Bernoulli matrices how many have a perfect matching, or a zero line.
 
-    Args:
-        size: n; the matrices are (n, n), the entries independent.
-        multiple: C; the density is C log n / n.
-        draws: matrices, each seed its own.
+    The matrices are (n, n), the entries independent, with the density C log n / n.
     """
     regulars = with_zero = 0
     density = multiple * math.log(size) / size

@@ -46,14 +46,9 @@ def examples() -> pd.DataFrame:
 def measure_ranks(features: str, channels: Sequence[int], draws: int) -> pd.DataFrame:
     """Ranks of W1, W2 and M for c1 = n = c0 c2, in exact arithmetic.
 
-    Args:
-        features: a distribution, by the paper's name.
-        channels: values of c0 = c2.
-        draws: how many; fewer where M is large, one of ID cond, where nothing is random.
-
-    Returns:
-        One row for each number of channels: in how many draws both factors have full rank, and in
-        how many of these M has; the smallest rank of M among them.
+    One row for each value of c0 = c2 in ``channels``: in how many draws both factors have full
+    rank, and in how many of these M has; the smallest rank of M among them. Draws are fewer where M
+    is large, and one of ID cond, where nothing is random.
     """
     rows = []
     for size in channels:

@@ -60,15 +60,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def measure_spectrum(features: str, aspect: float, channels: int, draws: int) -> pd.DataFrame:
     """Compute the singular values of M, scaled to entries of variance 1 / max(n, c1).
 
-    Args:
-        features: a distribution, by the paper's name.
-        aspect: c1 / n.
-        channels: c0 = c2.
-        draws: how many draws to average over.
-
-    Returns:
-        One row for each bin of the histogram, with the draws' distances from the law of
-        λ = min(n/c1, c1/n).
+    With c1 = ``aspect`` n and c0 = c2 = ``channels``: one row for each bin of the histogram, the
+    mean over draws, with the draws' distances from the law of λ = min(n/c1, c1/n).
     """
     n = channels * channels
     width = round(aspect * n)

@@ -30,26 +30,18 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class RunTable:
-    """A table of runs, bound to ``PART`` in one file of a paper's folder.
+    """A table of runs, bound to ``PART`` in one file of a paper's folder."""
 
-    Args:
-        where: where in the paper, as "Table 1".
-        title: what is shown.
-        rows: called with the scale and the user's options. Raises ``UserError`` for an option by
-            which the rows differ.
-        caption: what the reader has to know beside the common explanation of columns; its first
-            paragraph stands above the table, the others below.
-        draw: makes the figure of the finished rows, or ``None`` where there is nothing to draw.
-        grid: shows the losses in grids, and the rows themselves in the CSV only.
-        claims: the statements of the paper that the rows decide, with their verdicts.
-    """
-
-    where: str
-    title: str
+    where: str  # where in the paper, as "Table 1"
+    title: str  # what is shown
+    # Of the scale and the user's options; ``UserError`` for an option by which the rows differ
     rows: Callable[[str, Sequence[str]], Sequence[Row]]
+    # Beside the common explanation of columns: its first paragraph stands above the table
     caption: str = ""
+    # The figure of the finished rows, or ``None`` where there is nothing to draw
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None
-    grid: Grid | None = None
+    grid: Grid | None = None  # shows the losses in grids, and the rows in the CSV alone
+    # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
     takes_options: ClassVar[bool] = True
 
@@ -175,21 +167,16 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         ],
         lacking,
         commands,
-        _comparison(done, len(cells)),
+        page.Comparison(
+            f"{len(done)} of {len(cells)}",
+            verdicts.counted(cell.against_target for cell in done),
+            verdicts.counted(cell.against_paper for cell in done),
+        ),
     )
 
 
 def _reading(name: str) -> str:
     return READING.sentence(name, **LIMITS)
-
-
-def _comparison(done: Sequence[Cell], total: int) -> page.Comparison:
-    """How often each verdict came out."""
-    return page.Comparison(
-        f"{len(done)} of {total}",
-        verdicts.counted(cell.against_target for cell in done),
-        verdicts.counted(cell.against_paper for cell in done),
-    )
 
 
 def _legend(cells: Sequence[Cell]) -> str:
