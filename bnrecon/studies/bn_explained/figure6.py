@@ -65,21 +65,14 @@ def expected_ratio() -> float:
 
 
 def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFrame:
-    """Variability of the boundary and margins, for one training set and network.
+    """Variability of the boundary and margins, for a seed's training set, weights and mini-batches.
 
-    Args:
-        seed: of the data, the weights and the mini-batches.
-        updates: of each training.
-        batches: mini-batches of each size.
-        grid: probes along each side of the window.
-
-    Returns:
-        Of kind ``margins`` a row for each state of the network, as by ``margins``. Of kind
-        ``jitter`` one for each size of the mini-batches, too: ``changed`` is the share of probes
-        whose class differs from the one by the full data's statistics, ``distance`` the mean of
-        ``distance_between`` the boundaries of a mini-batch and of the full data; in ``without``
-        mini-batches there is no boundary in the window, and in ``one_sided`` all outputs have one
-        sign.
+    Of kind ``margins`` a row for each state of the network, as by ``margins``. Of kind ``jitter``
+    one for each size of the mini-batches, too: ``changed`` is the share of probes, ``grid`` along
+    each side of the window, whose class differs from the one by the full data's statistics,
+    ``distance`` the mean of ``distance_between`` the boundaries of a mini-batch and of the full
+    data; in ``without`` mini-batches there is no boundary in the window, and in ``one_sided`` all
+    outputs have one sign.
     """
     data = toy_classifier.two_moons(SAMPLES, seed)
     plane = _window(data[0])
@@ -136,10 +129,8 @@ def margins(
 def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
     """The figure's lines and points for one seed.
 
-    Returns:
-        A row for each boundary, for the window and for the points of each class, with the
-        coordinates as text in ``path``. The first boundary of a state, of ``batch`` N, is the full
-        data's.
+    A row for each boundary, for the window and for the points of each class, with the coordinates
+    as text in ``path``. The first boundary of a state, of ``batch`` N, is the full data's.
     """
     data = toy_classifier.two_moons(SAMPLES, seed)
     plane = _window(data[0])

@@ -76,19 +76,12 @@ def _size(kind: str) -> int:
 
 
 def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
-    """Histograms of mu and sigma over mini-batches of one training set.
+    """Histograms of mu and sigma over so many mini-batches of the training set of a unit.
 
-    Args:
-        unit: its number in the paper's figure.
-        draws: mini-batches.
-        bins: of a histogram.
-        seed: of the training set, the mini-batches and the noise.
-
-    Returns:
-        A row for each bin of each kind and statistic. ``average`` is of the statistic;
-        ``variance`` of mu or sigma², with the standard error ``error``; ``predicted`` that of
-        Eq. 13 with the training set's own moments, for the kind's size, and ``exact`` that of
-        Eq. 3's sigma² and of the kind's way to draw.
+    A row for each bin of each kind and statistic. ``average`` is of the statistic; ``variance`` of
+    mu or sigma², with the standard error ``error``; ``predicted`` that of Eq. 13 with the training
+    set's own moments, for the kind's size, and ``exact`` that of Eq. 3's sigma² and of the kind's
+    way to draw.
     """
     generator = np.random.Generator(np.random.Philox(key=(seed, unit)))
     samples = MEANS[unit] + VARIANCES[unit] ** 0.5 * generator.normal(size=SAMPLES)

@@ -66,13 +66,10 @@ def _named(share: float | None) -> str:
 
 
 def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) -> pd.DataFrame:
-    """One row: the error of a layer that LBFGS rebuilds from zero, in float32.
+    """One row: the error of a target's layer that LBFGS rebuilds from zero, in float32.
 
-    Args:
-        layer: its name in the target.
-        seed: of the he_normal features.
-        share: c1 - n in percent of n; ``None`` for the minimum width, n - c2 + 1.
-        options: overrides of the run whose target is rebuilt.
+    ``share`` is c1 - n in percent of n, or ``None`` for the minimum width, n - c2 + 1; ``options``
+    are overrides of the run whose target is rebuilt, from he_normal features.
     """
     shape = single_layer(layer, seed, 0, options).target.shape
     n = shape.equations

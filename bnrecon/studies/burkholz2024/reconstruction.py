@@ -179,11 +179,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
     """The claims on a table whose cells are rebuilt in three ways, by the width of the targets.
 
     A claim of which no cell is finished is left out; one of which a cell is not finished, or has
-    one network, is undecided.
-
-    Args:
-        table: as "Table 1".
-        cells: of the table, finished or not.
+    one network, is undecided. ``table`` is what the claims call it, as "Table 1".
     """
     decisions: list[Decision] = []
     in_print = [cell.row.reported.loss for cell in cells if cell.row.reported and cell.row.possible]

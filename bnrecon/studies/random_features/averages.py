@@ -12,7 +12,12 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import (
+    count_signs,
+    paired_difference,
+    paired_difference_by,
+    with_values,
+)
 
 
 def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
@@ -102,9 +107,7 @@ def differences_by(
     """
     others = dict(list(right.groupby(by)))
     pairs = [(group, others[key]) for key, group in left.groupby(by) if key in others]
-    return intervals.with_values(
-        (intervals.paired_difference(*pair, column) for pair in pairs), least=1
-    )
+    return with_values((paired_difference(*pair, column) for pair in pairs), least=1)
 
 
 def signs(intervals: Collection[Interval]) -> dict[str, int]:
@@ -113,7 +116,7 @@ def signs(intervals: Collection[Interval]) -> dict[str, int]:
     >>> signs([Interval(1.0, 0.5, 3), Interval(1.0, 2.0, 3)])
     {'below': 0, 'above': 1, 'of': 2}
     """
-    below, above = intervals.count_signs(intervals)
+    below, above = count_signs(intervals)
     return {"below": below, "above": above, "of": len(intervals)}
 
 
@@ -140,7 +143,7 @@ def compare_settings(
         name: difference
         for name in groups
         if name in baselines
-        and (difference := intervals.paired_difference_by(rows, "setting", name, baselines[name]))
+        and (difference := paired_difference_by(rows, "setting", name, baselines[name]))
     }
     column = f"difference, paired by seed ({len(differences)} in all)"
     lines = []

@@ -159,15 +159,8 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
     """Train a small VGG on the digits: by weights, by both kinds of pairs, and the controls.
 
     All start at the same function and see the same batches: SGD with learning rate 0.05, momentum
-    0.9 and weight decay 5e-4 on weights and scales alike.
-
-    Args:
-        precision: "float64" or "float32".
-        steps: how many steps of SGD.
-
-    Returns:
-        One row for each step: the losses, and the largest relative difference of a layer's
-        gradient from the weights' gradient.
+    0.9 and weight decay 5e-4 on weights and scales alike. One row for each step: the losses, and
+    the largest relative difference of a layer's gradient from the weights' gradient.
     """
     torch.manual_seed(0)
     dtype = getattr(torch, precision)

@@ -38,11 +38,7 @@ PARTITION = "found with the partition of A.2.4"
 
 
 def simulate(draws: int) -> pd.DataFrame:
-    """Simulate every statement; large targets are drawn a twentieth as often.
-
-    Returns:
-        One row for each statement and setting.
-    """
+    """A row for each statement and setting; large targets are drawn a twentieth as often."""
     few = max(50, draws // 20)
     rows = (*_bound_rows(draws, few), *_width_rows(draws, few), *_disjoint_rows(few))
     return pd.DataFrame(rows)
@@ -60,15 +56,9 @@ def _simulated(
 ) -> dict[str, Any]:
     """A row: how often the target was found, with the exact 95% interval of the share.
 
-    Args:
-        theorem: whose statement it is.
-        setting: its sizes, in words.
-        density: p, of the features.
-        bound: "at most" or "at least", and the probability that the statement gives.
-        make_target: draws the target.
-        rows: number of feature rows.
-        draws: how many times to draw; 0 leaves the simulation out.
-        partition: what the proof of Theorem 4.3 comes to.
+    The bound is "at most" or "at least", and the probability that the statement gives; ``rows`` are
+    of features of density p. No draws leave the simulation out. ``partition`` is what the proof of
+    Theorem 4.3 comes to.
     """
     matched, low, high = 0, math.nan, math.nan
     if draws:

@@ -77,16 +77,10 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def compare_steps(density: float, steps: int, options: Sequence[str]) -> pd.DataFrame:
     """Train both on the same batches in float64: the largest relative difference of their logits.
 
-    Scales of sparse ID cond features, and the weights that these features select. SGD at the peak
-    rate, with the run's momentum and weight decay.
-
-    Args:
-        density: c1 / n.
-        steps: of SGD.
-        options: overrides of the runs, without ``target.inner``.
-
-    Returns:
-        One row; ``difference`` is relative to the largest logit, the largest of all steps.
+    Scales of sparse ID cond features, c1 / n = ``density``, and the weights that these features
+    select. SGD at the peak rate, with the run's momentum and weight decay; ``options`` do not name
+    ``target.inner``. In the one row ``difference`` is relative to the largest logit, the largest of
+    all steps.
     """
     configs = [composition.compose([*options, f"target.inner={one}"]) for one in ("scale", "mask")]
     config = configs[0]

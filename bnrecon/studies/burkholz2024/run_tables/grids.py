@@ -32,12 +32,8 @@ def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.Data
     """The paper's table and ours at its own setting, by the way in which a target is rebuilt.
 
     That are targets of the width that is printed and of the paper's schedule. Each cell is the
-    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run.
-
-    Args:
-        cells: of the table.
-        grid: its rows and columns.
-        way: the label that says how a target is rebuilt.
+    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run. The label
+    ``way`` says how a target is rebuilt.
     """
     shown: dict[str, dict[str, dict[str, str]]] = {}
     trained: dict[str, dict[str, str]] = {}
