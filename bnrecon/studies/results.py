@@ -72,13 +72,10 @@ def results(
             frame["command"] = f"bnrecon study {study} {planned.name} scale={scale}"
         frame["version"] = importlib.metadata.version("bnrecon")
         frame = frame[[*(name for name in frame if name not in LAST), *LAST]]
-        frames[planned.name] = _types(frame)
+        # As its CSV reads: numbers, words, nothing; an interval in three columns.
+        content = io.StringIO(tables.csv(frame))
+        frames[planned.name] = pd.read_csv(content, keep_default_na=False, na_values=[""])
     return frames if part is None else frames[part]
-
-
-def _types(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as its CSV reads: numbers, words, nothing; an interval in three columns."""
-    return pd.read_csv(io.StringIO(tables.csv(frame)), keep_default_na=False, na_values=[""])
 
 
 def reported(study: str) -> pd.DataFrame:

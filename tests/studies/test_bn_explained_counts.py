@@ -30,7 +30,7 @@ from bnrecon.studies.bn_explained.figure4 import (
     draw_points,
     measure_seed,
 )
-from bnrecon.studies.bn_explained.plane_networks import SETTINGS, draw_layers
+from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers
 
 # Figure 3
 

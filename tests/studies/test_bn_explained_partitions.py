@@ -20,7 +20,7 @@ from bnrecon.studies.bn_explained.figure2 import (
     own_line,
 )
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
-from bnrecon.studies.bn_explained.plane_networks import (
+from bnrecon.studies.bn_explained.planar import (
     SETTINGS,
     SLOPE,
     distances,

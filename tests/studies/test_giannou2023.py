@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
+from bnrecon.construction.sparse_invertibility import predicted_density
 from bnrecon.reporting.figures import style
 from bnrecon.studies.giannou2023 import theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
@@ -276,7 +277,7 @@ def test_theorem_3_is_contradicted_by_evidence_and_not_by_the_lack_of_it(counts,
     rows = pd.DataFrame(
         {
             "side": side,
-            "density": theorem3.predicted_density(side, "theorem"),
+            "density": predicted_density(side, "theorem"),
             "invertible": invertible,
             "draws": draws,
         }

@@ -23,18 +23,7 @@ from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, merge, part
-from bnrecon.studies.bn_explained.measured_noise import (
-    SOURCES,
-    STATISTICS,
-    describe_factors,
-    draw_factors,
-    measure_noise,
-)
-from bnrecon.studies.bn_explained.trained_networks import (
-    describe,
-    describe_training,
-    train_and_count,
-)
+from bnrecon.studies.bn_explained import measured_noise, trained_networks
 
 REPORTED = read_reported(__package__)["controlled_noise"]
 BATCH = 128
@@ -89,7 +78,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     measured = [
         Task(
             f"{data}, noise measured",
-            measure_noise,
+            measured_noise.measure_noise,
             {"data": data, "factors": factors, "draws": DRAWS[scale]},
             (*run, "train.seed=0", *options),
         )
@@ -101,7 +90,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def train_with_noise(data: str, factor: float, seed: int, options: Sequence[str]) -> pd.DataFrame:
     """One row: a ResNet-9 with the noise that Eq. 13 gives ``factor`` times the variances."""
     named = {"data": data, "kind": "trained", "factor": factor, "seed": seed}
-    return pd.DataFrame([named | train_and_count(options)])
+    return pd.DataFrame([named | trained_networks.train_and_count(options)])
 
 
 def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -122,15 +111,21 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         factors = measured[(measured["data"] == data) & (measured["factor"] == factor)]
         line: dict[str, Any] = {"data": data, "nominal factor (Eq. 13)": f"{factor:g}"}
         line["V"] = f"{BATCH / factor:.4g}"
-        for (statistic, symbol), source in itertools.product(STATISTICS.items(), SOURCES):
-            words = describe_factors(factors, source, statistic) if factor != 1 else ""
-            line[f"var({symbol}), measured, {SOURCES[source]}"] = words
+        for (statistic, symbol), source in itertools.product(
+            measured_noise.STATISTICS.items(), measured_noise.SOURCES
+        ):
+            words = (
+                measured_noise.describe_factors(factors, source, statistic) if factor != 1 else ""
+            )
+            line[f"var({symbol}), measured, {measured_noise.SOURCES[source]}"] = words
         printed = REPORTED.get(data, {}) if factor in (1, PRINTED) else {}
         line["reported"] = printed.get("noise" if factor == PRINTED else "none", "")
         for column, title in (("accuracy", "test"), ("training_accuracy", "training")):
             line[f"{title} accuracy"] = mean_interval(list(noisy[column])) if len(noisy) else None
         difference = paired_difference_by(of_data, "factor", factor, 1.0) if factor != 1 else None
-        line["difference to no noise"] = describe(difference) if factor != 1 else ""
+        line["difference to no noise"] = (
+            trained_networks.describe(difference) if factor != 1 else ""
+        )
         lines.append(line)
     return pd.DataFrame(lines).fillna("not measured")
 
@@ -154,7 +149,7 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
         return "Computed in part: trainings or measurements are missing so far."
     return {
         "width": trained["width"].iloc[0],
-        "training": describe_training(trained),
+        "training": trained_networks.describe_training(trained),
         "batch": BATCH,
         "draws": measured["draws"].iloc[0],
         "error": 100 * (measured["error"] / measured["ratio"]).max(),
@@ -169,8 +164,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, (left, *others) = new_figure(1, 3, (PAGE, 2.6))
     others[1].sharey(others[0])
     _draw_accuracies(left, trained)
-    for axes, statistic in zip(others, STATISTICS, strict=True):
-        draw_factors(axes, measured[measured["factor"] == PRINTED], statistic)
+    for axes, statistic in zip(others, measured_noise.STATISTICS, strict=True):
+        measured_noise.draw_factors(axes, measured[measured["factor"] == PRINTED], statistic)
     for axes, letter in zip((left, *others), "abc", strict=True):
         axes.set_title(f"({letter})")
     if others[1].get_legend_handles_labels()[1]:
@@ -211,9 +206,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     raised, largest = intervals.decide(small.values()), trained["factor"].max()
     plain = trained[trained["factor"] == 1].groupby("data", sort=False)["accuracy"].mean()
     numbers = {
-        "small": ", ".join(f"{data} {describe(change)}" for data, change in small.items()),
+        "small": ", ".join(
+            f"{data} {trained_networks.describe(change)}" for data, change in small.items()
+        ),
         "reached": ", ".join(f"{accuracy:.1f}% ({data})" for data, accuracy in plain.items()),
-        **{name: _factors(noise[noise["statistic"] == name]) for name in STATISTICS},
+        **{name: _factors(noise[noise["statistic"] == name]) for name in measured_noise.STATISTICS},
     }
     # The trainings decide only if their variances are raised by about 15%.
     literal = "undecided" if noise.empty or far.any() else raised
@@ -255,7 +252,7 @@ def _changes(
 def _with_ends(changes: dict[str, Interval | None]) -> str:
     """Means with both ends, as ± stands for the 95% interval of one mean alone."""
     return ", ".join(
-        f"{data} {describe(change)}"
+        f"{data} {trained_networks.describe(change)}"
         if change is None or change.half_width is None
         else f"{data} {change.mean:+.2f} ({change.ends[0]:+.2f} to {change.ends[1]:+.2f})"
         for data, change in changes.items()

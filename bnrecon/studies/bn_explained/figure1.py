@@ -18,21 +18,7 @@ from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.plane_networks import (
-    SETTINGS,
-    distances,
-    draw_clusters,
-    draw_layers,
-    hull,
-    square,
-)
-from bnrecon.studies.bn_explained.plane_pictures import (
-    draw_lines,
-    draw_points,
-    line_rows,
-    picture_rows,
-    point_rows,
-)
+from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (6, 6, 6, 6)
 WIDE = (6, 12, 24, 48)  # K, the units of a layer of the wider networks
@@ -67,35 +53,37 @@ def measure(seed: int) -> pd.DataFrame:
     """
     rows = []
     for offset in OFFSETS:
-        points = draw_clusters(seed, offset=offset)
+        points = planar.draw_clusters(seed, offset=offset)
         centre = points.mean(0)
-        for setting in SETTINGS:
-            layers = draw_layers(WIDTHS, setting, points, seed)
-            far = partition(layers, square(centre, REACH)).folds
-            near = partition(layers, hull(points)).folds
+        for setting in planar.SETTINGS:
+            layers = planar.draw_layers(WIDTHS, setting, points, seed)
+            far = partition(layers, planar.square(centre, REACH)).folds
+            near = partition(layers, planar.hull(points)).folds
             for layer in range(len(WIDTHS)):
                 upto = layers[: layer + 1]
-                gaps = distances(far.of(layer), points).clip(max=REACH)
+                gaps = planar.distances(far.of(layer), points).clip(max=REACH)
                 row = {"kind": "network", "seed": seed, "offset": offset, "setting": setting}
                 row |= {"layer": layer + 1, "distance": float(np.median(gaps))}
                 row |= {"lines": len(np.unique(near.of(layer).unit))}
-                row |= {"regions": len(partition(upto, hull(points)).regions)}
-                rows.append(row | {"window": len(partition(upto, square(centre, 5.0)).regions)})
+                row |= {"regions": len(partition(upto, planar.hull(points)).regions)}
+                rows.append(
+                    row | {"window": len(partition(upto, planar.square(centre, 5.0)).regions)}
+                )
     return pd.DataFrame(rows)
 
 
 def _window(offset: float) -> Slice:
     """The picture's window, around the middle between the origin and the data's mean."""
-    return square([offset / 8**0.5] * 2, SHOWN["reach"])
+    return planar.square([offset / 8**0.5] * 2, SHOWN["reach"])
 
 
 def picture(seed: int, offset: float) -> pd.DataFrame:
     """The folded lines of one seed's networks in the picture's window, and the data."""
-    points = draw_clusters(seed, offset=offset)
-    rows = point_rows(points)
-    for setting in SETTINGS:
-        layers = draw_layers(WIDTHS, setting, points, seed)
-        rows += line_rows(partition(layers, _window(offset)).folds, setting=setting)
+    points = planar.draw_clusters(seed, offset=offset)
+    rows = planar.point_rows(points)
+    for setting in planar.SETTINGS:
+        layers = planar.draw_layers(WIDTHS, setting, points, seed)
+        rows += planar.line_rows(partition(layers, _window(offset)).folds, setting=setting)
     return pd.DataFrame(rows)
 
 
@@ -116,8 +104,10 @@ def measure_widths(seed: int) -> pd.DataFrame:
     rows = []
     cases = itertools.product(OFFSETS, (1, 2), WIDE, ("random bias", "BN"))
     for offset, depth, width, setting in cases:
-        points = draw_clusters(seed, offset=offset)
-        divided = partition(draw_layers((width,) * depth, setting, points, seed), hull(points))
+        points = planar.draw_clusters(seed, offset=offset)
+        divided = partition(
+            planar.draw_layers((width,) * depth, setting, points, seed), planar.hull(points)
+        )
         row = {"kind": "wide", "seed": seed, "offset": offset, "setting": setting}
         row |= {"depth": depth, "width": width, "regions": len(divided.regions)}
         rows.append(row | {"lines": len(np.unique(divided.folds.of(depth - 1).unit))})
@@ -174,16 +164,18 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
 
 def draw(rows: pd.DataFrame) -> Figure:
     """A column for each layer; above random biases, below batch normalization."""
-    rows = picture_rows(rows, "setting", "layer")
+    rows = planar.picture_rows(rows, "setting", "layer")
     figure, grid = new_figure(2, len(WIDTHS), (PAGE, 3.65))
     lines, points = (rows[rows["kind"] == kind] for kind in ("line", "point"))
     window = _window(SHOWN["offset"]).window
     for axes_row, setting in zip(grid, ("random bias", "BN"), strict=True):
         folds = lines[lines["setting"] == setting]
         for layer, axes in enumerate(axes_row, 1):
-            draw_lines(axes, folds[folds["layer"] < layer], linewidths=0.5)
-            draw_lines(axes, folds[folds["layer"] == layer], colors=PALETTE[0], linewidths=0.9)
-            draw_points(axes, points, window)
+            planar.draw_lines(axes, folds[folds["layer"] < layer], linewidths=0.5)
+            planar.draw_lines(
+                axes, folds[folds["layer"] == layer], colors=PALETTE[0], linewidths=0.9
+            )
+            planar.draw_points(axes, points, window)
         axes_row[0].set_ylabel("with BN" if setting == "BN" else "without BN, random biases")
     for layer, axes in enumerate(grid[0], 1):
         axes.set_title(f"layer {layer}")

@@ -226,8 +226,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     rates = sorted(rows.loc[rows["kind"] == "validation", "rate"].unique())
     right.set_xticks(rates, [f"{rate:g}" for rate in rates])
     right.minorticks_off()
-    handles, labels = right.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,21 +13,9 @@ from torch import nn
 
 from bnrecon.partition import Folds, Slice, partition, rectangle, slice_along
 from bnrecon.reporting.figures import PAGE, new_figure
-from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.plane_networks import (
-    distances,
-    draw_clusters,
-    draw_layers,
-    square,
-)
-from bnrecon.studies.bn_explained.plane_pictures import (
-    draw_lines,
-    draw_points,
-    line_rows,
-    picture_rows,
-    point_rows,
-)
+from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (8, 8)
 UNIT = 0  # k, of layer 2
@@ -113,7 +100,7 @@ def _turns(layers: nn.Sequential, first: Folds, second: Folds) -> np.ndarray:
 def _gap(first: Folds, second: Folds) -> float:
     """How far the ends of either set of segments are from the other set."""
     between = [
-        distances(there, here.ends.reshape(-1, 2))
+        planar.distances(there, here.ends.reshape(-1, 2))
         for here, there in ((first, second), (second, first))
     ]
     return float(np.concatenate(between).max(initial=0.0))
@@ -126,22 +113,16 @@ def _corners(folds: Folds, plane: Slice) -> np.ndarray:
     return ends[((ends > low + 1e-6) & (ends < high - 1e-6)).all(1)]
 
 
-def _pivots(folds: Folds, plane: Slice, lines: Folds) -> np.ndarray:
-    """The folds of a line on these lines of layer 1 (n, 2)."""
-    corners = _corners(folds, plane)
-    return corners[distances(lines, corners) < TOLERANCE]
-
-
 def check(seed: int) -> pd.DataFrame:
     """One row: what changes in a random network when mu_2,k, sigma_1 or sigma_2 do.
 
     Angles are in radians, lengths in standard deviations of the data.
     """
-    points = draw_clusters(seed)
-    layers = draw_layers(WIDTHS, "BN", points, seed)
+    points = planar.draw_clusters(seed)
+    layers = planar.draw_layers(WIDTHS, "BN", points, seed)
     generator = np.random.Generator(np.random.Philox(key=(seed, 2)))
     factors = 4.0 ** generator.uniform(-1, 1, WIDTHS[0])
-    plane = square((0.0, 0.0), REACH)
+    plane = planar.square((0.0, 0.0), REACH)
     row = {"kind": "network", "seed": seed}
     row |= _check_translation(layers, plane, points)
     row |= _check_folding(layers, plane, factors)
@@ -186,7 +167,7 @@ def _speeds(layers: nn.Sequential, folds: Folds) -> float:
 
 def _off(folds: Folds, plane: Slice, lines: Folds) -> float:
     """How far the corners of a folded line are from layer 1's lines."""
-    return float(distances(lines, _corners(folds, plane)).max(initial=0.0))
+    return float(planar.distances(lines, _corners(folds, plane)).max(initial=0.0))
 
 
 def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
@@ -198,9 +179,11 @@ def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> 
     for unit in range(WIDTHS[0]):
         one = np.where(np.arange(WIDTHS[0]) == unit, 4.0, 1.0)
         folds, line = folded_line(adjusted(layers, sigma1=one), plane), before.of(0, unit)
-        here, there = (_pivots(some, plane, line) for some in (before.of(1, UNIT), folds))
+        corners = [_corners(some, plane) for some in (before.of(1, UNIT), folds)]
+        # The folds on the unit's line.
+        here, there = (ends[planar.distances(line, ends) < TOLERANCE] for ends in corners)
         pivots += len(np.unique(here.round(6), axis=0))
-        both = [distances(folds, here), distances(before.of(1, UNIT), there)]
+        both = [planar.distances(folds, here), planar.distances(before.of(1, UNIT), there)]
         moved = max(moved, float(np.concatenate(both).max(initial=0.0)))
     return {
         "layer1_moved": _gap(before.of(0), after.of(0)),
@@ -229,26 +212,28 @@ def _check_scale(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> di
 
 def picture(seed: int) -> pd.DataFrame:
     """The lines of the three panels and the data; the unit i of panel c has the largest |w_2,k|."""
-    points = draw_clusters(seed)
-    layers = draw_layers(WIDTHS, "BN", points, seed)
-    plane, inputs = square((0.0, 0.0), REACH), feature_slice(layers, points)
+    points = planar.draw_clusters(seed)
+    layers = planar.draw_layers(WIDTHS, "BN", points, seed)
+    plane, inputs = planar.square((0.0, 0.0), REACH), feature_slice(layers, points)
     deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
     unit = int(layers.get_parameter("1.0.weight")[UNIT].abs().argmax())
     with torch.no_grad():
         features = inputs.coordinates(layers[0](torch.from_numpy(points)))
     first = partition(layers, plane).folds.of(0)
-    rows = point_rows(features, panel="a")
+    rows = planar.point_rows(features, panel="a")
     for panel in ("b", "c"):
-        rows += point_rows(points, panel=panel) + line_rows(first, panel=panel, role="layer 1")
-    rows += line_rows(first.of(0, unit), panel="c", role="varied")
+        rows += planar.point_rows(points, panel=panel) + planar.line_rows(
+            first, panel=panel, role="layer 1"
+        )
+    rows += planar.line_rows(first.of(0, unit), panel="c", role="varied")
     for shift in SHIFTS:
         moved = adjusted(layers, shift=shift * deviation)
-        rows += line_rows(own_line(moved, inputs), panel="a", role="unit", value=shift)
-        rows += line_rows(folded_line(moved, plane), panel="b", role="unit", value=shift)
+        rows += planar.line_rows(own_line(moved, inputs), panel="a", role="unit", value=shift)
+        rows += planar.line_rows(folded_line(moved, plane), panel="b", role="unit", value=shift)
     for factor in FACTORS:
         one = np.where(np.arange(WIDTHS[0]) == unit, factor, 1.0)
         folded = folded_line(adjusted(layers, sigma1=one), plane)
-        rows += line_rows(folded, panel="c", role="unit", value=factor)
+        rows += planar.line_rows(folded, panel="c", role="unit", value=factor)
     return pd.DataFrame(rows)
 
 
@@ -256,12 +241,6 @@ def measure_seed(seed: int) -> pd.DataFrame:
     """The checks of a seed's network, and of the seed that is shown the lines."""
     checked = check(seed)
     return pd.concat([checked, picture(seed)]) if seed == SHOWN else checked
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per seed, first of the seed that is shown."""
-    seeds = sorted({*range(SEEDS[scale]), SHOWN}, key=lambda seed: (seed != SHOWN, seed))
-    return [Task(f"seed {seed}", measure_seed, {"seed": seed}) for seed in seeds]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -312,22 +291,22 @@ def draw(rows: pd.DataFrame) -> Figure:
     """The paper's three panels."""
     import matplotlib
 
-    rows = picture_rows(rows, "panel", "role", "value")
+    rows = planar.picture_rows(rows, "panel", "role", "value")
     figure, grid = new_figure(1, 3, (PAGE, 2.95))
     titles = ("(a) layer 2's input space", "(b) input space", "(c) input space")
     shifted, scaled = r"BN's $\mu_{2,k}$ plus … $\sigma_{2,k}$", r"BN's $\sigma_{1,i}$ times …"
-    window = square((0.0, 0.0), REACH).window
+    window = planar.square((0.0, 0.0), REACH).window
     for axes, panel, title in zip(grid, "abc", titles, strict=True):
         lines = rows[rows["panel"] == panel]
-        draw_lines(axes, lines[lines["role"] == "layer 1"], linewidths=0.5)
-        draw_lines(axes, lines[lines["role"] == "varied"], colors="black", linestyles="--")
+        planar.draw_lines(axes, lines[lines["role"] == "layer 1"], linewidths=0.5)
+        planar.draw_lines(axes, lines[lines["role"] == "varied"], colors="black", linestyles="--")
         values = FACTORS if panel == "c" else SHIFTS
         for value, share in zip(values, np.linspace(0, 0.85, len(values)), strict=True):
             unit = lines[(lines["role"] == "unit") & (lines["value"] == value)]
             style = {"colors": [matplotlib.colormaps["viridis"](share)], "label": f"{value:g}"}
             is_measured = value == (1.0 if panel == "c" else 0.0)
-            draw_lines(axes, unit, linewidths=1.8 if is_measured else 1.0, **style)
-        draw_points(axes, lines[lines["kind"] == "point"], window)
+            planar.draw_lines(axes, unit, linewidths=1.8 if is_measured else 1.0, **style)
+        planar.draw_points(axes, lines[lines["kind"] == "point"], window)
         axes.set_title(title)
         axes.legend(
             title=scaled if panel == "c" else shifted,
@@ -357,4 +336,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, {"largest": largest, "total": total, "median": checked[["speeds", "median_turn"]].median()}
 
 
-PART = part(__file__, tasks, summarize, draw, decide, fill_caption)
+# The seed that is shown comes first.
+ORDER = {scale: [SHOWN, *({*range(count)} - {SHOWN})] for scale, count in SEEDS.items()}
+TASKS = sweep(measure_seed, "seed {seed}", {"seed": ORDER})
+PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
-from bnrecon.studies.bn_explained.plane_networks import SETTINGS, draw_layers, square
+from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers, square
+from bnrecon.studies.tasks import join
 
 CENTRE = (1.0, 1.0)  # off the origin, where all folded hyperplanes of zero bias meet
 REACH = 2.5  # the window is [-REACH, REACH]²
@@ -163,21 +162,17 @@ def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
 
 
 SIZE = {"width": WIDTH, "side": SIDE}
-MAPS = sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE)
-STARS = sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE)
-
-
-COMPARISONS = sweep(
-    compare_counts,
-    "comparison, width {width}",
-    {("width", "exact"): {scale: ((WIDTH[scale], False), (SMALL[scale], True)) for scale in WIDTH}},
-    {"points": CHECKED},
+BOTH = {scale: ((WIDTH[scale], False), (SMALL[scale], True)) for scale in WIDTH}
+TASKS = join(
+    sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE),
+    sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE),
+    sweep(
+        compare_counts,
+        "comparison, width {width}",
+        {("width", "exact"): BOTH},
+        {"points": CHECKED},
+    ),
 )
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The maps of the first seed, the counts at the star of every seed, and the comparisons."""
-    return [task for kind in (MAPS, STARS, COMPARISONS) for task in kind(scale, options)]
 
 
 def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataFrame:
@@ -345,4 +340,4 @@ def _shown(ratio: Interval | None) -> str:
     return spell(ratio, absent="none counted")
 
 
-PART = part(__file__, tasks, summarize, draw, decide, fill_caption)
+PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)

@@ -29,7 +29,7 @@ from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.runtime.errors import UserError
-from bnrecon.studies.bn_explained.plane_networks import SETTINGS
+from bnrecon.studies.bn_explained.planar import SETTINGS
 from bnrecon.targets.building import build_target
 
 TARGETS = ("zero_bias", "random_bias", "frozen_statistics")  # of the settings
@@ -61,9 +61,7 @@ KINDS = TRAINING, GAUSSIAN, SMOOTH = tuple(NAMES)
 class TrainingImages:
     """All training images in batches, as often as they are asked for.
 
-    Args:
-        data: the data set.
-        pixels: "normalized" to mean 0 and deviation 1 of each channel, or "from 0 to 1".
+    Pixels are "normalized" to mean 0 and deviation 1 of each channel, or "from 0 to 1".
     """
 
     def __init__(self, data: InMemoryImages, pixels: str):

@@ -21,22 +21,12 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.bn_explained import boundaries, toy_classifier
 from bnrecon.studies.bn_explained.batch_statistics import finite_population
-from bnrecon.studies.bn_explained.boundaries import (
-    decision_boundary,
-    distance_between,
-    distances_to,
-)
-from bnrecon.studies.bn_explained.plane_networks import input_plane
-from bnrecon.studies.bn_explained.toy_classifier import (
-    draw_classifier,
-    run_batches,
-    train,
-    two_moons,
-)
+from bnrecon.studies.bn_explained.planar import input_plane
+from bnrecon.studies.tasks import join
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,39 +65,35 @@ def expected_ratio() -> float:
 
 
 def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFrame:
-    """Variability of the boundary and margins, for one training set and network.
+    """Variability of the boundary and margins, for a seed's training set, weights and mini-batches.
 
-    Args:
-        seed: of the data, the weights and the mini-batches.
-        updates: of each training.
-        batches: mini-batches of each size.
-        grid: probes along each side of the window.
-
-    Returns:
-        Of kind ``margins`` a row for each state of the network, as by ``margins``. Of kind
-        ``jitter`` one for each size of the mini-batches, too: ``changed`` is the share of probes
-        whose class differs from the one by the full data's statistics, ``distance`` the mean of
-        ``distance_between`` the boundaries of a mini-batch and of the full data; in ``without``
-        mini-batches there is no boundary in the window, and in ``one_sided`` all outputs have one
-        sign.
+    Of kind ``margins`` a row for each state of the network, as by ``margins``. Of kind ``jitter``
+    one for each size of the mini-batches, too: ``changed`` is the share of probes, ``grid`` along
+    each side of the window, whose class differs from the one by the full data's statistics,
+    ``distance`` the mean of ``distance_between`` the boundaries of a mini-batch and of the full
+    data; in ``without`` mini-batches there is no boundary in the window, and in ``one_sided`` all
+    outputs have one sign.
     """
-    data = two_moons(SAMPLES, seed)
+    data = toy_classifier.two_moons(SAMPLES, seed)
     plane = _window(data[0])
     low, high = plane.window.min(0), plane.window.max(0)
     sides = [np.linspace(a, b, grid) for a, b in zip(low, high, strict=True)]
     probes = torch.from_numpy(np.stack(np.meshgrid(*sides), -1).reshape(-1, 2))
     rows: list[dict] = []
     for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS, *GROUPS)).items():
-        boundary = decision_boundary(network, data[0], plane)
+        boundary = boundaries.decision_boundary(network, data[0], plane)
         with torch.no_grad():
-            outputs, full = run_batches(network, data[0][None], probes)
+            outputs, full = toy_classifier.run_batches(network, data[0][None], probes)
         rows.append({"kind": "margins", "state": state} | margins(outputs[0], data, boundary))
         for size in SIZES if state not in GROUPS else ():
             drawn = _mini_batches(data[0], size, batches, seed)
             with torch.no_grad():
-                outputs, beside = run_batches(network, drawn, probes)
-            single = [decision_boundary(network, batch, plane) for batch in drawn]
-            apart = [distance_between(one, boundary, STEP * (high - low).max()) for one in single]
+                outputs, beside = toy_classifier.run_batches(network, drawn, probes)
+            single = [boundaries.decision_boundary(network, batch, plane) for batch in drawn]
+            apart = [
+                boundaries.distance_between(one, boundary, STEP * (high - low).max())
+                for one in single
+            ]
             one_sided = (outputs > 0).all(1) | (outputs < 0).all(1)
             row = {"kind": "jitter", "state": state, "batch": size, "batches": batches}
             row |= {"changed": float(((beside > 0) != (full > 0)).double().mean())}
@@ -135,7 +121,7 @@ def margins(
     accuracy = {"accuracy": float(right.mean())}
     if not len(boundary):
         return accuracy | {"nearest": float("nan"), "smallest": float("nan")}
-    signed = np.sort(np.where(right, 1, -1) * distances_to(data[0].numpy(), boundary))
+    signed = np.sort(np.where(right, 1, -1) * boundaries.distances_to(data[0].numpy(), boundary))
     count = round(NEAREST * len(signed))
     return accuracy | {"nearest": float(signed[:count].mean()), "smallest": float(signed[0])}
 
@@ -143,12 +129,10 @@ def margins(
 def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
     """The figure's lines and points for one seed.
 
-    Returns:
-        A row for each boundary, for the window and for the points of each class, with the
-        coordinates as text in ``path``. The first boundary of a state, of ``batch`` N, is the full
-        data's.
+    A row for each boundary, for the window and for the points of each class, with the coordinates
+    as text in ``path``. The first boundary of a state, of ``batch`` N, is the full data's.
     """
-    data = two_moons(SAMPLES, seed)
+    data = toy_classifier.two_moons(SAMPLES, seed)
     plane = _window(data[0])
     points, labels = (values[:POINTS] for values in data)
     rows: list[dict] = [{"kind": "window", "path": _text(plane.window)}]
@@ -159,7 +143,7 @@ def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
         drawn += _mini_batches(data[0], size, batches, seed)
     for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS)).items():
         for inputs in drawn:
-            path = _text(decision_boundary(network, inputs, plane))
+            path = _text(boundaries.decision_boundary(network, inputs, plane))
             rows.append({"kind": "boundary", "state": state, "batch": len(inputs), "path": path})
     return pd.DataFrame(rows).assign(seed=seed)
 
@@ -173,11 +157,11 @@ def _networks(
     data: tuple[torch.Tensor, torch.Tensor], updates: int, seed: int, states: Iterable[str]
 ) -> dict[str, nn.Sequential]:
     """The network at initialization, or after a training from there, for each state."""
-    first = draw_classifier(WIDTHS, seed)
+    first = toy_classifier.draw_classifier(WIDTHS, seed)
     networks = {state: copy.deepcopy(first) for state in states}
     for state, network in networks.items():
         if state != INITIAL:
-            train(network, data, *(TRAININGS | GROUPS)[state], updates, seed)
+            toy_classifier.train(network, data, *(TRAININGS | GROUPS)[state], updates, seed)
     return networks
 
 
@@ -190,20 +174,6 @@ def _mini_batches(points: torch.Tensor, size: int, count: int, seed: int) -> tor
 
 def _text(coordinates: np.ndarray | torch.Tensor) -> str:
     return " ".join(f"{value:.3f}" for value in np.asarray(coordinates).ravel())
-
-
-MEASURED = sweep(
-    measure_seed,
-    "seed {seed}",
-    {"seed": SEEDS},
-    {"updates": UPDATES, "batches": BATCHES, "grid": GRID},
-)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The figure's boundaries, and one task per seed."""
-    drawn = {"seed": 0, "batches": DRAWN[scale], "updates": UPDATES[scale]}
-    return [Task("boundaries", draw_boundaries, drawn), *MEASURED(scale, options)]
 
 
 def _by_seed(rows: pd.DataFrame, state: str, measure: str) -> pd.DataFrame:
@@ -353,4 +323,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide, fill_caption)
+SHOWN = {"seed": 0, "batches": DRAWN, "updates": UPDATES}
+MEASURED = {"updates": UPDATES, "batches": BATCHES, "grid": GRID}
+TASKS = join(
+    sweep(draw_boundaries, "boundaries", {}, SHOWN),
+    sweep(measure_seed, "seed {seed}", {"seed": SEEDS}, MEASURED),
+)
+PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)

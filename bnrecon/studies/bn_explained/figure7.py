@@ -16,13 +16,7 @@ from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.batch_statistics import (
-    biased,
-    finite_population,
-    variance_of_drawn_variance,
-    variance_of_mean,
-    variance_of_variance,
-)
+from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.targets.noisy_batchnorm import batch_noise
 
 REPORTED = read_reported(__package__)["figure7"]
@@ -41,21 +35,11 @@ SIZES = {  # what caption and claims name
     "batch": BATCH,
     "virtual_batch": VIRTUAL,
     "samples": SAMPLES,
-    "without_replacement": finite_population(BATCH, SAMPLES),
-    "biased": biased(BATCH),
+    "without_replacement": batch_statistics.finite_population(BATCH, SAMPLES),
+    "biased": batch_statistics.biased(BATCH),
     "close": 100 * CLOSE,
 }
 COLOURS = {"shuffled": "black", "controlled": PALETTE[3]}
-
-
-def _batches(
-    kind: str, samples: np.ndarray, draws: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Mini-batches (draws, B) of the training set."""
-    size = VIRTUAL if kind == "virtual" else BATCH
-    if kind != "shuffled":
-        return samples[generator.integers(len(samples), size=(draws, size))]
-    return np.stack([generator.permutation(samples)[:size] for _ in range(draws)])
 
 
 def _add_noise(drawn: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -72,14 +56,17 @@ def _predicted(kind: str, samples: np.ndarray) -> dict[str, tuple[float, float]]
     """By statistic: what Eq. 13 says, and the exact variance of mu and of Eq. 3's sigma²."""
     variance, size = float(samples.var()), _size(kind)
     fourth = float(((samples - samples.mean()) ** 4).mean())
-    mean = variance_of_mean(variance, size)
-    printed = variance_of_variance(variance, fourth, size)
+    mean = batch_statistics.variance_of_mean(variance, size)
+    printed = batch_statistics.variance_of_variance(variance, fourth, size)
     if kind != "shuffled":
-        return {"mean": (mean, mean), "deviation": (printed, printed * biased(size))}
-    drawn = variance_of_drawn_variance(variance, fourth, size, SAMPLES)
+        return {
+            "mean": (mean, mean),
+            "deviation": (printed, printed * batch_statistics.biased(size)),
+        }
+    drawn = batch_statistics.variance_of_drawn_variance(variance, fourth, size, SAMPLES)
     return {
-        "mean": (mean, mean * finite_population(size, SAMPLES)),
-        "deviation": (printed, drawn * biased(size)),
+        "mean": (mean, mean * batch_statistics.finite_population(size, SAMPLES)),
+        "deviation": (printed, drawn * batch_statistics.biased(size)),
     }
 
 
@@ -89,25 +76,22 @@ def _size(kind: str) -> int:
 
 
 def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
-    """Histograms of mu and sigma over mini-batches of one training set.
+    """Histograms of mu and sigma over so many mini-batches of the training set of a unit.
 
-    Args:
-        unit: its number in the paper's figure.
-        draws: mini-batches.
-        bins: of a histogram.
-        seed: of the training set, the mini-batches and the noise.
-
-    Returns:
-        A row for each bin of each kind and statistic. ``average`` is of the statistic;
-        ``variance`` of mu or sigma², with the standard error ``error``; ``predicted`` that of
-        Eq. 13 with the training set's own moments, for the kind's size, and ``exact`` that of
-        Eq. 3's sigma² and of the kind's way to draw.
+    A row for each bin of each kind and statistic. ``average`` is of the statistic; ``variance`` of
+    mu or sigma², with the standard error ``error``; ``predicted`` that of Eq. 13 with the training
+    set's own moments, for the kind's size, and ``exact`` that of Eq. 3's sigma² and of the kind's
+    way to draw.
     """
     generator = np.random.Generator(np.random.Philox(key=(seed, unit)))
     samples = MEANS[unit] + VARIANCES[unit] ** 0.5 * generator.normal(size=SAMPLES)
     rows = []
     for kind in KINDS:
-        drawn = _batches(kind, samples, draws, generator)
+        if kind == "shuffled":
+            drawn = np.stack([generator.permutation(samples)[:BATCH] for _ in range(draws)])
+        else:
+            size = VIRTUAL if kind == "virtual" else BATCH
+            drawn = samples[generator.integers(SAMPLES, size=(draws, size))]
         means, variances = drawn.mean(1), drawn.var(1)
         if kind == "controlled":
             means, variances = _add_noise(drawn, seed + unit)

@@ -17,14 +17,7 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.plane_networks import distances, draw_layers, square
-from bnrecon.studies.bn_explained.plane_pictures import (
-    draw_lines,
-    draw_points,
-    line_rows,
-    picture_rows,
-    point_rows,
-)
+from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (16, 16, 16, 16)
 POINTS, STEPS, RATE = 100, 300, 0.01
@@ -87,7 +80,7 @@ def measure_units(layers: nn.Sequential, points: np.ndarray, folds: Folds) -> pd
             errors = variance / size**2
             features = layer(features)
         for unit in range(len(size)):
-            folded = distances(folds.of(index, unit), points)
+            folded = planar.distances(folds.of(index, unit), points)
             row = {"layer": index + 1, "unit": unit + 1, "tls": float(errors[unit])}
             row |= {"own": float(gaps[unit]), "plane": float(np.square(folded).mean())}
             rows.append(row)
@@ -97,13 +90,13 @@ def measure_units(layers: nn.Sequential, points: np.ndarray, folds: Folds) -> pd
 def _networks(seed: int) -> tuple[np.ndarray, dict[str, nn.Sequential], float]:
     """The data, and a network before and after training with its accuracy."""
     points, labels = draw_moons(seed)
-    networks = {state: draw_layers(WIDTHS, "BN", points, seed) for state in STATES}
+    networks = {state: planar.draw_layers(WIDTHS, "BN", points, seed) for state in STATES}
     return points, networks, train(networks["trained"], points, labels, seed)
 
 
 def _all_folds(layers: nn.Sequential, points: np.ndarray) -> Folds:
     """In a window beyond the data's hull by its diameter."""
-    return partition(layers, square((0.0, 0.0), 5 * np.abs(points).max())).folds
+    return partition(layers, planar.square((0.0, 0.0), 5 * np.abs(points).max())).folds
 
 
 def measure(seed: int) -> pd.DataFrame:
@@ -137,10 +130,10 @@ def picture(seed: int) -> pd.DataFrame:
     layers = networks["trained"]
     units = measure_units(layers, points, _all_folds(layers, points))
     errors = units.set_index(["layer", "unit"])["tls"]
-    folds = partition(layers, square((0.0, 0.0), REACH)).folds
-    rows = point_rows(points)
+    folds = partition(layers, planar.square((0.0, 0.0), REACH)).folds
+    rows = planar.point_rows(points)
     for layer in SHOWN:
-        lines = line_rows(folds.of(layer - 1))
+        lines = planar.line_rows(folds.of(layer - 1))
         rows += [line | {"tls": float(errors[layer, line["unit"]])} for line in lines]
     shown = units[units["layer"].isin(SHOWN)].assign(kind="unit")
     return pd.concat([pd.DataFrame(rows), shown])
@@ -180,7 +173,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     from matplotlib.colors import ListedColormap
 
     colours = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0.15, 0.8, 256)))
-    rows = picture_rows(rows, "layer", "tls", "plane")
+    rows = planar.picture_rows(rows, "layer", "tls", "plane")
     figure, grid = new_figure(1, 3, (PAGE, 3.0))
     lines, points, units = (rows[rows["kind"] == kind] for kind in ("line", "point", "unit"))
     scatter = grid[2]
@@ -188,8 +181,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         # The best fitting hyperplanes on top.
         folds = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
         errors = units[units["layer"] == layer]
-        shown = draw_lines(axes, folds, linewidths=1.0, array=folds["tls"], cmap=colours)
-        draw_points(axes, points, square((0.0, 0.0), REACH).window)
+        shown = planar.draw_lines(axes, folds, linewidths=1.0, array=folds["tls"], cmap=colours)
+        planar.draw_points(axes, points, planar.square((0.0, 0.0), REACH).window)
         axes.set_title("layer 1, hyperplanes" if layer == 1 else f"layer {layer}, folded")
         bar = axes.inset_axes((0, -0.08, 1, 0.04))
         figure.colorbar(shown, cax=bar, orientation="horizontal", label="σ² / ‖w‖²")

@@ -15,19 +15,12 @@ ROUNDING = 1e-12  # a line is parallel to a half-plane's edge if the sine of the
 
 @dataclass(frozen=True)
 class Pieces:
-    """The affine maps z = A x + b of P sign patterns, and the half-planes where they hold.
+    """The affine maps z = A x + b of P sign patterns, and the half-planes where they hold."""
 
-    Attributes:
-        slope: A (P, K, 2).
-        offset: b (P, K).
-        normal: half-planes <normal, x> + level >= 0, one for each unit (P, U, 2).
-        level: (P, U).
-    """
-
-    slope: np.ndarray
-    offset: np.ndarray
-    normal: np.ndarray
-    level: np.ndarray
+    slope: np.ndarray  # A (P, K, 2)
+    offset: np.ndarray  # b (P, K)
+    normal: np.ndarray  # half-planes <normal, x> + level >= 0, one for each unit (P, U, 2)
+    level: np.ndarray  # (P, U)
 
 
 @dataclass(frozen=True)

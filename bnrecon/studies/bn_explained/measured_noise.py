@@ -116,12 +116,9 @@ def _moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _ratio(one: np.ndarray, other: np.ndarray, paired: bool) -> tuple[float, float]:
-    """Median over channels of the ratio of two variances over rows, and its standard error.
+    """Median over channels of the ratio of two variances over mini-batches; its standard error.
 
-    Args:
-        one: (mini-batches, channels).
-        other: the same, of as many mini-batches.
-        paired: whether both are of the same mini-batches.
+    Both are (mini-batches, channels), where ``paired`` of the same mini-batches.
     """
     generator = np.random.Generator(np.random.Philox(0))
     resampled = []
@@ -145,12 +142,9 @@ def describe_factors(rows: pd.DataFrame, source: str, statistic: str) -> str:
 
 
 def draw_factors(axes: Axes, rows: pd.DataFrame, statistic: str) -> None:
-    """Measured factors of one nominal factor by BatchNorm, ± two standard errors.
+    """Measured factors of one of ``STATISTICS`` by BatchNorm, ± two standard errors.
 
-    Args:
-        axes: where to draw.
-        rows: those of ``measure_noise`` for one factor; data sets have a colour each.
-        statistic: a name in ``STATISTICS``.
+    The rows are those of ``measure_noise`` for one nominal factor; data sets have a colour each.
     """
     measured = rows[rows["statistic"] == statistic]
     for number, (data, some) in enumerate(measured.groupby("data", sort=False)):

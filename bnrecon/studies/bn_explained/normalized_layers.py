@@ -13,24 +13,15 @@ from torch import nn
 
 @dataclass(frozen=True)
 class NormalizedLayer:
-    """A linear layer or convolution in front of a BatchNorm, on one batch, float64.
+    """A linear layer or convolution in front of a BatchNorm, on one batch, float64."""
 
-    Attributes:
-        name: of the linear layer.
-        points: its inputs (B, D); of a convolution the patches, each position a point.
-        weight: (K, D).
-        batch_mean: mu (K,), as the BatchNorm module computes it.
-        batch_deviation: sigma (K,), with 1/B and without the module's epsilon.
-        stored_mean: the running mean that the network was trained to (K,).
-        stored_threshold: where a stored pre-activation is zero: running mean - beta sigma / gamma.
-    """
-
-    name: str
-    points: np.ndarray
-    weight: np.ndarray
-    batch_mean: np.ndarray
-    batch_deviation: np.ndarray
-    stored_mean: np.ndarray
+    name: str  # of the linear layer
+    points: np.ndarray  # its inputs (B, D); of a convolution the patches, each position a point
+    weight: np.ndarray  # (K, D)
+    batch_mean: np.ndarray  # mu (K,), as the BatchNorm module computes it
+    batch_deviation: np.ndarray  # sigma (K,), with 1/B and without the module's epsilon
+    stored_mean: np.ndarray  # the running mean that the network was trained to (K,)
+    # Where a stored pre-activation is zero: running mean - beta sigma / gamma (K,)
     stored_threshold: np.ndarray
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -13,16 +13,11 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
-from bnrecon.studies.bn_explained.batch_statistics import (
-    biased,
-    measure_statistics,
-    variance_of_mean,
-    variance_of_variance,
-)
+from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
+from bnrecon.studies.tasks import join
 
 BATCHES = {"smoke": (2, 16), "laptop": (2, 4, 16, 64, 256), "paper": (2, 4, 16, 64, 256)}
 DRAWS = {"smoke": 2_000, "laptop": 40_000, "paper": 200_000}
@@ -48,12 +43,6 @@ def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFra
     """One row: measured variances of mu and sigma² over mini-batches, beside Eq. 13.
 
     z has independent entries of variances rho, w is normal. ``_error`` is a standard error.
-
-    Args:
-        distribution: of z.
-        batch: B.
-        draws: mini-batches.
-        seed: of w, rho and z.
     """
     draw, kurtosis = DISTRIBUTIONS[distribution]
     generator = np.random.Generator(np.random.Philox(seed))
@@ -64,12 +53,12 @@ def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFra
     def sample(count: int) -> np.ndarray:
         return draw(generator, (count, batch, SIDE)) @ (weight * rho**0.5)
 
-    measured = measure_statistics(sample, batch, draws)
+    measured = batch_statistics.measure_statistics(sample, batch, draws)
     row = {"kind": "simulated", "distribution": distribution, "batch": batch, "draws": draws}
     row |= {
-        "predicted_mean": variance_of_mean(variance, batch),
+        "predicted_mean": batch_statistics.variance_of_mean(variance, batch),
         "bound_mean": float(np.linalg.norm(weight**2) * np.linalg.norm(rho)) / batch,
-        "predicted_variance": variance_of_variance(variance, fourth, batch),
+        "predicted_variance": batch_statistics.variance_of_variance(variance, fourth, batch),
         "expected_share": 1.0,
     }
     return pd.DataFrame([row | measured]).drop(columns=["own_variance", "own_fourth"])
@@ -79,8 +68,11 @@ def enumerate_batches(batch: int) -> pd.DataFrame:
     """One row: all 2^B mini-batches of z = ±1 with w = 1, exact."""
     outputs = np.array(list(itertools.product((-1.0, 1.0), repeat=batch)))
     row = {"kind": "enumerated", "distribution": "±1", "batch": batch, "draws": len(outputs)}
-    row |= {"predicted_mean": variance_of_mean(1, batch), "bound_mean": 1 / batch}
-    row |= {"predicted_variance": variance_of_variance(1, 1, batch), "expected_share": 1.0}
+    row |= {"predicted_mean": batch_statistics.variance_of_mean(1, batch), "bound_mean": 1 / batch}
+    row |= {
+        "predicted_variance": batch_statistics.variance_of_variance(1, 1, batch),
+        "expected_share": 1.0,
+    }
     row |= {"measured_mean": float(outputs.mean(1).var())}
     row |= {"measured_variance": float(outputs.var(1).var())}
     return pd.DataFrame([row | {"mean_error": 0.0, "variance_error": 0.0}])
@@ -127,15 +119,8 @@ def share_of_equation_13(slope: float, batch: int) -> float:
 def simulate_layer(activation: str, batch: int, draws: int, seed: int) -> pd.DataFrame:
     """Measured variances of mu and sigma² of one unit, beside Eq. 13.
 
-    Args:
-        activation: between the two layers.
-        batch: B.
-        draws: mini-batches.
-        seed: of the unit's weights and of the mini-batches.
-
-    Returns:
-        Two rows: with the layer below normalized by the mini-batch's own statistics (``shared``),
-        and by mean 0 and deviation 1 (``fixed``).
+    Two rows: with the layer below, which the activation follows, normalized by the mini-batch's own
+    statistics (``shared``), and by mean 0 and deviation 1 (``fixed``).
     """
     shares = {"shared": share_of_equation_13(ACTIVATIONS[activation], batch), "fixed": 1.0}
     rows = []
@@ -158,40 +143,37 @@ def _measure(activation: str, batch: int, draws: int, fixed: bool, seed: int) ->
             h /= np.sqrt(np.square(h).mean(1, keepdims=True))
         return activate(h, ACTIVATIONS[activation]) @ weight
 
-    measured = measure_statistics(sample, batch, draws)
+    measured = batch_statistics.measure_statistics(sample, batch, draws)
     variance, fourth = measured.pop("own_variance"), measured.pop("own_fourth")
     # All entries of z have the same variance.
     bound = variance * WIDTH**0.5 * np.linalg.norm(weight**2) / np.sum(weight**2)
     return measured | {
-        "predicted_mean": variance_of_mean(variance, batch),
+        "predicted_mean": batch_statistics.variance_of_mean(variance, batch),
         "bound_mean": float(bound) / batch,
-        "predicted_variance": variance_of_variance(variance, fourth, batch),
+        "predicted_variance": batch_statistics.variance_of_variance(variance, fourth, batch),
     }
 
 
-EXACT = sweep(enumerate_batches, "±1, B = {batch}, enumerated", {"batch": ENUMERATED})
-DRAWN = sweep(
-    simulate,
-    "{distribution}, B = {batch}",
-    {"distribution": tuple(DISTRIBUTIONS), "batch": BATCHES},
-    {"draws": DRAWS, "seed": 0},
+TASKS = join(
+    sweep(enumerate_batches, "±1, B = {batch}, enumerated", {"batch": ENUMERATED}),
+    sweep(
+        simulate,
+        "{distribution}, B = {batch}",
+        {"distribution": tuple(DISTRIBUTIONS), "batch": BATCHES},
+        {"draws": DRAWS, "seed": 0},
+    ),
+    sweep(
+        simulate_layer,
+        "above a normalized layer, {activation}, B = {batch}",
+        {"activation": tuple(ACTIVATIONS), "batch": LAYER_BATCHES},
+        {"draws": LAYER_DRAWS, "seed": 0},
+    ),
 )
-ABOVE = sweep(
-    simulate_layer,
-    "above a normalized layer, {activation}, B = {batch}",
-    {"activation": tuple(ACTIVATIONS), "batch": LAYER_BATCHES},
-    {"draws": LAYER_DRAWS, "seed": 0},
-)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """Enumerations, and one simulation per kind of input and size of the mini-batch."""
-    return [task for kind in (EXACT, DRAWN, ABOVE) for task in kind(scale, options)]
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """Measured to predicted: of the mean, of Eq. 13 as printed, and with the factor."""
-    factor = rows["batch"].map(biased)
+    factor = rows["batch"].map(batch_statistics.biased)
     printed = rows["measured_variance"] / rows["predicted_variance"]
     error = rows["variance_error"] / rows["predicted_variance"]
     return rows.assign(
@@ -333,7 +315,7 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
 
 PART = part(
     __file__,
-    tasks,
+    TASKS,
     summarize,
     draw,
     decide,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
 from bnrecon.studies.bn_explained.small_networks import SLOPES, draw_network
+from bnrecon.studies.tasks import join
 
 WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
 BATCHES = {"smoke": (2, 8), "laptop": (2, 4, 8, 16, 64), "paper": (2, 4, 8, 16, 64)}
@@ -58,19 +56,6 @@ def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.Dat
     return pd.DataFrame([row | {"networks": networks, "one_sided": one_sided}])
 
 
-RANDOM = sweep(
-    count_one_sided,
-    "L = {depth}, width {width}, B = {batch}",
-    {"depth": DEPTHS, "width": WIDTHS, "batch": BATCHES},
-    {"networks": NETWORKS},
-)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The counterexample, and one task per depth and width for every size of the mini-batch."""
-    return [Task("counterexample", counterexample), *RANDOM(scale, options)]
-
-
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per depth and width, one column per size of the mini-batch."""
     lines = []
@@ -90,14 +75,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Share of one-sided mini-batches against their size, a panel for each depth."""
+    """Share of one-sided mini-batches with 95% intervals against their size, a panel a depth."""
     figure, panels = new_figure(1, len(DEPTHS), (PAGE, 2.6), sharey=True)
     for depth, axes in zip(DEPTHS, panels, strict=True):
         random = rows[(rows["kind"] == "random") & (rows["depth"] == depth)]
         by_width = random.groupby("width")
         for position, ((width, group), colour) in enumerate(zip(by_width, PALETTE, strict=False)):
             share = group["one_sided"] / group["networks"]
-            low, high = _wilson(group)
+            tests = (binomtest(row.one_sided, row.networks) for row in group.itertuples())
+            low, high = np.array([test.proportion_ci(method="wilson") for test in tests]).T
             axes.errorbar(
                 group["batch"] * 1.06 ** (position - (len(by_width) - 1) / 2),
                 100 * share,
@@ -114,12 +100,6 @@ def draw(rows: pd.DataFrame) -> Figure:
             axes.legend()
     panels[0].set_ylabel("mini-batches on one side, %")
     return figure
-
-
-def _wilson(counts: pd.DataFrame) -> np.ndarray:
-    """Lower and upper ends (2, n) of the 95% intervals of shares of one-sided mini-batches."""
-    tests = (binomtest(row.one_sided, row.networks) for row in counts.itertuples())
-    return np.array([test.proportion_ci(method="wilson") for test in tests]).T
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
@@ -148,4 +128,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide)
+TASKS = join(
+    sweep(counterexample, "counterexample", {}),
+    sweep(
+        count_one_sided,
+        "L = {depth}, width {width}, B = {batch}",
+        {"depth": DEPTHS, "width": WIDTHS, "batch": BATCHES},
+        {"networks": NETWORKS},
+    ),
+)
+PART = part(__file__, TASKS, summarize, draw, decide)

@@ -14,12 +14,7 @@ from bnrecon.reproduction.intervals import decide_within, paired_difference_by, 
 from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.trained_networks import (
-    NOT_AUGMENTED,
-    describe,
-    describe_training,
-    train_and_count,
-)
+from bnrecon.studies.bn_explained import trained_networks
 
 REPORTED = read_reported(__package__)["table1"]
 TARGETS = {"RESNET": "dropout_resnet", "CNN": "dropout_cnn"}
@@ -42,7 +37,7 @@ SEEDS = {"smoke": 2, "laptop": 3, "paper": 5}
 
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
-    return (*OPTIONS[scale], *NOT_AUGMENTED)
+    return (*OPTIONS[scale], *trained_networks.NOT_AUGMENTED)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -74,7 +69,7 @@ def train_network(
 ) -> pd.DataFrame:
     """One row: a network trained with (``affine``) or without learned scales and shifts."""
     named = {"data": data, "network": network, "affine": affine, "seed": seed}
-    return pd.DataFrame([named | train_and_count(options)])
+    return pd.DataFrame([named | trained_networks.train_and_count(options)])
 
 
 def _measured(rows: pd.DataFrame, network: str, data: str) -> pd.DataFrame:
@@ -96,7 +91,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         difference = paired_difference_by(cell, "affine", False, True)
         gap = printed["fixed"] - printed["learned"] if printed else None
         line["fixed - learned, reported"] = "" if gap is None else f"{gap:+.1f}"
-        line["fixed - learned"] = describe(difference)
+        line["fixed - learned"] = trained_networks.describe(difference)
         lines.append(line)
     for network, printed in REPORTED["imagenet"].items():
         gap = printed["fixed"] - printed["learned"]
@@ -127,7 +122,7 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
             f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
             for name, width in widths.items()
         ),
-        "training": describe_training(rows),
+        "training": trained_networks.describe_training(rows),
         "seconds": rows["seconds"].sum(),
     }
 
@@ -151,7 +146,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
         for data in rows["data"].unique()
         for network in TARGETS
     }
-    numbers["shown"] = "; ".join(f"{cell}: {describe(d)}" for cell, d in differences.items())
+    numbers["shown"] = "; ".join(
+        f"{cell}: {trained_networks.describe(d)}" for cell, d in differences.items()
+    )
     means = [d.mean for d in with_values(differences.values())] or [float("nan")]
     numbers |= {"least": min(means), "most": max(means)}
     numbers["comparisons"] = len(differences)

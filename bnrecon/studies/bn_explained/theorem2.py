@@ -64,12 +64,6 @@ def compare_pair(
     }
 
 
-def _draw_points(generator: np.random.Generator) -> np.ndarray:
-    """A batch of three clusters in the plane."""
-    centres = 2 * generator.normal(size=(3, 2))
-    return centres[generator.integers(3, size=POINTS)] + generator.normal(size=(POINTS, 2)) / 2
-
-
 def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.DataFrame:
     """One row per random network: how often the conclusion fails where the premise holds.
 
@@ -85,7 +79,9 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
     rows = []
     for seed in range(seeds):
         generator = np.random.Generator(np.random.Philox(seed))
-        points = _draw_points(generator)
+        centres = 2 * generator.normal(size=(3, 2))  # of three clusters
+        points = centres[generator.integers(3, size=POINTS)]
+        points = points + generator.normal(size=(POINTS, 2)) / 2
         network = draw_network(points, widths, SLOPES[activation], generator)
         weight = generator.normal(size=widths[-1])
         outputs, pieces = network(points) @ weight, affine_pieces(network)

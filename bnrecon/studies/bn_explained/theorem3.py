@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +10,11 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
 from bnrecon.studies.bn_explained.small_networks import SLOPES, Layer, SmallNetwork, draw_network
+from bnrecon.studies.tasks import join
 
 POINTS = 64  # of a batch
 FACTORS = tuple(10.0**power for power in np.linspace(-4, 4, 33))  # of sigma
@@ -40,19 +39,12 @@ ANGLES = {
 
 @dataclass(frozen=True)
 class Fold:
-    """Two facets of a layer-2 hyperplane that meet at a point of a hyperplane of layer 1.
+    """Two facets of a layer-2 hyperplane that meet at a point of a hyperplane of layer 1."""
 
-    Attributes:
-        network: its first layer.
-        weight: w_2,k (K,).
-        unit: i, whose hyperplane the facets meet at.
-        point: where they meet (D,).
-    """
-
-    network: SmallNetwork
-    weight: np.ndarray
-    unit: int
-    point: np.ndarray
+    network: SmallNetwork  # its first layer
+    weight: np.ndarray  # w_2,k (K,)
+    unit: int  # i, whose hyperplane the facets meet at
+    point: np.ndarray  # where they meet (D,)
 
 
 def _angle(one: np.ndarray, other: np.ndarray) -> float:
@@ -195,23 +187,6 @@ def measure_spread(units: int) -> pd.DataFrame:
     return pd.DataFrame([row | {"smallest": spread.min(), "largest": spread.max()}])
 
 
-RANDOM = sweep(  # the theorem is for leaky ReLU and absolute value
-    measure_folds,
-    "{activation}, D = {inputs}, K = {units}",
-    {"activation": ("leaky ReLU", "absolute value"), ("inputs", "units"): SIZES},
-    {"folds": FOLDS},
-)
-SWEEPS = sweep(
-    vary_sigma, "sweep of sigma, {activation}", {"activation": tuple(SLOPES)}, {"seeds": FOLDS}
-)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """Random folds for each size, and sweeps of sigma; ReLU, which may have no facet, last."""
-    spread = Task("sigma on the digits", measure_spread, {"units": RANDOM_UNITS[scale]})
-    return [*RANDOM(scale, options), *SWEEPS(scale, options), spread]
-
-
 def _errors(rows: pd.DataFrame) -> dict[str, float]:
     """Largest differences to the measured angles, by equation."""
     errors = {
@@ -348,4 +323,16 @@ def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     }
 
 
-PART = part(__file__, tasks, summarize, draw, decide)
+TASKS = join(
+    sweep(  # the theorem is for leaky ReLU and absolute value
+        measure_folds,
+        "{activation}, D = {inputs}, K = {units}",
+        {"activation": ("leaky ReLU", "absolute value"), ("inputs", "units"): SIZES},
+        {"folds": FOLDS},
+    ),
+    sweep(
+        vary_sigma, "sweep of sigma, {activation}", {"activation": tuple(SLOPES)}, {"seeds": FOLDS}
+    ),
+    sweep(measure_spread, "sigma on the digits", {}, {"units": RANDOM_UNITS}),
+)
+PART = part(__file__, TASKS, summarize, draw, decide)

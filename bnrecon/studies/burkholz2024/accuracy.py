@@ -134,9 +134,14 @@ def _rows(single: SingleLayer, solutions: Solutions, labels: Mapping[str, Any]) 
 
 
 def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
-    shape = single.target.shape
-    sizes = {"n": shape.equations, "width": shape.minimum_width}
-    return sizes | dict(labels) | _spectrum(single.system)
+    """With condition and smallest singular value of a small system, not a number for others."""
+    shape, operator = single.target.shape, single.system.operator
+    largest = smallest = math.nan
+    if operator.shape[0] <= SMALL:
+        values = torch.linalg.svdvals(operator.dense())
+        largest, smallest = float(values[0]), float(values[-1])
+    spectrum = {"condition": largest / smallest, "smallest_singular_value": smallest}
+    return {"n": shape.equations, "width": shape.minimum_width, **labels, **spectrum}
 
 
 def _errors(single: SingleLayer, scales: Scales) -> dict[str, float]:
@@ -175,15 +180,6 @@ def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:
     started = time.perf_counter()
     answer = solve()
     return step, answer, time.perf_counter() - started
-
-
-def _spectrum(system: System) -> dict[str, float]:
-    """Condition and smallest singular value of a small system; not a number for others."""
-    if system.operator.shape[0] > SMALL:
-        return {"condition": float("nan"), "smallest_singular_value": float("nan")}
-    values = torch.linalg.svdvals(system.operator.dense())
-    smallest = float(values[-1])
-    return {"condition": float(values[0]) / smallest, "smallest_singular_value": smallest}
 
 
 def _cancellation(system: System, scales: Scales) -> float:

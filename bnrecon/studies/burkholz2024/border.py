@@ -44,14 +44,8 @@ class Trained(NamedTuple):
 def errors(seed: int) -> pd.DataFrame:
     """Largest errors of a rebuilt random layer, inside its images and at their border.
 
-    n he_normal features, kernels of 1 and of 3x3, and inputs in [-1, 1]; everything in float64.
-
-    Args:
-        seed: of the target, the features and the images.
-
-    Returns:
-        One row for each activation and padding: the largest error inside and at the border, and
-        the target's largest output.
+    n he_normal features, kernels of 1 and of 3x3, and inputs in [-1, 1]; everything in float64. One
+    row for each activation and padding, with the target's largest output.
     """
     built = _build(seed)
     rows = []

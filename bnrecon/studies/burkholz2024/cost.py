@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,8 +12,8 @@ from bnrecon.features.register import choose_width
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import part
 from bnrecon.run import estimate
 from bnrecon.targets.models import minimum_width_count, parameter_count, vgg
@@ -28,11 +28,6 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "1.5 n": {"oversampling": 1.5},
     "2 n": {"oversampling": 2.0},
 }
-
-
-def tasks(_: str, __: Sequence[str]) -> list[Task]:
-    """One task: nothing is trained or drawn."""
-    return [Task("all", count, {"width": WIDTH})]
 
 
 def count(width: int) -> pd.DataFrame:
@@ -99,4 +94,4 @@ def describe(rows: pd.DataFrame) -> dict[str, Any]:
     return {"reported": REPORTED["target_parameters"], "counted": counted}
 
 
-PART = part(__file__, tasks, summary, numbers=describe)
+PART = part(__file__, sweep(count, "all", {}, {"width": WIDTH}), summary, numbers=describe)

@@ -11,13 +11,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from bnrecon.construction.deep import (
-    balanced_widths,
-    draw_deep,
-    generic_rank,
-    least_total_width,
-    solve_deep,
-)
+from bnrecon.construction import deep
 from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part, read_text
@@ -31,21 +25,14 @@ NARROW = {"": "", "first": ", c_1 < c0 k²", "last": ", c_(L-1) = c0 < c2"}
 
 @dataclass(frozen=True)
 class Setting:
-    """A target layer and the depth of its source.
+    """A target layer and the depth of its source."""
 
-    Args:
-        outputs: c2 of the target.
-        inputs: c0 of the target.
-        taps: k² of its kernel.
-        layers: L, the depth of the source.
-        narrow: a counterexample within the theorem's (i) to (iii): ``"first"`` lets c_1 fall below
-            c0 k², ``"last"`` gives the last hidden layer c0 channels, fewer than c2.
-    """
-
-    outputs: int
-    inputs: int
-    taps: int
-    layers: int
+    outputs: int  # c2 of the target
+    inputs: int  # c0 of the target
+    taps: int  # k² of its kernel
+    layers: int  # L, the depth of the source
+    # A counterexample within the theorem's (i) to (iii): "first" lets c_1 fall below c0 k², "last"
+    # gives the last hidden layer c0 channels, fewer than c2.
     narrow: str = ""
 
     @property
@@ -62,13 +49,15 @@ class Setting:
 
     def widths(self, beyond: int) -> tuple[int, ...]:
         """The layers' widths, of total n + L - 1 + ``beyond``."""
-        total = least_total_width(self.equations, self.layers) + beyond
+        total = deep.least_total_width(self.equations, self.layers) + beyond
         fan_in = self.inputs * self.taps
         if self.narrow == "last":
-            hidden = balanced_widths(total - self.outputs, self.inputs, self.layers - 1, fan_in)
+            hidden = deep.balanced_widths(
+                total - self.outputs, self.inputs, self.layers - 1, fan_in
+            )
             return (*hidden, self.outputs)
         least = 1 if self.narrow else fan_in
-        return balanced_widths(total, self.outputs, self.layers, least)
+        return deep.balanced_widths(total, self.outputs, self.layers, least)
 
     def is_low_rank(self, widths: tuple[int, ...]) -> bool:
         """Whether a layer is so narrow that the product has a lower rank than the target."""
@@ -106,14 +95,10 @@ def tasks(scale: str, _: Sequence[str]) -> list[Task]:
 
 
 def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
-    """The share of draws rebuilt by ``solve_deep``, for total widths around n + L - 1.
+    """The share of draws rebuilt by ``solve_deep``, a row per total width around n + L - 1.
 
-    Args:
-        setting: the target layer and the depth of its source, as ``Setting`` has them.
-        draws: targets and sources per total width.
-
-    Returns:
-        One row per total width; ``low`` and ``high`` are the exact 95% interval of the share.
+    ``setting`` has the fields of ``Setting``, ``draws`` are targets and sources per total width;
+    ``low`` and ``high`` are the exact 95% interval of the share.
     """
     layer = Setting(**setting)
     tried = [(beyond, layer.widths(beyond)) for beyond in BEYOND]
@@ -134,7 +119,9 @@ def _rate(setting: Setting, beyond: int, widths: tuple[int, ...], draws: int) ->
         "n": setting.equations,
         "widths": ", ".join(map(str, widths)),
         "beyond": beyond,
-        "reachable_dimensions": generic_rank(draw_deep(setting.inputs, setting.taps, widths, 0)),
+        "reachable_dimensions": deep.generic_rank(
+            deep.draw_deep(setting.inputs, setting.taps, widths, 0)
+        ),
         **count_rebuilt(errors, SUCCESS),
         "starts": STARTS,
     }
@@ -145,8 +132,8 @@ def _error(setting: Setting, widths: tuple[int, ...], seed: int) -> float:
     generator = torch.Generator().manual_seed(10_000 + seed)
     shape = (setting.outputs, setting.inputs * setting.taps)
     target = torch.randn(shape, generator=generator, dtype=torch.float64)
-    weights = draw_deep(setting.inputs, setting.taps, widths, seed)
-    return solve_deep(target, weights, STARTS, seed=seed).relative_error
+    weights = deep.draw_deep(setting.inputs, setting.taps, widths, seed)
+    return deep.solve_deep(target, weights, STARTS, seed=seed).relative_error
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:

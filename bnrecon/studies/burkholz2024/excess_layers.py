@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -66,13 +66,10 @@ def _named(share: float | None) -> str:
 
 
 def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) -> pd.DataFrame:
-    """One row: the error of a layer that LBFGS rebuilds from zero, in float32.
+    """One row: the error of a target's layer that LBFGS rebuilds from zero, in float32.
 
-    Args:
-        layer: its name in the target.
-        seed: of the he_normal features.
-        share: c1 - n in percent of n; ``None`` for the minimum width, n - c2 + 1.
-        options: overrides of the run whose target is rebuilt.
+    ``share`` is c1 - n in percent of n, or ``None`` for the minimum width, n - c2 + 1; ``options``
+    are overrides of the run whose target is rebuilt, from he_normal features.
     """
     shape = single_layer(layer, seed, 0, options).target.shape
     n = shape.equations
@@ -144,31 +141,22 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """Does a small excess of features help LBFGS, in accuracy and in speed? One claim a size."""
-    sizes = [_Ends.of(group) for _, group in rows.groupby("n")]
-    return [*map(_more_accurate, sizes), *map(_faster, sizes)]
+    sizes = [_ends(group) for _, group in rows.groupby("n")]
+    return [decide_one(*ends) for decide_one in (_more_accurate, _faster) for ends in sizes]
 
 
-class _Ends(NamedTuple):
+def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """The solves of one size at the smallest and at the largest share, and what they are called."""
-
-    few: pd.DataFrame
-    many: pd.DataFrame
-    numbers: dict[str, Any]
-
-    @classmethod
-    def of(cls, rows: pd.DataFrame) -> _Ends:
-        shares = rows["share"].dropna()
-        numbers: dict[str, Any] = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS}
-        ends = {"few": shares.min(), "many": shares.max()}
-        solves = {name: rows[rows["share"] == end] for name, end in ends.items()}
-        for name, solved in solves.items():
-            numbers |= {f"stopped_{name}": _stopped(solved), f"steps_{name}": _steps(solved)}
-        return cls(solves["few"], solves["many"], numbers | ends)
+    ends = {"few": rows["share"].min(), "many": rows["share"].max()}
+    solves = {name: rows[rows["share"] == end] for name, end in ends.items()}
+    numbers = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS} | ends
+    for name, solved in solves.items():
+        numbers |= {f"stopped_{name}": _stopped(solved), f"steps_{name}": _steps(solved)}
+    return solves["few"], solves["many"], numbers
 
 
-def _more_accurate(ends: _Ends) -> Decision:
+def _more_accurate(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
     """Whether the error is smaller at the largest share than at the smallest, paired by seed."""
-    few, many, numbers = ends
     errors = pd.merge(few, many, on="seed")
     if errors.empty or numbers["few"] == numbers["many"]:
         return "accurate, one share", "undecided", numbers
@@ -177,14 +165,13 @@ def _more_accurate(ends: _Ends) -> Decision:
     return "accurate", decide([factor.logarithm]), numbers | {"factor": factor, "pairs": pairs}
 
 
-def _faster(ends: _Ends) -> Decision:
+def _faster(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
     """Whether the largest share needs fewer iterations than the smallest one, paired by seed.
 
     A solve that the limit stopped needs at least as many as the limit: the differences, and so
     their mean, are at least what is computed. That may confirm and not contradict. Nothing is known
     where the largest share was stopped itself.
     """
-    few, many, numbers = ends
     least = paired_difference(few, many, "iterations")
     if least is None or numbers["few"] == numbers["many"]:
         return "faster, one share", "undecided", numbers

@@ -41,11 +41,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def errors(seed: int, options: Sequence[str]) -> pd.DataFrame:
-    """‖W' - W‖ / ‖W‖ of each layer of a trained target, in float64 from the operator.
+    """‖W' - W‖ / ‖W‖ of each layer of a run's trained target, in float64 from the operator.
 
-    Args:
-        seed: of the he_normal features, of minimum width.
-        options: overrides of the run whose target is rebuilt.
+    The he_normal features have minimum width.
     """
     trained, _, device = obtain(options)
     rows = []

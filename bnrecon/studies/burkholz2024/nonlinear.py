@@ -40,15 +40,11 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def errors(options: Sequence[str]) -> pd.DataFrame:
-    """Rebuild each layer alone, with each activation and epsilon, in float64 and float32.
+    """Rebuild each layer of a run's target alone, with each activation, epsilon and precision.
 
-    Args:
-        options: overrides of the run whose target is rebuilt.
-
-    Returns:
-        One row per layer, precision, activation and epsilon (0 for activations that are exactly
-        linear): ``error`` is max |S(x) - C(x)| over the layer's inputs on test images, and
-        ``outside`` counts intermediate values beyond the range of the training images.
+    One row each, with epsilon 0 for activations that are exactly linear: ``error`` is
+    max |S(x) - C(x)| over the layer's inputs on test images, and ``outside`` counts intermediate
+    values beyond the range of the training images.
     """
     trained, data, device = obtain(options)
     layers = find_layers(trained.network).layers

@@ -22,19 +22,12 @@ SUGGESTED = "0"  # the training seed whose result made others be added
 
 @dataclass(frozen=True)
 class Trained:
-    """The targets of one width and schedule, trained with both plans.
-
-    Args:
-        width: of the targets.
-        scale: of their training.
-        seeds: of their training.
-        overrides: of the runs.
-    """
+    """The targets of one width and schedule, trained with both plans."""
 
     width: str
-    scale: str
+    scale: str  # of their training, like ``seeds``
     seeds: Sequence[str] = ("0",)
-    overrides: Sequence[str] = ()
+    overrides: Sequence[str] = ()  # of the runs
 
 
 TARGETS: Mapping[str, Sequence[Trained]] = {

@@ -16,12 +16,7 @@ from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import part, read_text
-from bnrecon.studies.burkholz2024.pruned_limits import (
-    least_error,
-    magnitude_error,
-    random_error,
-    refit_error,
-)
+from bnrecon.studies.burkholz2024 import pruned_limits
 from bnrecon.studies.burkholz2024.pruned_networks import OVERSAMPLING, RANDOM, WEIGHTS, rebuild
 
 LABELS = {
@@ -33,9 +28,9 @@ LABELS = {
     WEIGHTS: "the target's own weights",
 }
 DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and from where they are 0
-    RANDOM: (random_error, 1.0),
-    "magnitude": (lambda share: magnitude_error(share, OVERSAMPLING), OVERSAMPLING),
-    "refit": (lambda share: refit_error(share, OVERSAMPLING), 1.0),
+    RANDOM: (pruned_limits.random_error, 1.0),
+    "magnitude": (lambda share: pruned_limits.magnitude_error(share, OVERSAMPLING), OVERSAMPLING),
+    "refit": (lambda share: pruned_limits.refit_error(share, OVERSAMPLING), 1.0),
 }
 NETWORK = "vgg18 on cifar10"  # that of every scale but smoke
 LAPTOP = ("target=vgg18", "data=cifar10", "scale=laptop", "target.width=16")
@@ -177,8 +172,8 @@ def describe(rows: pd.DataFrame) -> dict[str, Any]:
         "n": int(rows["n"].iloc[0]),
         "images": int(rows["source_images"].iloc[0]),
         "against_derived": _against_derived(rows),
-        "least_at_09": least_error(0.9, OVERSAMPLING),
-        "least_at_05": least_error(0.5, OVERSAMPLING),
+        "least_at_09": pruned_limits.least_error(0.9, OVERSAMPLING),
+        "least_at_05": pruned_limits.least_error(0.5, OVERSAMPLING),
     }
 
 
@@ -267,7 +262,7 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(shares, derived, "--", color=COLOURS[method], linewidth=0.9)
     axes.plot([], [], "k--", linewidth=0.9, label="derived")
     shares = np.linspace(0.2, 0.9999, 400)
-    least = [least_error(float(share), OVERSAMPLING) for share in shares]
+    least = [pruned_limits.least_error(float(share), OVERSAMPLING) for share in shares]
     axes.plot(shares, least, "k:", linewidth=1, label="no choice is below")
     axes.set_yscale("log")
     axes.set_ylim(1e-3, 12)  # room for the legend

@@ -12,7 +12,7 @@ import torch
 from bnrecon.construction.residual import layer_system
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.assembly import assemble
-from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.plan import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.source_file import collapse
 from bnrecon.reproduction.trainings import obtain
@@ -40,7 +40,11 @@ def rebuild(
     """
     trained, data, device = obtain(options)
     started = time.monotonic()
-    plan = plan_layers(trained.network, _features(method), seed=seed)
+    features = FeatureSpec("he_normal", oversampling=OVERSAMPLING)
+    if method == WEIGHTS:
+        features = FeatureSpec("id_cond", width="maximum")
+    plan = plan_layers(trained.network, features, seed=seed)
+    equations = [layer.shape.equations for layer in plan.layers]
     solutions = [dict[str, Solution]() for _ in shares]
     for layer in plan.layers:
         solved = _solve(layer, method, shares, device)
@@ -55,6 +59,7 @@ def rebuild(
             source.network, collapse(source.network), trained.network, data, device, SOURCE_IMAGES
         )
         errors = [layer.relative_error for layer in source.layers]
+        kept = sum(int((solution.scale != 0).sum()) for solution in of_share.values())
         rows.append(
             {
                 "method": method,
@@ -62,11 +67,11 @@ def rebuild(
                 "activation": config["target"]["activation"],
                 "share": share,
                 "seed": seed,
-                "kept_over_n": _kept_over_n(plan, of_share),
+                "kept_over_n": kept / sum(equations),
                 "median_error": statistics.median(errors),
                 "largest_error": max(errors),
                 "layers": len(errors),
-                "n": max(layer.shape.equations for layer in plan.layers),
+                "n": max(equations),
                 "target_accuracy": trained.about["accuracy"],
                 "accuracy": outcome.accuracy,
                 "images": outcome.images,
@@ -79,12 +84,6 @@ def rebuild(
     return pd.DataFrame(rows)
 
 
-def _features(method: str) -> FeatureSpec:
-    if method == WEIGHTS:
-        return FeatureSpec("id_cond", width="maximum")
-    return FeatureSpec("he_normal", oversampling=OVERSAMPLING)
-
-
 def _solve(
     layer: PlannedLayer, method: str, shares: Sequence[float], device: torch.device
 ) -> Iterator[Solution]:
@@ -94,9 +93,3 @@ def _solve(
     if method == RANDOM:
         return (refit(system, SolverSpec(), torch.arange(count, device=device)) for count in counts)
     return prune_to(system, SolverSpec(), counts, "magnitude" if method == WEIGHTS else method)
-
-
-def _kept_over_n(plan: Plan, solutions: dict[str, Solution]) -> float:
-    """Scales of the network that are not 0, over its equations."""
-    kept = sum(int((solutions[layer.name].scale != 0).sum()) for layer in plan.layers)
-    return kept / sum(layer.shape.equations for layer in plan.layers)

@@ -40,25 +40,15 @@ GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by")
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of one width and training seed, and which cells of the table they are for.
-
-    Args:
-        width: of the targets.
-        activations: the rows of the paper's table; all of them where empty.
-        features: its columns; all of them where empty.
-        seed: of the training.
-        overrides: of the runs.
-        scale: of their training; that of the table where empty.
-        ways: how they are rebuilt.
-    """
+    """The targets of one width and training seed, and which cells of the table they are for."""
 
     width: int
-    activations: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    seed: int = 0
-    overrides: tuple[str, ...] = ()
-    scale: str = ""
-    ways: tuple[str, ...] = tuple(WAYS)
+    activations: tuple[str, ...] = ()  # rows of the paper's table, all of them where empty
+    features: tuple[str, ...] = ()  # its columns, all of them where empty
+    seed: int = 0  # of the training
+    overrides: tuple[str, ...] = ()  # of the runs
+    scale: str = ""  # of the training; that of the table where empty
+    ways: tuple[str, ...] = tuple(WAYS)  # how they are rebuilt
 
     def labels(self, activation: str) -> dict[str, str]:
         """What tells a target from the others.
@@ -75,21 +65,16 @@ class Targets:
         # For the exact runs of width 32 "auto" takes the collapsed form by itself. They were the
         # first, and an option that is given would change their names.
         collapsed = scale != "smoke" and (scale, way, self.width) != ("laptop", "exact", 32)
+        # The real source sees more where its float32 rounding may change classes.
+        images = {"laptop": 0 if way == "exact" else 256, "paper": 1024}.get(scale)
         return (
             f"scale={self.scale or scale}",
             f"target.width={self.width}",
             *((f"train.seed={self.seed}",) if self.seed else ()),
             *(("evaluate=collapsed",) if collapsed else ()),
-            *_source_images(scale, way),
+            *((f"source_images={images}",) if images else ()),
             *self.overrides,
         )
-
-
-def _source_images(scale: str, way: str) -> tuple[str, ...]:
-    """How many images the real source sees: more where its float32 rounding may change classes."""
-    if scale == "laptop" and way != "exact":
-        return ("source_images=256",)
-    return ("source_images=1024",) if scale == "paper" else ()
 
 
 def of_205_epochs(
@@ -195,11 +180,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
     """The claims on a table whose cells are rebuilt in three ways, by the width of the targets.
 
     A claim of which no cell is finished is left out; one of which a cell is not finished, or has
-    one network, is undecided.
-
-    Args:
-        table: as "Table 1".
-        cells: of the table, finished or not.
+    one network, is undecided. ``table`` is what the claims call it, as "Table 1".
     """
     decisions: list[Decision] = []
     in_print = [cell.row.reported.loss for cell in cells if cell.row.reported and cell.row.possible]

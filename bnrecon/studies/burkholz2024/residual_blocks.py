@@ -26,15 +26,9 @@ EMPTY, FILLED = "zeros", "anything"
 def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
     """Errors and numbers of scales of random layers that are rebuilt by residual blocks.
 
-    Args:
-        outputs: c2.
-        inputs: c0.
-        side: of the target's kernel.
-        seeds: draws of target, features and images.
-
-    Returns:
-        One row for each draw, number of blocks and content of the output channels before: the
-        largest error of the state (x, W x), its largest entry, the scales, and the widest block.
+    Of c2 = ``outputs``, c0 = ``inputs`` and a kernel of this side: one row for each draw, number of
+    blocks and content of the output channels before, with the largest error of the state (x, W x),
+    its largest entry, the scales, and the widest block.
     """
     common: dict[str, Any] = {"target": f"{outputs}x{inputs}, {side}x{side}"}
     common |= {"equations": outputs * inputs * side**2}

@@ -222,12 +222,6 @@ def _intervals(values: pd.Series) -> dict[str, Interval]:
     }
 
 
-def _decides(values: pd.Series) -> str:
-    """The verdict on "all are above 0" by the longest schedule, whose seeds were fixed before."""
-    epochs = values.index.get_level_values("epochs")
-    return decide(_intervals(values[epochs == epochs.max()]).values())
-
-
 def judge(rows: pd.DataFrame) -> Decisions:
     """How far from scratch is from weights, and what longer steps of the inner scales change."""
     accuracy = by_start(rows)
@@ -242,7 +236,12 @@ def judge(rows: pd.DataFrame) -> Decisions:
     width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
     numbers |= {"last": last, "width": width, "epochs": epochs}
     numbers |= {"lacking": _spell(target - weights)} | REPORTED
-    verdicts = {name: _decides(values) for name, values in compared.items()}
+    # By the longest schedule, whose seeds were fixed before.
+    trained = accuracy.index.get_level_values("epochs")
+    longest = trained == trained.max()
+    verdicts = {
+        name: decide(_intervals(values[longest]).values()) for name, values in compared.items()
+    }
     if width < PAPERS_WIDTH:
         verdicts |= {"behind": "not at the paper's size", "below": verdicts["behind"]}
     return verdicts, numbers
@@ -283,11 +282,11 @@ def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> No
             if values.empty:
                 continue
             value, at = mean_interval(list(values)), number + side
+            # The interval of two values would hide the others.
+            half = value.half_width if value.n > 2 else 0.0
             axes.plot([at] * len(values), values, "x", color=colour, markersize=3, alpha=0.6)
             name = f"scales start {'at ' if label == '1' else ''}{label}"
-            axes.errorbar(
-                at, value.mean, _bar(value), color=colour, marker="o", capsize=2, label=name
-            )
+            axes.errorbar(at, value.mean, half, color=colour, marker="o", capsize=2, label=name)
     if weights:
         axes.axhline(
             sum(weights) / len(weights), color="grey", linestyle="--", label="all weights trained"
@@ -297,11 +296,6 @@ def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> No
     )
     axes.set_xlim(-0.5, max(len(places), 1) - 0.5)
     axes.set_xlabel("between the convolutions; features")
-
-
-def _bar(value: Interval) -> float:
-    """Half of the interval; none for two values, whose interval would hide the others."""
-    return value.half_width if value.half_width is not None and value.n > 2 else 0.0
 
 
 FORMATS = {"seconds": ".0f"}

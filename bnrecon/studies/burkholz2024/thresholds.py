@@ -75,8 +75,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_xlabel(f"c1 - (n - c2 + 1), n = {first['n']}")
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.suptitle(
         f"{draws} draws a point, 95% intervals; dotted: minimum width (Theorem 2.2); dashed: n "
@@ -92,18 +91,16 @@ def judge(rows: pd.DataFrame) -> Decisions:
     enough = rows["c1"] >= rows["n"]
     parts = {"wide": is_random & reached, "narrow": is_random & ~reached}
     parts |= {"enough": enough, "made": ~is_random & ~enough}
-    numbers: dict[str, Any] = {name: _rebuilt(rows[chosen]) for name, chosen in parts.items()}
+    numbers: dict[str, Any] = {"settings": rows["kernels"].nunique()}
+    for name, chosen in parts.items():
+        rebuilt, draws = rows.loc[chosen, ["rebuilt", "draws"]].sum().astype(int)
+        numbers[name] = f"{rebuilt:,} of {draws:,}"
     all_rebuilt = rows["rebuilt"] == rows["draws"]
     verdicts = {
         "Theorem 2.2": bool(all_rebuilt[is_random & reached].all()),
         "Theorem 2.3": bool(all_rebuilt[enough].all()),
     }
-    return verdicts, numbers | {"settings": rows["kernels"].nunique()}
-
-
-def _rebuilt(rows: pd.DataFrame) -> str:
-    """As "300 of 300"."""
-    return f"{int(rows['rebuilt'].sum()):,} of {int(rows['draws'].sum()):,}"
+    return verdicts, numbers
 
 
 PART = part(__file__, tasks, summary, draw, judge)

@@ -152,14 +152,8 @@ def _least_squares(matrix: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
 def success_rates(setting: Setting, draws: int, below: int = 3) -> pd.DataFrame:
     """The share of draws that are rebuilt, for random and for pathological targets.
 
-    Args:
-        setting: the target layer and the kernels of its source.
-        draws: targets and features per width.
-        below: the widths are n - c2 + 1 - ``below`` to n + 1.
-
-    Returns:
-        One row per width and kind of target; ``low`` and ``high`` are the exact 95% interval of
-        the share (Clopper and Pearson).
+    One row per width, from n - c2 + 1 - ``below`` to n + 1, and kind of target; ``low`` and
+    ``high`` are the exact 95% interval of the share (Clopper and Pearson).
     """
     widths = range(setting.minimum_width - below, setting.equations + 2)
     lines = []

@@ -209,10 +209,7 @@ def _select_and_train(
 ) -> tuple[list[float], Optimizer, Networks]:
     """Select the optimizer on the first run's validation samples, then train every run with it.
 
-    Args:
-        build: called with the number of runs and of settings, makes the first runs' networks.
-        samples: of all runs.
-        epochs: passes over the training samples.
+    ``build`` is called with the number of runs and of settings, and makes the first runs' networks.
     """
     candidates = all_optimizers()
     trial, trial_samples = build(1, len(candidates)), samples.first_run()

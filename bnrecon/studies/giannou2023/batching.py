@@ -10,13 +10,7 @@ import torch
 
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import part
-from bnrecon.studies.giannou2023.batched_training import (
-    Optimizer,
-    SourceNetworks,
-    all_optimizers,
-    evaluate,
-    train,
-)
+from bnrecon.studies.giannou2023 import batched_training
 from bnrecon.studies.giannou2023.teacher import Sizes, draw_samples, draw_source
 
 SIDES = {"smoke": (4,), "laptop": (5, 10, 20, 30), "paper": (5, 10, 20, 30)}
@@ -27,14 +21,16 @@ def measure(side: int, repeats: int) -> pd.DataFrame:
     """One row per repeat: seconds of both ways, and how far their results differ."""
     samples = draw_samples(side, Sizes(51_200, 2048, 2048, 1, 1), [0])
     first, second = draw_source(side, side**2, 1.0, [0])
-    optimizers = all_optimizers()
+    optimizers = batched_training.all_optimizers()
 
-    def time_trainings(trainings: list[list[Optimizer]]) -> tuple[float, torch.Tensor]:
+    def time_trainings(
+        trainings: list[list[batched_training.Optimizer]],
+    ) -> tuple[float, torch.Tensor]:
         started, errors = time.perf_counter(), []
         for batch in trainings:
-            networks = SourceNetworks(first, second, len(batch))
-            train(networks, batch, samples, 1)
-            errors.append(evaluate(networks, samples, "validation")[0])
+            networks = batched_training.SourceNetworks(first, second, len(batch))
+            batched_training.train(networks, batch, samples, 1)
+            errors.append(batched_training.evaluate(networks, samples, "validation")[0])
         return time.perf_counter() - started, torch.cat(errors)
 
     rows = []

@@ -78,15 +78,9 @@ def sparse_part(
 def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> pd.DataFrame:
     """Test errors of all methods for one teacher width d and one source width c, a row per run.
 
-    Args:
-        side: the teacher's width d, also the number of inputs.
-        width: the source's width c; Theorem 1 asks for d².
-        scale: ``smoke``, ``laptop`` or ``paper``: samples, epochs, runs.
-        density: share of nonzero frozen weights.
-
-    Returns:
-        side, width, density, method, run, mse, variance (of the test labels), and learning_rate,
-        schedule or residual where they apply.
+    d is also the number of inputs, Theorem 1 asks for c = d²; ``density`` is the share of nonzero
+    frozen weights, ``scale`` a name in ``SIZES``. ``variance`` is that of the test labels;
+    learning_rate, schedule and residual stand where they apply.
     """
     sizes = SIZES[scale]
     runs = list(range(sizes.runs))
@@ -157,9 +151,7 @@ def median_share(rows: pd.DataFrame, method: str) -> float:
 def summarize_methods(rows: pd.DataFrame, variable: str = "side") -> pd.DataFrame:
     """One line per teacher or source width: median of the runs' errors, the middle runs' range.
 
-    Args:
-        rows: those of ``compare_methods``.
-        variable: the column that varies, ``side`` or ``width``.
+    The column that varies is ``side`` or ``width``.
     """
     lines = []
     for value, group in rows.groupby(variable, sort=True):

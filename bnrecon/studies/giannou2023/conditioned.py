@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,18 +13,12 @@ from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
 from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
-from bnrecon.studies.giannou2023.teacher import (
-    BY_SCALE,
-    SIZES,
-    VARIANT_SIDES,
-    draw_samples,
-    draw_source,
-)
+from bnrecon.studies.tasks import join
 
 FEATURES = {
     "random": "scales of random features",
@@ -64,9 +57,9 @@ def compare_features(
             from the values that these start from. From scales of 1, all units are equal and stay
             so.
     """
-    sizes = SIZES[scale]
+    sizes = teacher.SIZES[scale]
     runs = list(range(sizes.runs))
-    samples = draw_samples(side, sizes, runs)
+    samples = teacher.draw_samples(side, sizes, runs)
     variance = samples.y["test"].double().var(dim=1).tolist()
     kinds = ["id_cond_drawn"] if drawn else ["random", "ortho_cond", "id_cond"]
     frames = []
@@ -90,7 +83,7 @@ def compare_features(
 def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """W (S, d², d) and V (S, d, d²) of these features."""
     if kind == "random":
-        return draw_source(side, side**2, 1.0, runs)
+        return teacher.draw_source(side, side**2, 1.0, runs)
     shape = LayerShape(side, side)
     drawn = [draw(kind, shape, shape.equations, run, 0).weights() for run in runs]
     first = torch.stack([a.double() for a, _ in drawn])
@@ -165,15 +158,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     f"d = {{side}}, shifts from {OPENING:g}": {"opening": OPENING},
     "d = {side}, scales drawn": {"opening": OPENING, "drawn": True},
 }
-SWEEPS = [
-    sweep(compare_features, name, {"side": VARIANT_SIDES}, BY_SCALE | start)
+SWEEPS = (
+    sweep(compare_features, name, {"side": teacher.VARIANT_SIDES}, teacher.BY_SCALE | start)
     for name, start in VARIANTS.items()
-]
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per teacher width and start."""
-    return [task for one in SWEEPS for task in one(scale, options)]
-
-
-PART = part(__file__, tasks, summarize, draw_starts, decide)
+)
+PART = part(__file__, join(*SWEEPS), summarize, draw_starts, decide)

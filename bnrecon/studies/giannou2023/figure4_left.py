@@ -5,23 +5,17 @@ from __future__ import annotations
 import pandas as pd
 
 from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.giannou2023 import comparison
 from bnrecon.studies.giannou2023.batched_training import LEARNING_RATES
-from bnrecon.studies.giannou2023.comparison import (
-    compared_tasks,
-    draw_panel,
-    paired_errors,
-    summarize_methods,
-    where_better,
-)
 from bnrecon.studies.giannou2023.teacher import SIZES
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """What Appendix E says about the left panel."""
     sides = sorted(int(side) for side in rows["side"].unique())
-    teacher = where_better(rows, "side", "teacher", "baseline")
-    student = where_better(rows, "side", "student", "baseline")
-    errors = paired_errors(rows, "side")
+    teacher = comparison.where_better(rows, "side", "teacher", "baseline")
+    student = comparison.where_better(rows, "side", "student", "baseline")
+    errors = comparison.paired_errors(rows, "side")
     chosen = rows[rows["method"] == "baseline"].drop_duplicates("side")
     numbers = {
         "sides": len(sides),
@@ -35,5 +29,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts | {"schedule": "undecided"}, numbers
 
 
-TASKS = compared_tasks("side")
-PART = part(__file__, TASKS, summarize_methods, draw_panel, decide, numbers=lambda _: SIZES)
+TASKS = comparison.compared_tasks("side")
+PART = part(
+    __file__,
+    TASKS,
+    comparison.summarize_methods,
+    comparison.draw_panel,
+    decide,
+    numbers=lambda _: SIZES,
+)

@@ -7,29 +7,24 @@ from functools import partial
 import pandas as pd
 
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.giannou2023.comparison import (
-    compared_tasks,
-    draw_panel,
-    median_share,
-    paired_errors,
-    summarize_methods,
-    where_better,
-)
+from bnrecon.studies.giannou2023 import comparison
 
 CONSTANT = 0.01  # of the variance: SGD's loss counts as constant, not small, above it
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """What Appendix E says about the right panel."""
-    baseline = where_better(rows, "width", "baseline", "student")
-    student = where_better(rows, "width", "student", "baseline")
-    shares = [median_share(rows[rows["width"] == width], "baseline") for width in baseline]
+    baseline = comparison.where_better(rows, "width", "baseline", "student")
+    student = comparison.where_better(rows, "width", "student", "baseline")
+    shares = [
+        comparison.median_share(rows[rows["width"] == width], "baseline") for width in baseline
+    ]
     least = min(shares, default=0.0)
     ordered = bool(baseline) and bool(student) and max(baseline) < min(student)
     widths = {
         "baseline": baseline,
         "student": student,
-        "teacher": where_better(rows, "width", "teacher", "baseline"),
+        "teacher": comparison.where_better(rows, "width", "teacher", "baseline"),
         "worse": _worse_than_mean(rows),
     }
     numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
@@ -40,12 +35,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def _worse_than_mean(rows: pd.DataFrame) -> list[int]:
     """Source widths at which both constructions' errors are above the variance in every run."""
-    errors = paired_errors(rows, "width")[["student", "teacher"]].min(axis=1)
+    errors = comparison.paired_errors(rows, "width")[["student", "teacher"]].min(axis=1)
     variance = rows.groupby(["width", "run"])["variance"].first()
     worse = (errors > variance).groupby(level="width").all()
     return [int(width) for width in worse.index[worse]]
 
 
-summarize = partial(summarize_methods, variable="width")
-draw = partial(draw_panel, variable="width")
-PART = part(__file__, compared_tasks("width"), summarize, draw, decide)
+summarize = partial(comparison.summarize_methods, variable="width")
+draw = partial(comparison.draw_panel, variable="width")
+PART = part(__file__, comparison.compared_tasks("width"), summarize, draw, decide)

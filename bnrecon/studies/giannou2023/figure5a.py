@@ -5,29 +5,24 @@ from __future__ import annotations
 import pandas as pd
 
 from bnrecon.reproduction.texts import Decisions
-from bnrecon.studies.giannou2023.comparison import (
-    median_share,
-    paired_errors,
-    sparse_part,
-    split_panels,
-)
+from bnrecon.studies.giannou2023 import comparison
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """What Appendix E says about Figure 5a, in shares of the labels' variance."""
-    left, _ = split_panels(rows)
+    left, _ = comparison.split_panels(rows)
     sides = sorted(int(side) for side in left["side"].unique())
     if len(sides) < 2:
         return {}, {}  # the claim compares widths
     far, error = [], []
     for side in (sides[0], sides[-1]):
         panel = left[left["side"] == side]
-        errors = paired_errors(panel, "side").loc[side]
+        errors = comparison.paired_errors(panel, "side").loc[side]
         variance = panel.groupby("run")["variance"].first()
         far.append(float(((errors["student"] - errors["dense"]).abs() / variance).median()))
-        error.append(median_share(panel, "teacher"))
+        error.append(comparison.median_share(panel, "teacher"))
     holds = min(far[0], error[0]) > 0.1 and max(far[1], error[1]) < 0.01
     return {"dimensions": holds}, {"sides": (sides[0], sides[-1]), "far": far, "error": error}
 
 
-PART = sparse_part(__file__, 0.2, decide)
+PART = comparison.sparse_part(__file__, 0.2, decide)

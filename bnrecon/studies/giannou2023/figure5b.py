@@ -6,18 +6,12 @@ import pandas as pd
 
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.texts import Decision, Decisions
-from bnrecon.studies.giannou2023.comparison import (
-    median_share,
-    paired_errors,
-    sparse_part,
-    split_panels,
-    where_better,
-)
+from bnrecon.studies.giannou2023 import comparison
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """What Appendix E says about Figure 5b."""
-    left, right = split_panels(rows)
+    left, right = comparison.split_panels(rows)
     wide = [sgd_much_better(left), sgd_at_small_widths(left, right)] if len(left) else []
     return [no_small_loss(rows), *wide]
 
@@ -27,7 +21,7 @@ def no_small_loss(rows: pd.DataFrame) -> Decision:
     by_setting = rows.groupby(["side", "width"])
     settings = [group.drop_duplicates(["method", "run"]) for _, group in by_setting]
     least = {
-        method: min(median_share(group, method) for group in settings)
+        method: min(comparison.median_share(group, method) for group in settings)
         for method in ("baseline", "teacher", "student")
     }
     return "no small loss", min(least.values()) > 0.05, least | {"settings": len(settings)}
@@ -35,7 +29,7 @@ def no_small_loss(rows: pd.DataFrame) -> Decision:
 
 def sgd_much_better(left: pd.DataFrame) -> Decision:
     """By the better construction's loss over SGD's."""
-    errors = paired_errors(left, "side")
+    errors = comparison.paired_errors(left, "side")
     factors = errors[["teacher", "student"]].min(axis=1) / errors["baseline"]
     medians = factors.groupby(level="side").median()
     numbers = {"factors": span(medians, ".2g"), "pairs": len(factors)}
@@ -44,13 +38,13 @@ def sgd_much_better(left: pd.DataFrame) -> Decision:
 
 def sgd_at_small_widths(left: pd.DataFrame, right: pd.DataFrame) -> Decision:
     """Of the left panel of Figure 5b: the smallest d decides, where ties are no defeats."""
-    errors = paired_errors(left, "side")
+    errors = comparison.paired_errors(left, "side")
     constructions = errors[["teacher", "student"]].min(axis=1)
     better, ties = errors["baseline"] < constructions, errors["baseline"] == constructions
     narrowest = errors.index.get_level_values("side").min()
     wins, draws, runs = better[narrowest].sum(), ties[narrowest].sum(), len(better[narrowest])
-    wider = set(where_better(right, "width", "baseline", "student"))
-    wider &= set(where_better(right, "width", "baseline", "teacher"))
+    wider = set(comparison.where_better(right, "width", "baseline", "student"))
+    wider &= set(comparison.where_better(right, "width", "baseline", "teacher"))
     numbers = {
         "least": int(narrowest),
         "better": f"{wins} of {runs}",
@@ -65,4 +59,4 @@ def sgd_at_small_widths(left: pd.DataFrame, right: pd.DataFrame) -> Decision:
     return "small width", bool(wins + draws == runs and 2 * wins > runs), numbers
 
 
-PART = sparse_part(__file__, 0.05, decide)
+PART = comparison.sparse_part(__file__, 0.05, decide)

@@ -9,25 +9,19 @@ import pandas as pd
 
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import part
+from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import train_sources
 from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
-from bnrecon.studies.giannou2023.teacher import (
-    BY_SCALE,
-    SIZES,
-    VARIANT_SIDES,
-    draw_samples,
-    draw_source,
-)
 
 LABELS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 
 
 def compare_normalizations(side: int, scale: str) -> pd.DataFrame:
     """One row per normalization and run: test error after training scales and shifts by SGD."""
-    sizes = SIZES[scale]
+    sizes = teacher.SIZES[scale]
     runs = range(sizes.runs)
-    samples = draw_samples(side, sizes, runs)
-    first, second = draw_source(side, side**2, 1.0, runs)
+    samples = teacher.draw_samples(side, sizes, runs)
+    first, second = teacher.draw_source(side, side**2, 1.0, runs)
     frames = []
     for name in LABELS:
         errors, chosen = train_sources(first, second, samples, sizes.epochs, name)
@@ -51,5 +45,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-TASKS = sweep(compare_normalizations, "d = {side}", {"side": VARIANT_SIDES}, BY_SCALE)
+TASKS = sweep(
+    compare_normalizations, "d = {side}", {"side": teacher.VARIANT_SIDES}, teacher.BY_SCALE
+)
 PART = part(__file__, TASKS, summarize, partial(draw_panel, column="normalization", labels=LABELS))

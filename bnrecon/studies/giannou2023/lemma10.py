@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,9 @@ from bnrecon.construction.sparse_invertibility import (
     iid_zero_probability,
     product_zero_probability,
 )
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.tasks import join
 
 SIDES = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 7), "paper": (2, 3, 4, 5, 6, 7, 8)}
 DRAWS = {"smoke": 1000, "laptop": 200_000, "paper": 1_000_000}
@@ -80,32 +80,16 @@ def compare_sets(side: int, sets: int, draws: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """Staircases up to a small d, random sets for one of each size."""
-    largest = SIDES[scale][-1]
-    exact = sweep(compare_staircases, "staircases, d = {side}", {"side": SIDES})
-    fixed = {"sets": SETS, "draws": DRAWS, "seed": 0}
-    over = {"side": (largest, 2 * largest)}
-    simulated = sweep(compare_sets, "random sets, d = {side}", over, fixed)
-    return exact(scale, options) + simulated(scale, options)
-
-
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per kind of set and d, over all q."""
     lines = []
     for (kind, side), group in rows.groupby(["kind", "side"], sort=False):
         tightest = group.loc[group["smallest_ratio"].idxmin()]
-        lines.append(
-            {
-                "sets S": kind,
-                "d": side,
-                "compared": int(group["sets"].sum()),
-                "violated": int(group["violated"].sum()),
-                "smallest ratio of the right side to the left": f"{tightest['smallest_ratio']:.4f}",
-                "at q d": f"{tightest['qd']:g}",
-                "rows of that S": tightest["tightest"],
-            }
-        )
+        line = {"sets S": kind, "d": side, "compared": int(group["sets"].sum())}
+        line["violated"] = int(group["violated"].sum())
+        line["smallest ratio of the right side to the left"] = f"{tightest['smallest_ratio']:.4f}"
+        line["at q d"] = f"{tightest['qd']:g}"
+        lines.append(line | {"rows of that S": tightest["tightest"]})
     return pd.DataFrame(lines)
 
 
@@ -115,4 +99,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return {"Lemma 10": violated == 0}, {"violated": violated, "compared": int(rows["sets"].sum())}
 
 
-PART = part(__file__, tasks, summarize, decide=decide)
+LARGE = {scale: (sides[-1], 2 * sides[-1]) for scale, sides in SIDES.items()}
+DRAWN = {"sets": SETS, "draws": DRAWS, "seed": 0}
+TASKS = join(
+    sweep(compare_staircases, "staircases, d = {side}", {"side": SIDES}),
+    sweep(compare_sets, "random sets, d = {side}", {"side": LARGE}, DRAWN),
+)
+PART = part(__file__, TASKS, summarize, decide=decide)

@@ -13,14 +13,7 @@ from bnrecon.features.portable_random import Stream
 def solve_in_digits(
     weight: torch.Tensor, block: int, seed: int, digits: int, layer: int = 0
 ) -> tuple[float, float]:
-    """The same systems in ``digits`` decimal digits.
-
-    Args:
-        weight: W* (m, k).
-        block: size of the blocks.
-        seed: the seed of the chain.
-        digits: of the arithmetic.
-        layer: of the target, from 0.
+    """The systems of W* (m, k), a ``layer`` of the target from 0, in ``digits`` decimal digits.
 
     Returns:
         The largest relative error of a block with the scales as they are, and with all scales

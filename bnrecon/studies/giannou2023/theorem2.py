@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,13 +15,13 @@ from bnrecon.construction.relu_target import read_relu_network
 from bnrecon.construction.skip_source import RebuiltChain, SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.runtime.errors import RunError
 from bnrecon.studies.giannou2023.comparison import place_legend
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, random_target
+from bnrecon.studies.tasks import join
 
 # (d, k): deep to shallow, and pairs of which k does not divide d.
 SETTINGS = {
@@ -53,15 +52,10 @@ MOST_UNKNOWNS = 24  # systems up to this size are solved in so many digits, too
 def rebuild(
     side: int, block: int, seeds: int, digits: int, refinements: int, depth: int = 1
 ) -> pd.DataFrame:
-    """One row per seed; the errors in many digits only where the systems are small.
+    """One row per seed, of a target of l layers of width d and blocks of k.
 
-    Args:
-        side: d.
-        block: k.
-        seeds: how many targets and chains.
-        digits: decimal digits of the nearly exact solution.
-        refinements: corrections of each LU solution for the refined errors.
-        depth: l, layers of the target.
+    The errors in ``digits`` decimal digits are there only where the systems are small. The refined
+    errors are of LU solutions that were corrected so often.
     """
     rows = []
     for seed in range(seeds):
@@ -73,7 +67,9 @@ def rebuild(
             layers = enumerate(read_relu_network(target))
             solved = [solve_in_digits(layer.weight, block, seed, digits, n) for n, layer in layers]
             exact, rounded = map(max, zip(*solved, strict=True))
+        # By block, of all layers: |γ|, whose smallest share of the largest is a column.
         chains = [module for module in refined.network if isinstance(module, SkipChain)]
+        scales = [scale_of(one.norm).abs() for chain in chains for one in chain.segments()]
         rows.append(
             {
                 "side": side,
@@ -86,7 +82,7 @@ def rebuild(
                 "refined_error": max(segment.relative_error for segment in refined.segments),
                 "functional_error": refined.functional_error,
                 "condition": max(segment.condition or 0.0 for segment in refined.segments),
-                "smallest_scale": min(map(_smallest_share, chains)),
+                "smallest_scale": min(float(scale.min() / scale.max()) for scale in scales),
                 "digits_error": exact,
                 "rounded_error": rounded,
             }
@@ -121,12 +117,6 @@ def solve_zero_block(side: int, block: int, seeds: int) -> pd.DataFrame:
         row = {"side": side, "block": block, "seed": seed, "zero_condition": condition}
         rows.append(row | {"zero_scale": float(scale.abs().max())})
     return pd.DataFrame(rows)
-
-
-def _smallest_share(chain: SkipChain) -> float:
-    """The smallest |γ| of a block's scales over its largest, the least over the blocks."""
-    scales = [scale_of(segment.norm).abs() for segment in chain.segments()]
-    return min(float(scale.min() / scale.max()) for scale in scales)
 
 
 def _seeds(values: pd.Series, most: float = math.inf) -> str:
@@ -244,21 +234,10 @@ def limits(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 FIXED = {"seeds": SEEDS, "digits": DIGITS, "refinements": REFINEMENTS}
-ONE_LAYER = sweep(rebuild, "d = {side}, k = {block}", {("side", "block"): SETTINGS}, FIXED)
-LAYERS = sweep(
-    rebuild, "d = {side}, k = {block}, l = {depth}", {("side", "block", "depth"): DEEP}, FIXED
+NAME = "d = {side}, k = {block}"
+TASKS = join(
+    sweep(rebuild, NAME, {("side", "block"): SETTINGS}, FIXED),
+    sweep(rebuild, f"{NAME}, l = {{depth}}", {("side", "block", "depth"): DEEP}, FIXED),
+    sweep(solve_zero_block, f"{NAME}, zero block", {("side", "block"): ZERO}, {"seeds": SEEDS}),
 )
-ZERO_BLOCK = sweep(
-    solve_zero_block,
-    "d = {side}, k = {block}, zero block",
-    {("side", "block"): ZERO},
-    {"seeds": SEEDS},
-)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per d and k, per d, k and l, and per block of zeros."""
-    return [task for kind in (ONE_LAYER, LAYERS, ZERO_BLOCK) for task in kind(scale, options)]
-
-
-PART = part(__file__, tasks, summarize, draw, decide, numbers=lambda _: {"digits": DIGITS})
+PART = part(__file__, TASKS, summarize, draw, decide, numbers=lambda _: {"digits": DIGITS})

@@ -12,15 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from bnrecon.construction.sparse_invertibility import (
-    bernoulli_masks,
-    boolean_determinant,
-    has_zero_line,
-    khatri_rao_mask,
-    numerical_rank,
-    predicted_density,
-    without_zero_column,
-)
+from bnrecon.construction import sparse_invertibility as sparse
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
@@ -53,22 +45,19 @@ IID_DRAWS = {"smoke": 10, "laptop": 1000, "paper": 10_000}
 def invertible(side: int, density: float, draws: int, numerical: int) -> pd.DataFrame:
     """One row: of ``draws`` pairs of masks, how many have an invertible product.
 
-    Args:
-        side: d; the masks are (d, d²).
-        density: p.
-        draws: pairs of masks, each seed its own.
-        numerical: for so many of them the rank of the weighted product is computed, too.
+    The masks are (d, d²), of this density. Of the first ``numerical`` the rank of the weighted
+    product is computed, too.
     """
     regulars = with_zero = agree = 0
     for seed in range(draws):
-        first, second = bernoulli_masks(side, density, seed)
-        mask = khatri_rao_mask(first, second)
+        first, second = sparse.bernoulli_masks(side, density, seed)
+        mask = sparse.khatri_rao_mask(first, second)
         zero = not mask.any(axis=0).all()
-        regular = not zero and boolean_determinant(mask)
+        regular = not zero and sparse.boolean_determinant(mask)
         regulars += regular
         with_zero += zero
         if seed < numerical:
-            agree += regular == (numerical_rank(first, second, seed) == side**2)
+            agree += regular == (sparse.numerical_rank(first, second, seed) == side**2)
     row = {"side": side, "density": density, "draws": draws, "invertible": regulars}
     row |= {"with_zero_column": with_zero, "numerical_draws": numerical, "numerical_agrees": agree}
     return pd.DataFrame([row])
@@ -77,18 +66,15 @@ def invertible(side: int, density: float, draws: int, numerical: int) -> pd.Data
 def singular_shares(size: int, multiple: int, draws: int) -> pd.DataFrame:
     """One row: of ``draws`` Bernoulli matrices how many have a perfect matching, or a zero line.
 
-    Args:
-        size: n; the matrices are (n, n), the entries independent.
-        multiple: C; the density is C log n / n.
-        draws: matrices, each seed its own.
+    The matrices are (n, n), the entries independent, with the density C log n / n.
     """
     regulars = with_zero = 0
     density = multiple * math.log(size) / size
     for seed in range(draws):
         mask = np.random.Generator(np.random.Philox(seed)).random((size, size)) < density
-        zero = has_zero_line(mask)
+        zero = sparse.has_zero_line(mask)
         with_zero += zero
-        regulars += not zero and boolean_determinant(mask)
+        regulars += not zero and sparse.boolean_determinant(mask)
     row = {"kind": INDEPENDENT, "side": size, "multiple": multiple, "density": density}
     row |= {"draws": draws, "invertible": regulars, "with_zero_line": with_zero}
     return pd.DataFrame([row])
@@ -106,9 +92,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     large = []
     for side in SIDES[scale]:
         numerical = min(NUMERICAL["draws"], DRAWS[scale]) if side <= NUMERICAL["sides"] else 0
-        unit = predicted_density(side, "conjecture")
+        unit = sparse.predicted_density(side, "conjecture")
         densities = {f"{multiple:g} log d / d": multiple * unit for multiple in MULTIPLES}
-        densities[THEOREM] = predicted_density(side, "theorem")
+        densities[THEOREM] = sparse.predicted_density(side, "theorem")
         for name, density in densities.items():
             if density < 1:
                 arguments = {"side": side, "density": round(density, 6), "draws": DRAWS[scale]}
@@ -140,7 +126,7 @@ def crossing(densities: np.ndarray, probabilities: np.ndarray) -> float:
 def bound_crossing(side: int) -> float:
     """The density at which half of the products have no zero column."""
     grid = np.linspace(0.01, 0.99, 981)
-    return crossing(grid, np.array([without_zero_column(side, p) for p in grid]))
+    return crossing(grid, np.array([sparse.without_zero_column(side, p) for p in grid]))
 
 
 def bounds(successes: int, draws: int) -> tuple[float, float]:
@@ -162,7 +148,7 @@ def half_density(rows: pd.DataFrame) -> float:
 
 def theorem_3_density(side: int) -> float:
     """The theorem's density as rows have it."""
-    return round(predicted_density(side, "theorem"), 6)
+    return round(sparse.predicted_density(side, "theorem"), 6)
 
 
 def at_theorem_3(rows: pd.DataFrame) -> dict[int, tuple[int, int]]:
@@ -183,8 +169,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             "d": side,
             "density at probability 1/2": f"{half:.3f}",
             "the same, no column zero": f"{bound_crossing(side):.3f}",
-            "over log d / d": f"{half / predicted_density(side, 'conjecture'):.2f}",
-            "over sqrt(log d / d)": f"{half / predicted_density(side, 'theorem'):.2f}",
+            "over log d / d": f"{half / sparse.predicted_density(side, 'conjecture'):.2f}",
+            "over sqrt(log d / d)": f"{half / sparse.predicted_density(side, 'theorem'):.2f}",
             "singular draws": singular,
             "of them with a zero column": f"{total['with_zero_column'] / max(1, singular):.0%}",
             "rank agrees": f"{agree} of {compared}",
@@ -206,12 +192,12 @@ def draw(rows: pd.DataFrame) -> Figure:
         group = group.sort_values("density")
         density, share = group["density"], group["invertible"] / group["draws"]
         theorem = list((density == theorem_3_density(side)).to_numpy().nonzero()[0])
-        unit = predicted_density(side, "conjecture")
+        unit = sparse.predicted_density(side, "conjecture")
         style: dict[str, Any] = {"marker": "D", "markevery": theorem, "markersize": 4.5}
         left.plot(density, share, color=colour, label=f"d = {side}", **style)
         middle.plot(density / unit, share, color=colour, **style)
         grid = np.linspace(0.02, density.max(), 200)
-        left.plot(grid, [without_zero_column(side, p) for p in grid], ":", color=colour)
+        left.plot(grid, [sparse.without_zero_column(side, p) for p in grid], ":", color=colour)
     left.plot([], [], ":", color="black", label="no zero column")
     left.plot([], [], "D", color="black", markersize=4.5, label="p = sqrt(log d / d)")
     left.set(title="(a)", xlabel="density p", ylabel="probability of an invertible product")

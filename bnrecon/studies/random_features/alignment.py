@@ -61,19 +61,11 @@ def measure_alignment(
     searches: Sequence[str],
     features: Sequence[str],
 ) -> pd.DataFrame:
-    """Permute targets of root mean square 1 to fit n - ``missing`` features.
+    """Permute targets W2 W1 of root mean square 1: a row for each distribution of both.
 
-    Args:
-        hidden: channels between the two factors of the target W2 W1.
-        missing: how many features short of n.
-        seed: of features and targets.
-        channels: c0 = c2.
-        searches: names of ``SEARCHES``: part of the task's key, so that results of other searches
-            are computed again.
-        features: labels of ``features_of_width``, part of the key, too.
-
-    Returns:
-        One row for each distribution of features and of targets.
+    ``hidden`` channels stand between the two factors. The other arguments are those of
+    ``fit_targets``. All are part of the task's key, so that results of other searches are computed
+    again.
     """
     targets = []
     for label, name in FEATURES.items():

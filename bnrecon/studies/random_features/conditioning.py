@@ -17,12 +17,7 @@ from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, geometric_mean
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
-from bnrecon.studies.random_features.averages import (
-    differences_by,
-    intervals_by,
-    powers_by_features,
-    signs,
-)
+from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
 from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors
 
@@ -149,7 +144,7 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, solver: str | None) -> None:
     values = rows["rmse" if solver else "condition_number"]
     rows = rows.assign(value=np.log10(values.where(values > 0))).dropna(subset="value")
     for (label, excess), group in rows.groupby(["features", "excess"], sort=False):
-        line = intervals_by(group, "channels", "value")
+        line = averages.intervals_by(group, "channels", "value")
         if solver is None:  # as in the paper: no point where it cannot be identified
             line["mean"] = line["mean"].where(line["mean"] <= np.log10(IDENTIFIED))
         style: Any = {"color": COLOURS[label], "linestyle": STYLES[excess], "marker": "."}
@@ -208,19 +203,19 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 def _growth(name: str, rows: pd.DataFrame, column: str, **numbers: str) -> list[Decision]:
     """At c1 = n: the trend over the size, for each distribution."""
-    powers = powers_by_features(rows, column).values()
+    powers = averages.powers_by_features(rows, column).values()
     if not powers:
         return []
-    named = {"power": _powers(rows, column)} | signs(powers) | numbers
+    named = {"power": _powers(rows, column)} | averages.signs(powers) | numbers
     return [(name, _verdict([-one for one in powers]), named)]
 
 
 def _powers(rows: pd.DataFrame, column: str) -> str:
-    return span((one.mean for one in powers_by_features(rows, column).values()), ".1f")
+    return span((one.mean for one in averages.powers_by_features(rows, column).values()), ".1f")
 
 
 def _comparison(name: str, differences: list[Interval], **numbers: Any) -> list[Decision]:
-    named = numbers | signs(differences)
+    named = numbers | averages.signs(differences)
     return [(name, _verdict(differences), named)] if differences else []
 
 
@@ -242,7 +237,9 @@ def _excess(largest: pd.DataFrame) -> list[Decision]:
     rows = largest[largest["solver"].isin(["lbfgs", LONG])]
     most, channels = rows["excess"].max(), rows["channels"].max()
     many, none = (rows[rows["excess"] == excess] for excess in (most, 0))
-    differences = differences_by(many, none, ["features", "solver"], "log_error") if most else []
+    differences = (
+        averages.differences_by(many, none, ["features", "solver"], "log_error") if most else []
+    )
     return _comparison("excess", differences, most=most, channels=channels)
 
 
@@ -263,7 +260,7 @@ def _against(rows: pd.DataFrame, plain: str) -> list[Interval]:
     return [
         difference
         for solver in ("svd_lbfgs", "svd_lu_lbfgs")
-        for difference in differences_by(
+        for difference in averages.differences_by(
             rows[rows["solver"] == solver], other, ["features", "excess"], "log_error"
         )
     ]
@@ -276,7 +273,7 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     differences = [
         difference
         for label in ANY_WIDTH
-        for difference in differences_by(
+        for difference in averages.differences_by(
             plain.assign(features=label), svd[svd["features"] == label], "features", "log_error"
         )
     ]

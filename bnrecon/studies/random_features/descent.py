@@ -18,18 +18,7 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide, geometric_mean
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
-from bnrecon.studies.random_features.averages import (
-    interval_of,
-    powers_by_features,
-    signs,
-    welch_interval,
-)
-from bnrecon.studies.random_features.feature_matrices import (
-    ANY_WIDTH,
-    COLOURS,
-    FEATURES,
-    feature_matrix,
-)
+from bnrecon.studies.random_features import averages, feature_matrices
 
 TEXT = read_text(__file__)
 CHANNELS = {"smoke": (6, 4), "laptop": (20, 10, 5), "paper": (50, 20, 10)}
@@ -47,7 +36,9 @@ def measure_descent(features: str, channels: int, draws: int) -> pd.DataFrame:
     rows = []
     for width in sorted({round(factor * n) for factor in OVERSAMPLING}):
         for seed in range(draws):
-            matrix = feature_matrix(FEATURES[features], shape, width, seed)
+            matrix = feature_matrices.feature_matrix(
+                feature_matrices.FEATURES[features], shape, width, seed
+            )
             row = {
                 "features": features,
                 "channels": channels,
@@ -90,9 +81,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Any] = {"features": "features", "c0 = c2": "channels"}
     for printed in PRINTED:
         columns[f"κ, c1/n = {printed:.3g}"] = partial(condition, oversampling=printed)
-    columns["largest off-diagonal of MᵀM"] = lambda group: interval_of("largest_off_diagonal")(
-        group[group["c1"] == group["channels"] ** 2]
-    )
+    columns["largest off-diagonal of MᵀM"] = lambda group: averages.interval_of(
+        "largest_off_diagonal"
+    )(group[group["c1"] == group["channels"] ** 2])
     columns["draws"] = lambda group: group["seed"].nunique()
     return table(rows, ["features", "channels"], False, **columns)
 
@@ -121,7 +112,7 @@ def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
         numbers = group.groupby(offset.round(6))["condition_number"]
         means = numbers.agg(lambda values: geometric_mean(values).mean)
         side = means.index > 0
-        colour = COLOURS[label]
+        colour = feature_matrices.COLOURS[label]
         axes.plot(means.index[side], means[side], marker="o", color=colour, label=label)
         low, high = numbers.min()[side], numbers.max()[side]
         axes.fill_between(means.index[side], low, high, color=colour, alpha=0.15, linewidth=0)
@@ -156,7 +147,7 @@ def _peak(rows: pd.DataFrame) -> Decision:
     for _, group in rows.groupby("features"):
         logs = {width: np.log10(draws["condition_number"]) for width, draws in group.groupby("c1")}
         top = logs.pop(channels**2)
-        peaks.append(all(welch_interval(top, other)[0] > 0 for other in logs.values()))
+        peaks.append(all(averages.welch_interval(top, other)[0] > 0 for other in logs.values()))
     numbers = {"channels": channels, "comparisons": rows["c1"].nunique() - 1}
     numbers |= {"peaks": sum(peaks), "of": len(peaks)}
     return "peak", "confirmed" if all(peaks) else "undecided", numbers
@@ -164,7 +155,7 @@ def _peak(rows: pd.DataFrame) -> Decision:
 
 def _growth(square: pd.DataFrame) -> Decision:
     """Confirmed where the trend of log κ over log c0 is upwards for every distribution."""
-    powers = powers_by_features(square, "condition_number")
+    powers = averages.powers_by_features(square, "condition_number")
     channels = sorted(square["channels"].unique())
     already = TEXT.sentence("already", channels=channels[-1], printed=IN_FIGURE_2)
     numbers = {
@@ -172,7 +163,7 @@ def _growth(square: pd.DataFrame) -> Decision:
         "sizes": ", ".join(map(str, channels)),
         "powers": ", ".join(f"{power} ({label})" for label, power in powers.items()),
     }
-    return "growth", decide(powers.values()), numbers | signs(powers.values())
+    return "growth", decide(powers.values()), numbers | averages.signs(powers.values())
 
 
 def _columns(square: pd.DataFrame) -> Decision:
@@ -188,7 +179,7 @@ def _columns(square: pd.DataFrame) -> Decision:
 TASKS = sweep(
     measure_descent,
     "{features}, {channels}",
-    {"channels": CHANNELS, "features": ANY_WIDTH},
+    {"channels": CHANNELS, "features": feature_matrices.ANY_WIDTH},
     {"draws": DRAWS},
 )
 PART = part(__file__, TASKS, summarize, draw, judge)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
-from bnrecon.data import DataSpec, Images, load
+from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
@@ -160,15 +160,8 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
     """Train a small VGG on the digits: by weights, by both kinds of pairs, and the controls.
 
     All start at the same function and see the same batches: SGD with learning rate 0.05, momentum
-    0.9 and weight decay 5e-4 on weights and scales alike.
-
-    Args:
-        precision: "float64" or "float32".
-        steps: how many steps of SGD.
-
-    Returns:
-        One row for each step: the losses, and the largest relative difference of a layer's
-        gradient from the weights' gradient.
+    0.9 and weight decay 5e-4 on weights and scales alike. One row for each step: the losses, and
+    the largest relative difference of a layer's gradient from the weights' gradient.
     """
     torch.manual_seed(0)
     dtype = getattr(torch, precision)
@@ -183,7 +176,9 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
         for network in networks.values()
     ]
     rows = []
-    for step, (x, y) in enumerate(itertools.islice(_batches(data), steps)):
+    epochs = (data.train_batches(EpochPosition(BATCH, 0, n), CPU) for n in itertools.count())
+    batches = itertools.islice(itertools.chain.from_iterable(epochs), steps)
+    for step, (x, y) in enumerate(batches):
         row: dict[str, Any] = {"step": step + 1, "precision": precision}
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -197,11 +192,6 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
             optimizer.step()
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _batches(data: Images) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for epoch in itertools.count():
-        yield from data.train_batches(EpochPosition(BATCH, 0, epoch), CPU)
 
 
 def _differences(rows: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
@@ -308,8 +298,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set(ylim=(-1e-18, 10), yticks=[0, 1e-15, 1e-10, 1e-5, 1])
         axes.set(xlabel="step of SGD", title=f"({letter}) {precision}, a small VGG on digits")
     panels[0].set_ylabel("relative difference of gradients")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

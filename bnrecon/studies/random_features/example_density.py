@@ -13,14 +13,7 @@ from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part
-from bnrecon.studies.random_features.sparse_matching import (
-    critical_density,
-    degree_bound,
-    disjoint_rows,
-    random_rows,
-    required_density,
-    required_density_in_print,
-)
+from bnrecon.studies.random_features import sparse_matching
 
 REPORTED = read_reported(__package__)["example"]
 OUTPUTS, DEGREE, DENSITY, WANTED = (
@@ -37,12 +30,12 @@ def measure_density(target: str, draws: int) -> pd.DataFrame:
     """The smallest density at which the target is found: one row for each draw of both."""
     inputs = INPUTS[target]
     generator = np.random.default_rng(0)
-    make = random_rows(OUTPUTS, inputs, DEGREE)
+    make = sparse_matching.random_rows(OUTPUTS, inputs, DEGREE)
     rows = []
     for number in range(draws):
         fixed = target == "rows of own inputs"
-        drawn = disjoint_rows(OUTPUTS, inputs, DEGREE) if fixed else make(generator)
-        critical = critical_density(drawn, generator.random((OUTPUTS, inputs)))
+        drawn = sparse_matching.disjoint_rows(OUTPUTS, inputs, DEGREE) if fixed else make(generator)
+        critical = sparse_matching.critical_density(drawn, generator.random((OUTPUTS, inputs)))
         row = {"target": target, "inputs": inputs, "draw": number, "critical_density": critical}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -69,7 +62,7 @@ def _share(values: np.ndarray, density: float) -> tuple[float, float, float]:
 
 
 def _bound(density: float) -> float:
-    return degree_bound(np.full(OUTPUTS, DEGREE), density, OUTPUTS)
+    return sparse_matching.degree_bound(np.full(OUTPUTS, DEGREE), density, OUTPUTS)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -124,8 +117,8 @@ def caption_numbers(_rows: pd.DataFrame) -> dict[str, float]:
         "degree": DEGREE,
         "density": DENSITY,
         "necessary": necessary,
-        "printed": required_density_in_print(OUTPUTS, 1 - WANTED),
-        "repaired": required_density(OUTPUTS, DEGREE, 1 - WANTED),
+        "printed": sparse_matching.required_density_in_print(OUTPUTS, 1 - WANTED),
+        "repaired": sparse_matching.required_density(OUTPUTS, DEGREE, 1 - WANTED),
     }
 
 

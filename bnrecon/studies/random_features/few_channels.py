@@ -55,16 +55,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def measure_distances(features: str, outputs: int, inputs: int, draws: int) -> pd.DataFrame:
-    """Distances of the singular values of M from the law at c1 = n, and two moments.
+    """A row for each draw: distance of M's singular values from the law at c1 = n, two moments.
 
-    Args:
-        features: a distribution, by the paper's name.
-        outputs: c2.
-        inputs: c0.
-        draws: how many.
-
-    Returns:
-        One row for each draw.
+    Features have the paper's names, ``outputs`` is c2 and ``inputs`` c0.
     """
     shape, rows = LayerShape(outputs, inputs), []
     for seed in range(draws):

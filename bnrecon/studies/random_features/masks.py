@@ -44,18 +44,10 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def measure_masks(
     seed: int, channels: int, missing: int, searches: Sequence[str], features: Sequence[str]
 ) -> pd.DataFrame:
-    """Permute Bernoulli masks to fit n - ``missing`` features.
+    """Permute Bernoulli masks: a row for each distribution of features and density of the mask.
 
-    Args:
-        seed: of features and masks.
-        channels: c0 = c2.
-        missing: how many features short of n.
-        searches: names of ``SEARCHES``: part of the task's key, so that results of other searches
-            are computed again.
-        features: labels of ``features_of_width``, part of the key, too.
-
-    Returns:
-        One row for each distribution of features and density of the mask.
+    Arguments are those of ``fit_targets``. All are part of the task's key, so that results of other
+    searches are computed again.
     """
     targets = [({"density": p}, bernoulli_mask(channels, p, seed)) for p in DENSITIES]
     rows = permuting.fit_targets(targets, channels, missing, seed, searches, features)

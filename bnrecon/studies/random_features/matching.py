@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features import sparse_matching
 from bnrecon.studies.random_features.matching_bound import enumerate_targets
+from bnrecon.studies.tasks import join
 
 TEXT = read_text(__file__)
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
-ENUMERATED = {"smoke": [2, 2], "laptop": [3, 3], "paper": [3, 3]}  # its c2 and c0
-DENSITIES = (0.2, 0.5, 0.8, 0.95)  # of the features, in the enumeration
+ENUMERATED = {"smoke": 2, "laptop": 3, "paper": 3}  # its c2 and c0
+DENSITIES = [0.2, 0.5, 0.8, 0.95]  # of the features, in the enumeration
 MOST_ROWS = 20_000  # more are not drawn
 # c2, c0, q, p and δ of Theorem 4.3.
 SETTINGS = (
@@ -36,22 +37,8 @@ ROUNDING = 1e-12  # of an exact probability that attains its bound
 PARTITION = "found with the partition of A.2.4"
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """The simulations, and the enumeration of small targets."""
-    outputs, inputs = ENUMERATED[scale]
-    size = {"outputs": outputs, "inputs": inputs, "densities": list(DENSITIES)}
-    return [
-        Task("all", simulate, {"draws": DRAWS[scale]}),
-        Task("enumeration", enumerate_targets, size),
-    ]
-
-
 def simulate(draws: int) -> pd.DataFrame:
-    """Simulate every statement; large targets are drawn a twentieth as often.
-
-    Returns:
-        One row for each statement and setting.
-    """
+    """A row for each statement and setting; large targets are drawn a twentieth as often."""
     few = max(50, draws // 20)
     rows = (*_bound_rows(draws, few), *_width_rows(draws, few), *_disjoint_rows(few))
     return pd.DataFrame(rows)
@@ -69,15 +56,9 @@ def _simulated(
 ) -> dict[str, Any]:
     """A row: how often the target was found, with the exact 95% interval of the share.
 
-    Args:
-        theorem: whose statement it is.
-        setting: its sizes, in words.
-        density: p, of the features.
-        bound: "at most" or "at least", and the probability that the statement gives.
-        make_target: draws the target.
-        rows: number of feature rows.
-        draws: how many times to draw; 0 leaves the simulation out.
-        partition: what the proof of Theorem 4.3 comes to.
+    The bound is "at most" or "at least", and the probability that the statement gives; ``rows`` are
+    of features of density p. No draws leave the simulation out. ``partition`` is what the proof of
+    Theorem 4.3 comes to.
     """
     matched, low, high = 0, math.nan, math.nan
     if draws:
@@ -265,4 +246,8 @@ def _factor(
 
 
 FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
-PART = part(__file__, tasks, summarize, decide=judge, formats=FORMATS)
+SIZE = {"outputs": ENUMERATED, "inputs": ENUMERATED, "densities": DENSITIES}
+TASKS = join(
+    sweep(simulate, "all", {}, {"draws": DRAWS}), sweep(enumerate_targets, "enumeration", {}, SIZE)
+)
+PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS)

@@ -41,8 +41,7 @@ def exact_probabilities(outputs: int, inputs: int, density: float) -> np.ndarray
 def enumerate_targets(outputs: int, inputs: int, densities: Sequence[float]) -> pd.DataFrame:
     """The target nearest to Theorem 4.2's bound among those with two rows or more to be matched.
 
-    Returns:
-        One row for each density: its probability and bound.
+    One row for each density: its probability and bound.
     """
     targets = all_masks(outputs, inputs)
     degrees = targets.sum(2)

@@ -30,15 +30,9 @@ EXACT = 1e-6  # a relative error up to which a float32 target counts as rebuilt
 
 
 def measure_targets(target: str, channels: Sequence[int], draws: int) -> pd.DataFrame:
-    """Rebuild targets from c1 = n - c2 + 1 ID cond features.
+    """Rebuild one of ``TARGETS`` from c1 = n - c2 + 1 ID cond features.
 
-    Args:
-        target: one of ``TARGETS``.
-        channels: values of c0 = c2.
-        draws: of a random target.
-
-    Returns:
-        One row for each number of channels and draw.
+    One row for each value of c0 = c2 in ``channels`` and draw of a random target.
     """
     rows, name = [], TARGETS[target]
     for size in channels:

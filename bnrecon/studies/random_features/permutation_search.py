@@ -8,16 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from bnrecon.construction.alignment import (
-    alignment_error,
-    assignment_permutation,
-    best_random_permutation,
-    complement,
-    exchange_permutation,
-    greedy_permutation,
-    mask_permutation,
-    row_scores,
-)
+from bnrecon.construction import alignment
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reproduction.texts import Text
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
@@ -79,7 +70,7 @@ def unreached(label: str, shape: LayerShape, width: int, seed: int) -> torch.Ten
     torch.Size([12, 2])
     """
     if label != SHARED:
-        return complement(feature_matrix(FEATURES[label], shape, width, seed))
+        return alignment.complement(feature_matrix(FEATURES[label], shape, width, seed))
     entries = torch.arange(shape.equations).reshape(shape.outputs, -1)[:, 1:].reshape(-1)
     order = torch.randperm(len(entries), generator=torch.Generator().manual_seed(seed))
     missing = entries[order[width - 1 :]].sort().values
@@ -179,15 +170,17 @@ def permutation_errors(
         for other features than ``SINGLE_ENTRIES``.
     """
     separate = label in SINGLE_ENTRIES
-    start, greedy = greedy_permutation(basis, target)
+    start, greedy = alignment.greedy_permutation(basis, target)
     by_search = {
-        "unpermuted": lambda: alignment_error(row_scores(basis, target), torch.arange(len(target))),
+        "unpermuted": lambda: alignment.alignment_error(
+            alignment.row_scores(basis, target), torch.arange(len(target))
+        ),
         "greedy": lambda: greedy,
-        "printed_masks": lambda: mask_permutation(basis, target, as_printed=True)[1],
-        "masks": lambda: mask_permutation(basis, target)[1],
-        "exchanges": lambda: exchange_permutation(basis, target, start)[1],
-        "assignment": lambda: assignment_permutation(basis, target)[1],
-        "best_random": lambda: best_random_permutation(basis, target, TRIES, seed)[1],
+        "printed_masks": lambda: alignment.mask_permutation(basis, target, as_printed=True)[1],
+        "masks": lambda: alignment.mask_permutation(basis, target)[1],
+        "exchanges": lambda: alignment.exchange_permutation(basis, target, start)[1],
+        "assignment": lambda: alignment.assignment_permutation(basis, target)[1],
+        "best_random": lambda: alignment.best_random_permutation(basis, target, TRIES, seed)[1],
     }
     size = target.numel() ** 0.5
     return {

@@ -23,10 +23,7 @@ def measure_projections(channels: int, draws: int) -> pd.DataFrame:
     """Least-squares errors of r = n - c0 features beside the norms of two projections.
 
     With M = U S Vᵀ of rank r and a normal target v, the two are the last n - r components of Uᵀ v
-    and, as Theorem 4.1 is printed, the last r.
-
-    Returns:
-        One row for each distribution and draw.
+    and, as Theorem 4.1 is printed, the last r. One row for each distribution and draw.
     """
     n, width = channels**2, channels**2 - channels
     shape = LayerShape(channels, channels)

@@ -11,11 +11,11 @@ import torch
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.random_features.exact_rank import modular_rank, residues
 from bnrecon.studies.random_features.feature_matrices import FEATURES
+from bnrecon.studies.tasks import join
 
 # W1 (c1, c0) and W2 (c2, c1) of c0 = c2 = 2 and c1 = 4 = n, all of rank 2.
 EXAMPLES = {
@@ -37,13 +37,6 @@ DRAWS = {"smoke": 20, "laptop": 1000, "paper": 1000}
 MOST_WORK = 2_000_000  # draws of M with more entries than this in all are not made
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The examples, and one task for each distribution."""
-    size = {"channels": CHANNELS, "draws": DRAWS}
-    drawn = sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, size)
-    return [Task("examples", examples), *drawn(scale, options)]
-
-
 def examples() -> pd.DataFrame:
     """One row for each of ``EXAMPLES``, like those of ``measure_ranks``."""
     ranks = {name: _ranks(*map(np.array, factors)) for name, factors in EXAMPLES.items()}
@@ -53,14 +46,9 @@ def examples() -> pd.DataFrame:
 def measure_ranks(features: str, channels: Sequence[int], draws: int) -> pd.DataFrame:
     """Ranks of W1, W2 and M for c1 = n = c0 c2, in exact arithmetic.
 
-    Args:
-        features: a distribution, by the paper's name.
-        channels: values of c0 = c2.
-        draws: how many; fewer where M is large, one of ID cond, where nothing is random.
-
-    Returns:
-        One row for each number of channels: in how many draws both factors have full rank, and in
-        how many of these M has; the smallest rank of M among them.
+    One row for each value of c0 = c2 in ``channels``: in how many draws both factors have full
+    rank, and in how many of these M has; the smallest rank of M among them. Draws are fewer where M
+    is large, and one of ID cond, where nothing is random.
     """
     rows = []
     for size in channels:
@@ -132,4 +120,9 @@ def _ranks_of(row: dict[str, Any]) -> str:
     return f"{counts} with full-rank factors, c0 = c2 = {row['channels']}"
 
 
-PART = part(__file__, tasks, summarize, decide=judge)
+SIZE = {"channels": CHANNELS, "draws": DRAWS}
+TASKS = join(
+    sweep(examples, "examples", {}),
+    sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, SIZE),
+)
+PART = part(__file__, TASKS, summarize, decide=judge)

@@ -28,12 +28,8 @@ REPORTED = read_reported(__package__)["section5"]
 TARGET = "target=vgg18_normalization"
 OPTIONS = {
     "smoke": (TARGET, "data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
-    "laptop": (
-        TARGET,
-        "data=cifar10",
-        "scale=laptop",
-        "target.width=16",
-    ),  # 30 epochs, 2 of them warm-up
+    # 30 epochs, 2 of them warm-up
+    "laptop": (TARGET, "data=cifar10", "scale=laptop", "target.width=16"),
     "paper": (TARGET, "data=cifar10", "scale=paper", "target.width=100"),
 }
 # Of the four main settings; the paper does not give the warm-up's length.
@@ -102,11 +98,6 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         *training_tasks(MAIN, (*common, *PRINTED[scale]), seeds, options),
         *training_tasks(view, (*common, SHORT[scale]), seeds, options),
     ]
-
-
-def reported(rows: pd.DataFrame) -> dict[str, list]:
-    """The accuracies in print, of networks of width 100."""
-    return {"reported_accuracy": [PRINTED_ACCURACY.get(name) for name in rows["setting"]]}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -219,5 +210,5 @@ PART = part(
     judge,
     caption_numbers,
     options=OPTIONS.__getitem__,
-    reported=reported,
+    reported=lambda rows: {"reported_accuracy": list(map(PRINTED_ACCURACY.get, rows["setting"]))},
 )

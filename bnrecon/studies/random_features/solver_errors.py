@@ -33,14 +33,8 @@ LONG = "lbfgs_long"
 def measure_errors(features: str, channels: int, excess: int, seeds: int) -> pd.DataFrame:
     """Solve M γ = vec(W) with every solver; the errors are computed in float64.
 
-    Args:
-        features: a distribution, by the paper's name; the target has the same one.
-        channels: c0 = c2.
-        excess: c1 - n.
-        seeds: how many draws of features and target.
-
-    Returns:
-        One row for each seed and solver.
+    One row for each seed and solver. Features and target have the same distribution, by the paper's
+    name; c0 = c2 = ``channels`` and c1 = n + ``excess``.
     """
     name, rows = FEATURES[features], []
     shape = LayerShape(channels, channels)

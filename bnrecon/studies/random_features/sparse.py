@@ -77,16 +77,10 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def compare_steps(density: float, steps: int, options: Sequence[str]) -> pd.DataFrame:
     """Train both on the same batches in float64: the largest relative difference of their logits.
 
-    Scales of sparse ID cond features, and the weights that these features select. SGD at the peak
-    rate, with the run's momentum and weight decay.
-
-    Args:
-        density: c1 / n.
-        steps: of SGD.
-        options: overrides of the runs, without ``target.inner``.
-
-    Returns:
-        One row; ``difference`` is relative to the largest logit, the largest of all steps.
+    Scales of sparse ID cond features, c1 / n = ``density``, and the weights that these features
+    select. SGD at the peak rate, with the run's momentum and weight decay; ``options`` do not name
+    ``target.inner``. In the one row ``difference`` is relative to the largest logit, the largest of
+    all steps.
     """
     configs = [composition.compose([*options, f"target.inner={one}"]) for one in ("scale", "mask")]
     config = configs[0]
@@ -147,8 +141,12 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
-    decisions: list[Decision] = _one_support(_differences(rows))
-    trained = _trained(rows)
+    decisions: list[Decision] = []
+    trained, alike = _trained(rows), _differences(rows)
+    if len(alike):
+        largest, steps = alike["difference"].max(), alike["steps"].iloc[0]
+        numbers = {"largest": largest, "steps": steps}
+        decisions.append(("exact", bool(largest < ROUNDING), numbers))
     for density in DENSITIES if len(trained) else ():
         difference = paired_difference_by(trained, "setting", SCALES[density], MASKED[density])
         loss = paired_difference_by(trained, "setting", ALL, MASKED[density])
@@ -164,13 +162,6 @@ def judge(rows: pd.DataFrame) -> Decisions:
             decisions += [(*said, numbers)] if density == DENSITIES[0] else []
             decisions.append(("loss", decide_loss(loss), numbers))
     return decisions
-
-
-def _one_support(differences: pd.DataFrame) -> list[Decision]:
-    if differences.empty:
-        return []
-    largest, steps = differences["difference"].max(), differences["steps"].iloc[0]
-    return [("exact", bool(largest < ROUNDING), {"largest": largest, "steps": steps})]
 
 
 def decide_equal(difference: Interval) -> str:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
@@ -60,15 +60,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def measure_spectrum(features: str, aspect: float, channels: int, draws: int) -> pd.DataFrame:
     """Compute the singular values of M, scaled to entries of variance 1 / max(n, c1).
 
-    Args:
-        features: a distribution, by the paper's name.
-        aspect: c1 / n.
-        channels: c0 = c2.
-        draws: how many draws to average over.
-
-    Returns:
-        One row for each bin of the histogram, with the draws' distances from the law of
-        λ = min(n/c1, c1/n).
+    With c1 = ``aspect`` n and c0 = c2 = ``channels``: one row for each bin of the histogram, the
+    mean over draws, with the draws' distances from the law of λ = min(n/c1, c1/n).
     """
     n = channels * channels
     width = round(aspect * n)
@@ -166,11 +159,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         title = f"({letter}) $c_0=c_2={channels}$, $c_1={width}$"
         axes.set(title=title, xlabel="singular value", ylim=(0, 0.9), xlim=(0, BINS[-1]))
     grid[0].set_ylabel(f"density, {rows['draws'].iloc[0]} draws")
-    handles = {
-        label: handle
-        for axes in grid
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    handles = legend_entries(figure)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
     return figure
 

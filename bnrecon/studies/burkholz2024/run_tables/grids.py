@@ -9,15 +9,8 @@ import pandas as pd
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import evaluated_on
+from bnrecon.studies.burkholz2024.run_tables import row_numbers
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, results_of
-from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
-    at_limit,
-    mcnemar_p,
-    oversampling,
-    predicted_otherwise,
-    smallest_reserve,
-    without_empty,
-)
 from bnrecon.studies.burkholz2024.run_tables.verdicts import RESERVE, counted
 
 FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
@@ -39,12 +32,8 @@ def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.Data
     """The paper's table and ours at its own setting, by the way in which a target is rebuilt.
 
     That are targets of the width that is printed and of the paper's schedule. Each cell is the
-    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run.
-
-    Args:
-        cells: of the table.
-        grid: its rows and columns.
-        way: the label that says how a target is rebuilt.
+    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run. The label
+    ``way`` says how a target is rebuilt.
     """
     shown: dict[str, dict[str, dict[str, str]]] = {}
     trained: dict[str, dict[str, str]] = {}
@@ -141,7 +130,9 @@ def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(lines, dtype=object)
     verdicts = [name for name in (TARGET, PAPER) if name in frame]
-    return without_empty(frame[[*(name for name in frame if name not in verdicts), *verdicts]])
+    return row_numbers.without_empty(
+        frame[[*(name for name in frame if name not in verdicts), *verdicts]]
+    )
 
 
 def _line(cells: Sequence[Cell]) -> dict[str, Any]:
@@ -151,15 +142,15 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     if not done:
         return line | {TARGET: NOT_RUN}
     layers = [layer for result in results for layer in result.layers]
-    limits = [count for count in map(at_limit, results) if count is not None]
+    limits = [count for count in map(row_numbers.at_limit, results) if count is not None]
     unconverged = sum(len(result.unconverged) for result in results)
     return line | {
-        "c1/n": oversampling(cells),
+        "c1/n": row_numbers.oversampling(cells),
         "loss farthest from 0": max((r.loss for r in results), key=lambda loss: abs(loss.mean)),
-        "images predicted otherwise": predicted_otherwise(cells),
+        "images predicted otherwise": row_numbers.predicted_otherwise(cells),
         "evaluated on": ", ".join(dict.fromkeys(map(evaluated_on, results))),
         "cells with a reserve below 2": _with_little_reserve(results),
-        "McNemar p": mcnemar_p(cells),
+        "McNemar p": row_numbers.mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),
         "max. error as assembled": max(result.largest_assembled_error for result in results),
         "layers not converged": f"{unconverged} of {len(layers)}",
@@ -174,6 +165,8 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
 def _with_little_reserve(results: Sequence[RunResult]) -> str | None:
     """Cells in which the real source may predict otherwise what its collapsed form predicts."""
     seeds = ([seed.predictions for seed in result.seeds] for result in results)
-    reserves = [reserve for reserve in map(smallest_reserve, seeds) if reserve is not None]
+    reserves = [
+        reserve for reserve in map(row_numbers.smallest_reserve, seeds) if reserve is not None
+    ]
     little = sum(reserve < RESERVE for reserve in reserves)
     return f"{little} of {len(reserves)}" if reserves else None

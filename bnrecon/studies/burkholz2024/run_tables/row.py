@@ -22,19 +22,12 @@ from bnrecon.targets.location import own_folder
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: one run.
+    """A row of a table: one run."""
 
-    Args:
-        labels: by heading, what tells the row from the others.
-        overrides: of the run.
-        reported: the paper's numbers, where it has any.
-        possible: whether the paper's numbers can be right.
-    """
-
-    labels: Mapping[str, str]
-    overrides: tuple[str, ...]
-    reported: Reported | None = None
-    possible: bool = True
+    labels: Mapping[str, str]  # by heading, what tells the row from the others
+    overrides: tuple[str, ...]  # of the run
+    reported: Reported | None = None  # the paper's numbers, where it has any
+    possible: bool = True  # whether the paper's numbers can be right
 
 
 @dataclass(frozen=True)
@@ -114,19 +107,12 @@ class RowWork(RunWork):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table's runs as the paper prints them, in rows and columns; all four are labels of rows.
+    """A table's runs as the paper prints them, in rows and columns; all four are labels of rows."""
 
-    Args:
-        rows: the label that the grid's rows differ by.
-        columns: the label that its columns differ by.
-        by: the labels that the grids differ by.
-        way: the one of them that says how a target is rebuilt, where the paper's own setting is
-            shown first.
-    """
-
-    rows: str
-    columns: str
-    by: tuple[str, ...]
+    rows: str  # the label that the grid's rows differ by
+    columns: str  # the label that its columns differ by
+    by: tuple[str, ...]  # the labels that the grids differ by
+    # The one of them that says how a target is rebuilt, where the paper's setting is shown first
     way: str = ""
 
 

@@ -9,65 +9,39 @@ from typing import TYPE_CHECKING, ClassVar
 
 from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
+from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.reproduction.page import (
-    RULE,
-    Block,
-    Claims,
-    Comparison,
-    FinishedRun,
-    Heading,
-    NotRun,
-    Page,
-    Table,
-    Text,
-    caption_and_details,
-    device_name,
-    listed,
-    listed_commits,
-)
 from bnrecon.reproduction.study import PartRequest
 from bnrecon.reproduction.texts import Decisions, read_text
-from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers
+from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers, verdicts
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork, results_of
-from bnrecon.studies.burkholz2024.run_tables.verdicts import (
-    EQUIVALENT,
-    RESERVE,
-    SIGNIFICANT,
-    Reported,
-    counted,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
 READING = read_text(__file__)  # how tables of runs are to be read
-LIMITS = {"equivalent": EQUIVALENT, "reserve": RESERVE, "significant": SIGNIFICANT}
+LIMITS = {
+    "equivalent": verdicts.EQUIVALENT,
+    "reserve": verdicts.RESERVE,
+    "significant": verdicts.SIGNIFICANT,
+}
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """A table of runs, bound to ``PART`` in one file of a paper's folder.
+    """A table of runs, bound to ``PART`` in one file of a paper's folder."""
 
-    Args:
-        where: where in the paper, as "Table 1".
-        title: what is shown.
-        rows: called with the scale and the user's options. Raises ``UserError`` for an option by
-            which the rows differ.
-        caption: what the reader has to know beside the common explanation of columns; its first
-            paragraph stands above the table, the others below.
-        draw: makes the figure of the finished rows, or ``None`` where there is nothing to draw.
-        grid: shows the losses in grids, and the rows themselves in the CSV only.
-        claims: the statements of the paper that the rows decide, with their verdicts.
-    """
-
-    where: str
-    title: str
+    where: str  # where in the paper, as "Table 1"
+    title: str  # what is shown
+    # Of the scale and the user's options; ``UserError`` for an option by which the rows differ
     rows: Callable[[str, Sequence[str]], Sequence[Row]]
+    # Beside the common explanation of columns: its first paragraph stands above the table
     caption: str = ""
+    # The figure of the finished rows, or ``None`` where there is nothing to draw
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None
-    grid: Grid | None = None
+    grid: Grid | None = None  # shows the losses in grids, and the rows in the CSV alone
+    # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
     takes_options: ClassVar[bool] = True
 
@@ -86,7 +60,7 @@ class RunTable:
         """The statements that the finished runs decide."""
         return [] if self.claims is None else list(self.claims([item.cell() for item in work]))
 
-    def make_page(self, heading: Heading, work: Sequence[RowWork]) -> Page:
+    def make_page(self, heading: page.Heading, work: Sequence[RowWork]) -> page.Page:
         """The page of its rows or grids."""
         return _make_page(self, heading, [item.cell() for item in work])
 
@@ -96,7 +70,7 @@ def list_rows(
     common: Sequence[str],
     scales: Mapping[str, Sequence[str]],
     runs: Mapping[str, Sequence[str]],
-    reported: Mapping[str, Reported] | None = None,
+    reported: Mapping[str, verdicts.Reported] | None = None,
 ) -> Callable[[str, Sequence[str]], list[Row]]:
     """The rows of a table that lists its runs by name.
 
@@ -128,57 +102,58 @@ def run_table(
     module: str,
     rows: Callable[[str, Sequence[str]], Sequence[Row]],
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None,
-    grid: Grid | None = None,
     decide: Callable[[Sequence[Cell]], Decisions] | None = None,
 ) -> RunTable:
     """A table of runs whose place, title, caption and claims stand in the file beside its module.
 
     Args:
         module: its ``__file__``.
-        rows: as ``RunTable`` has them, like ``draw`` and ``grid``.
+        rows: as ``RunTable`` has them, like ``draw``.
         draw: of the finished rows.
-        grid: of the rows.
         decide: the claims' verdicts and the numbers that they name.
     """
     text = read_text(module)
     claims = None if decide is None else lambda cells: text.claims(decide(cells))
-    return RunTable(text.where, text.title, rows, text.caption, draw, grid, claims)
+    return RunTable(text.where, text.title, rows, text.caption, draw, claims=claims)
 
 
-def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
+def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> page.Page:
     """The page of a table of runs; what is not finished stands there as "not run"."""
     done = [cell for cell in cells if cell.result is not None]
     missing = [cell for cell in cells if cell.result is None]
     lacking, commands = [cell.name for cell in missing], tuple(cell.command for cell in missing)
-    claims = Claims(tuple(part.claims(cells)) if part.claims else ())
-    caption, details = caption_and_details(part.caption)
-    notes: list[Block] = [Text(details, "reading")]
-    notes += [Text(READING.caption, "reading"), Text(_reading("against the target"), "reading")]
+    claims = page.Claims(tuple(part.claims(cells)) if part.claims else ())
+    caption, details = page.caption_and_details(part.caption)
+    notes: list[page.Block] = [page.Text(details, "reading")]
+    notes += [
+        page.Text(READING.caption, "reading"),
+        page.Text(_reading("against the target"), "reading"),
+    ]
     if any(cell.compared for cell in done):
-        notes += [Text(_reading("against the paper"), "reading")]
+        notes += [page.Text(_reading("against the paper"), "reading")]
     summary = row_numbers.summarize(cells)
     if part.grid is None:
-        first: list[Block] = [Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
-        rest: list[Block] = [Table(summary, row_numbers.FORMATS), NotRun(commands)]
+        first: list[page.Block] = [page.Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
+        rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS), page.NotRun(commands)]
     else:
         first, rest = _printed(cells, part.grid), _grids(cells, part.grid)
         first, rest = first or rest, rest if first else []
-    blocks: list[Block] = [Text(caption), *first, claims, RULE, *rest, *notes]
+    blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
     progress = f"{len(done)} of {len(cells)} runs finished"
     if not done:
-        return Page(heading, progress, blocks, lacking=lacking, commands=commands)
+        return page.Page(heading, progress, blocks, lacking=lacking, commands=commands)
     with figures.style():
         figure = None if part.draw is None else part.draw(done)
     blocks += [
-        Text("The CSV has every number and each row's command.", "beside"),
-        Text(_origin(done), "origin"),
+        page.Text("The CSV has every number and each row's command.", "beside"),
+        page.Text(_origin(done), "origin"),
     ]
     caption = f"{heading.title}; {progress}. {caption}"
     if part.grid is None:
         table = latex(summary, row_numbers.FORMATS, caption=caption, label=heading.label)
     else:
         table = _latex_grids(cells, part.grid, caption, heading)
-    return Page(
+    return page.Page(
         heading,
         progress,
         blocks,
@@ -186,27 +161,22 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
         table,
         figure,
         [
-            FinishedRun(cell.name, cell.folder.name, cell.result, cell.command)
+            page.FinishedRun(cell.name, cell.folder.name, cell.result, cell.command)
             for cell in done
             if cell.result is not None
         ],
         lacking,
         commands,
-        _comparison(done, len(cells)),
+        page.Comparison(
+            f"{len(done)} of {len(cells)}",
+            verdicts.counted(cell.against_target for cell in done),
+            verdicts.counted(cell.against_paper for cell in done),
+        ),
     )
 
 
 def _reading(name: str) -> str:
     return READING.sentence(name, **LIMITS)
-
-
-def _comparison(done: Sequence[Cell], total: int) -> Comparison:
-    """How often each verdict came out."""
-    return Comparison(
-        f"{len(done)} of {total}",
-        counted(cell.against_target for cell in done),
-        counted(cell.against_paper for cell in done),
-    )
 
 
 def _legend(cells: Sequence[Cell]) -> str:
@@ -215,24 +185,24 @@ def _legend(cells: Sequence[Cell]) -> str:
     return " ".join(map(_reading, ("losses", "marks") if marked else ("losses",)))
 
 
-def _printed(cells: Sequence[Cell], grid: Grid) -> list[Block]:
+def _printed(cells: Sequence[Cell], grid: Grid) -> list[page.Block]:
     """The paper's table with ours at its own setting; nothing where none is run there."""
     printed = grids.as_printed(cells, grid, grid.way) if grid.way else {}
-    tables = [Table(frame, title=name) for name, frame in printed.items()]
-    return [Text(READING.sentence("in print")), *tables] if tables else []
+    tables = [page.Table(frame, title=name) for name, frame in printed.items()]
+    return [page.Text(READING.sentence("in print")), *tables] if tables else []
 
 
-def _grids(cells: Sequence[Cell], grid: Grid) -> list[Block]:
+def _grids(cells: Sequence[Cell], grid: Grid) -> list[page.Block]:
     """The overview, and each grid under its name."""
     named = grids.grids(cells, grid).items()
     return [
-        Table(grids.overview(cells, grid), grids.FORMATS),
-        Text(_legend(cells)),
-        *(Table(frame, title=name) for name, frame in named),
+        page.Table(grids.overview(cells, grid), grids.FORMATS),
+        page.Text(_legend(cells)),
+        *(page.Table(frame, title=name) for name, frame in named),
     ]
 
 
-def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: Heading) -> str:
+def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: page.Heading) -> str:
     """The overview with the caption, then a table for each grid."""
     overview = grids.overview(cells, grid)
     parts = [latex(overview, grids.FORMATS, caption=caption, label=heading.label)]
@@ -249,9 +219,9 @@ def _origin(cells: Sequence[Cell]) -> str:
     training = {result.target.folder: result.target.seconds for result in results}
     solving = sum(result.seconds for result in results)
     return (
-        f"{listed_commits(result.commit or 'installed' for result in results)}; "
-        f"{listed(device_name(result.device) for result in results)}; "
-        f"data {listed(result.data.checksum[:12] for result in results)}; "
+        f"{page.listed_commits(result.commit or 'installed' for result in results)}; "
+        f"{page.listed(page.device_name(result.device) for result in results)}; "
+        f"data {page.listed(result.data.checksum[:12] for result in results)}; "
         f"{solving / 60:.0f} min of solving and testing, "
         f"{sum(training.values()) / 60:.0f} min of training."
     )

@@ -20,23 +20,15 @@ CLOSE = 1e-9  # sums of decimal numbers are off by less
 
 @dataclass(frozen=True)
 class Reported:
-    """What a paper prints of a run, in percent.
+    """What a paper prints of a run, in percent."""
 
-    Args:
-        target: accuracy of the target.
-        rebuilt: accuracy of the rebuilt network.
-        half_width: half-width of its interval over three source networks.
-        rounding: what all three may be off together, half a unit of each one's last printed digit.
-        text: ``rebuilt`` and ``half_width`` as printed.
-        width: of the target; ``None`` where it does not matter.
-    """
-
-    target: float
-    rebuilt: float
-    half_width: float
+    target: float  # accuracy of the target
+    rebuilt: float  # accuracy of the rebuilt network
+    half_width: float  # of its interval over three source networks
+    # What all three may be off together, half a unit of each one's last printed digit
     rounding: float = 0.0
-    text: str = ""
-    width: int | None = None
+    text: str = ""  # ``rebuilt`` and ``half_width`` as printed
+    width: int | None = None  # of the target; ``None`` where it does not matter
 
     @classmethod
     def printed(cls, target: float, rebuilt: str, *, width: int | None = None) -> Reported:
@@ -46,7 +38,8 @@ class Reported:
         0.105
         """
         mean, half_width = rebuilt.split(" ± ")
-        rounding = sum(_half_unit(text) for text in (str(target), mean, half_width))
+        decimals = [len(text.partition(".")[2]) for text in (str(target), mean, half_width)]
+        rounding = sum(0.5 * 10.0**-places for places in decimals)
         return cls(target, float(mean), float(half_width), rounding, rebuilt, width)
 
     @property
@@ -58,11 +51,6 @@ class Reported:
     def reach(self) -> float:
         """How far from ``loss`` the paper's own loss may lie."""
         return self.half_width + self.rounding
-
-
-def _half_unit(text: str) -> float:
-    """Half a unit of the last digit of a printed number."""
-    return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def against_target(loss: Interval, predictions: Sequence[Predictions | None]) -> str:
