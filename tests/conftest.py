@@ -14,7 +14,7 @@ from places import OUTPUTS, SHIPPED
 from bnrecon.cli.main import main
 from bnrecon.data import DATASETS, DataSpec, load
 from bnrecon.features import DISTRIBUTIONS
-from bnrecon.run import estimate
+from bnrecon.reconstruction import duration
 from bnrecon.solvers import SOLVERS
 from bnrecon.studies import registry
 from bnrecon.targets.register import FAMILIES
@@ -75,7 +75,7 @@ def _no_process(request, monkeypatch):
 def _small_rates():
     """How fast the processor is, which every run measures, is measured on small matrices."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(estimate.SIDES, "cpu", 64)
+        patch.setitem(duration.SIDES, "cpu", 64)
         yield
 
 

@@ -19,7 +19,8 @@ instance to store solutions between them:
 from bnrecon.reconstruction.assembly import assemble
 from bnrecon.reconstruction.library_call import reconstruct
 from bnrecon.reconstruction.moments import gather
-from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction

@@ -17,7 +17,8 @@ from bnrecon.reconstruction.folding import replacements
 from bnrecon.reconstruction.groups import joined_digest, weakest
 from bnrecon.reconstruction.layer_report import report_layer
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport, Reconstruction
 from bnrecon.reconstruction.solving import layer_problem

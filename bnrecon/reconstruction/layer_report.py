@@ -15,7 +15,7 @@ from bnrecon.reconstruction.collapse import LayerErrors, layer_errors
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import geometry_of
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_layer import SourceLayer

@@ -26,6 +26,7 @@ from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
 from bnrecon.runtime.errors import RunError, shorten
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
+from bnrecon.runtime.units import format_duration
 from bnrecon.solvers.spec import SolverSpec
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,9 @@ def reconstruct(
     targets = [layer.found for layer in plan.layers]
     moments = None if batches is None else gather(plan.model, targets, batches)
     checked = check_moments(plan, moments)
+    if logger.isEnabledFor(logging.INFO):  # the time is measured
+        expected = format_duration(max(1, plan.seconds))
+        logger.info("%d layers, about %s of solving", len(plan.layers), expected)
     built = []
     with tqdm(plan.layers, desc="layers", disable=None, leave=False) as layers:
         for layer in layers:

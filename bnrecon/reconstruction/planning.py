@@ -13,7 +13,8 @@ from bnrecon.reconstruction import arguments, storage
 from bnrecon.reconstruction.attention import fast_path_notes, pack, unpack
 from bnrecon.reconstruction.comparison import compare, say_how_far
 from bnrecon.reconstruction.folding import find_layers, replacements
-from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
 from bnrecon.reconstruction.replaced_layer import TrialLayer
 from bnrecon.reconstruction.report import OutputDifference

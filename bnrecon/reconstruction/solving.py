@@ -11,7 +11,7 @@ from bnrecon.features.pair import Features
 from bnrecon.features.register import distribution
 from bnrecon.operators.system import System
 from bnrecon.reconstruction.groups import join_solutions, solve_groups
-from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution

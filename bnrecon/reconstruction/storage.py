@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from bnrecon.features.register import distribution
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.mapped import disk_folder, disk_room
-from bnrecon.reconstruction.plan import PlannedLayer, disk_bytes, host_bytes, memory_bytes
+from bnrecon.reconstruction.planned_layer import PlannedLayer, disk_bytes, host_bytes, memory_bytes
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.units import format_bytes
-from bnrecon.solvers.iterative import expected_iterations
-from bnrecon.solvers.krylov import MOST_ITERATIONS
 from bnrecon.solvers.register import lookup
-
-DRAWN_SECONDS = 12e-9  # a normal number, of which drawing takes 9.6 (docs/benchmarks.md)
-DISK_RATE = 1e9  # bytes a second, of a disk that was not measured
-PASSES = 20  # over exact features: corrections and checks of the solve, errors, digests
 
 
 def store(
@@ -56,22 +47,6 @@ def give_room(layers: list[PlannedLayer], free: int) -> list[PlannedLayer]:
     """The layers with the memory that all of them leave to each one's solver."""
     remaining = free - sum(layer.stored for layer in layers)
     return [replace(layer, room=remaining - layer.operator_bytes("refined")) for layer in layers]
-
-
-def storage_seconds(layer: PlannedLayer) -> float:
-    """Seconds that a layer takes longer because its features are not in memory, roughly.
-
-    Files are read at the speed of memory while they fit into what is free of it.
-    """
-    size = layer.feature_bytes
-    if layer.storage == "regenerate" and layer.features.name != "sign":
-        return PASSES * (size // 4) * DRAWN_SECONDS / torch.get_num_threads()
-    if layer.storage != "disk" or disk_bytes([layer]) <= available_memory(torch.device("cpu")):
-        return 0.0
-    oversampling = layer.width / layer.shape.equations
-    iterations = min(MOST_ITERATIONS, expected_iterations(oversampling, 1e-10))
-    rounded = layer.groups * layer.rounded_bytes(layer.choice.solver)
-    return (size * PASSES + 2 * iterations * rounded) / DISK_RATE
 
 
 def _disk_shortage(layers: Sequence[PlannedLayer]) -> str | None:

@@ -13,9 +13,9 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import Images
 from bnrecon.operators.mapped import disk_folder
+from bnrecon.reconstruction.duration import rate, solving_seconds
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planning import plan_layers
-from bnrecon.reconstruction.storage import storage_seconds
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware
 from bnrecon.runtime.units import format_bytes, format_duration
@@ -101,19 +101,18 @@ def _expect(
     dtype = training_plan(config.target_request, device).dtype
     with attribute_errors(FAMILIES[config.target.family]):
         positions = estimate.pixels(network, data.shape)
-    rates = {kind: estimate.rate(kind, device) for kind in {dtype, torch.float32}}
+    rates = {kind: rate(kind, device) for kind in {dtype, torch.float32}}
     flops = estimate.source_flops(plan, positions)
     target = estimate.multiply_adds(network, positions)
     images, seeds = data.sizes[1], len(config.seeds)
     tested = source_images(config, flops, images, device)
     single = rates[torch.float32]
-    solving = estimate.solving_seconds(plan, config.solver, device)
-    layers = [solving[layer.name] + storage_seconds(layer) for layer in plan.layers]
+    layers = solving_seconds(plan.layers)
     return _Expected(
         estimate.training_seconds(target, config.train.epochs * data.sizes[0], rates[dtype]),
         seeds * sum(layers),
         seeds * estimate.testing_seconds(flops, target, tested, images, single),
-        max(layers),
+        max(layers, default=0.0),
         tested,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reporting.result import SeedRecord
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers

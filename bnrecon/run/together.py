@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.run.context import RunContext
 from bnrecon.run.seed_files import SolvedLayers

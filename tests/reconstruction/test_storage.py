@@ -21,8 +21,7 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.operators.generated import Generated
 from bnrecon.operators.mapped import disk_folder
-from bnrecon.reconstruction import plan as plan_module
-from bnrecon.reconstruction import plan_layers, reconstruct
+from bnrecon.reconstruction import plan_layers, planned_layer, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
 from bnrecon.reconstruction import storage as storage_module
@@ -306,7 +305,7 @@ def test_a_plan_counts_the_weights_that_a_source_layer_holds(name, dtype, groups
     tensors += [part for pair in layer.pairs for part in (pair.first, pair.second)]
     storages = [part.untyped_storage() for part in tensors if part is not None]
     held = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-    outputs = 16 * (plan_module.VECTOR_BYTES + 4 * dtype.itemsize)
+    outputs = 16 * (planned_layer.VECTOR_BYTES + 4 * dtype.itemsize)
     assert held <= planned.stored + outputs
     assert planned.stored < 1.1 * held
 
@@ -358,7 +357,7 @@ def test_where_bf16_does_not_suffice_rounded_features_take_twice_the_memory(monk
         spec = FeatureSpec(oversampling=oversampling, storage="disk")
         (layer,) = plan_layers(nn.Linear(90, 90).eval(), spec, solver).layers
         numbers = layer.width * 180
-        return plan_module.disk_bytes([layer]) / numbers - 4
+        return planned_layer.disk_bytes([layer]) / numbers - 4
 
     assert [rounded("matrix_free", c) for c in (1.5, 1.05, 1.01)] == [2, 2, 4]
     assert [rounded("minimum_norm", c) for c in (1.5, 1.15, 1.05)] == [2, 2, 4]

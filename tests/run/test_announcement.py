@@ -9,11 +9,11 @@ from torch import nn
 from bnrecon.config.composition import compose
 from bnrecon.data import load
 from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction import duration
 from bnrecon.reconstruction.planning import plan_layers
-from bnrecon.run import announcement, estimate
+from bnrecon.run import announcement
 from bnrecon.run.announcement import announce, source_images
 from bnrecon.runtime.errors import UserError
-from bnrecon.solvers.spec import SolverSpec
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def test_no_image_at_all_through_the_source_network_is_refused():
 
 
 def test_what_a_gpu_and_its_host_need_is_planned_for_layers_that_are_there(monkeypatch):
-    monkeypatch.setitem(estimate.SIDES, "cuda", 64)
+    monkeypatch.setitem(duration.SIDES, "cuda", 64)
     config = compose([*SMALLEST, "features=he_normal"])
     with PretendedGpu() as gpu:
         plan = announce(config, load(config.data), gpu.device)
@@ -50,4 +50,4 @@ def test_a_layer_without_equations_is_expected_to_take_no_time():
     """Of one input, beside a skip connection: its second scales do it alone."""
     plan = plan_layers(nn.Linear(1, 4).eval(), FeatureSpec(width=2, skip="outer"))
     assert plan.layers[0].rows == 0
-    assert estimate.solving_seconds(plan, SolverSpec(), CPU)[""] < 1
+    assert plan.seconds < 1

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import bnrecon
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.integers import find_signs
+from bnrecon.reconstruction import duration
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.run import estimate
@@ -145,7 +146,10 @@ def test_a_network_is_left_as_it_was():
 
 
 def test_all_groups_of_a_layer_are_counted_in_the_time_to_solve():
-    plans = [plan_layers(nn.Conv2d(64 * g, 64 * g, 3, groups=g).eval(), "sign") for g in (1, 4)]
+    plans = [
+        plan_layers(nn.Conv2d(64 * g, 64 * g, 3, groups=g).eval(), "sign", "matrix_free")
+        for g in (1, 4)
+    ]
     one, four = map(seconds_to_solve, plans)
     assert four == pytest.approx(4 * one)
 
@@ -155,13 +159,10 @@ RATES = {torch.float32: 1e11, torch.float64: 5e10, torch.bfloat16: 4e11, torch.i
 
 def seconds_to_solve(plan, integers=True):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimate, "rate", lambda kind, device: RATES[kind])
+        patch.setattr(duration, "rate", lambda kind, device: RATES[kind])
         patch.setattr("bnrecon.solvers.iterative.has_fast_int8", lambda device: integers)
-        patch.setattr(estimate, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64])
-        (seconds,) = estimate.solving_seconds(
-            plan, SolverSpec("matrix_free"), torch.device("cpu")
-        ).values()
-    return seconds
+        patch.setattr(duration, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64])
+        return sum(duration.solving_seconds(plan.layers))
 
 
 def test_signs_take_half_as_long_on_a_machine_with_fast_integers():
@@ -188,22 +189,22 @@ def test_a_system_with_eliminated_outputs_is_not_solved_in_integers(width, integ
 
 
 def test_a_looser_tolerance_and_fewer_iterations_take_less_time(monkeypatch):
-    plan = plan_layers(nn.Conv2d(64, 64, 3).eval(), "sign")
-    monkeypatch.setattr(estimate, "rate", lambda kind, device: 1e11)
+    monkeypatch.setattr(duration, "rate", lambda kind, device: 1e11)
 
     def seconds(**options):
-        spec = SolverSpec("matrix_free", **options)
-        return sum(estimate.solving_seconds(plan, spec, torch.device("cpu")).values())
+        solver = SolverSpec("matrix_free", **options)
+        return plan_layers(nn.Conv2d(64, 64, 3).eval(), "sign", solver).seconds
 
     assert seconds(tolerance=1e-5) < seconds()
     assert seconds(max_iterations=10) < seconds()
 
 
 def test_lbfgs_is_expected_to_take_its_own_limit(monkeypatch):
-    plan = plan_layers(nn.Conv2d(64, 64, 3).eval(), FeatureSpec("sign", oversampling=1.0), "lbfgs")
-    monkeypatch.setattr(estimate, "rate", lambda kind, device: 1e11)
+    monkeypatch.setattr(duration, "rate", lambda kind, device: 1e11)
     seconds = (
-        estimate.solving_seconds(plan, spec, torch.device("cpu"))
-        for spec in (SolverSpec("lbfgs"), SolverSpec("lbfgs", max_iterations=MAX_ITERATIONS))
+        plan_layers(
+            nn.Conv2d(64, 64, 3).eval(), FeatureSpec("sign", oversampling=1.0), solver
+        ).seconds
+        for solver in (SolverSpec("lbfgs"), SolverSpec("lbfgs", max_iterations=MAX_ITERATIONS))
     )
     assert next(seconds) == next(seconds)

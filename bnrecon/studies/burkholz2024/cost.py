@@ -11,7 +11,8 @@ import torch
 from bnrecon.features.register import choose_width
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import find_layers
-from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import part

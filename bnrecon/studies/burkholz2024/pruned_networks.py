@@ -12,7 +12,7 @@ import torch
 from bnrecon.construction.residual import layer_system
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.assembly import assemble
-from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.source_file import collapse
 from bnrecon.reproduction.trainings import obtain

@@ -1,0 +1,203 @@
+"""What a plan says of each layer that is rebuilt: features, solver, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from bnrecon.construction.residual import minimum_width
+from bnrecon.features.drawing import draw
+from bnrecon.features.pair import Features
+from bnrecon.features.register import distribution
+from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.operators.generated import Generated
+from bnrecon.operators.integers import IntegerProducts
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.signs import SignMatrix
+from bnrecon.reconstruction import source_layer
+from bnrecon.reconstruction.folding import FoundLayer
+from bnrecon.reconstruction.groups import group_number, together_bytes
+from bnrecon.reconstruction.refusal import layer_label
+from bnrecon.solvers.iterative import rounded_itemsize
+from bnrecon.solvers.register import lookup
+from bnrecon.solvers.solving import Choice, choose
+from bnrecon.solvers.spec import SolverSpec
+
+MAP_BYTES = 32  # a feature's scale, shift and statistics in float64; BatchNorm has them too
+VECTOR_BYTES = 48  # the same, and those of a BatchNorm in float32
+DRAWING = 3  # times the features, while they pass through a matrix factorization
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A layer that will be rebuilt.
+
+    Args:
+        found: the layer, with the BatchNorm that follows it folded in.
+        width: c1, the number of features; of a grouped convolution, of each group.
+        number: of the layer among those found; its features depend on it.
+        features: what they are drawn as.
+        solver: how the layer is solved.
+        seed: what features are drawn from.
+        storage: where they are: ``memory``, ``disk``, or ``regenerate`` for nowhere.
+        room: bytes of memory that are left to the solver; ``auto`` chooses by it.
+    """
+
+    found: FoundLayer
+    width: int
+    number: int
+    features: FeatureSpec
+    solver: SolverSpec = field(default_factory=SolverSpec)
+    seed: int = 0
+    storage: str = "memory"
+    room: float = math.inf
+
+    @property
+    def name(self) -> str:
+        """The layer's name in the model."""
+        return self.found.name
+
+    @property
+    def label(self) -> str:
+        """What a message calls the layer."""
+        return layer_label(self.found.name)
+
+    @property
+    def shape(self) -> LayerShape:
+        """The target layer's shape; of a grouped convolution, that of one group."""
+        return self.found.target.shape
+
+    @property
+    def groups(self) -> int:
+        """How many groups the layer has, each with features of its own."""
+        return self.found.target.groups
+
+    def draw(self, group: int = 0) -> Features:
+        """Draw the layer's features, or those of one group, the same ones each time."""
+        spec, number = self.features, group_number(self.number, group)
+        drawn_with = (spec.strict, spec.skip, self.storage)
+        return draw(spec.name, self.shape, self.width, self.seed, number, *drawn_with)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layer is solved."""
+        return self.found.module.weight.device
+
+    def draw_groups(self) -> list[Features]:
+        """Draw the features of all groups."""
+        return [self.draw(group) for group in range(self.groups)]
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of the features of all groups, in float32."""
+        return self.groups * self.shape.feature_bytes(self.width)
+
+    @property
+    def implicit(self) -> bool:
+        """Whether the features are implicit: M = I, and too large to be worth storing."""
+        identity = self.features.name == "id_cond" and self.width == self.shape.equations
+        return identity and self.feature_bytes > source_layer.IMPLICIT_FROM
+
+    @property
+    def rows(self) -> int:
+        """How many equations are solved: n, or fewer where second scales are eliminated."""
+        n, least = self.shape.equations, minimum_width(self.shape, self.features.skip)
+        return least if least <= self.width < n else n
+
+    @property
+    def choice(self) -> Choice:
+        """The solver that was named, or the one that ``auto`` chooses."""
+        return self._choose(self.solver.name, self.width)
+
+    def _choose(self, name: str, columns: int) -> Choice:
+        if name != "auto":
+            return Choice(name, "", columns)
+        orthogonal = distribution(self.features.name).orthogonal
+        limits = (self.room, self.solver.tolerance)
+        return choose(self.rows, columns, orthogonal, *limits, patterned=orthogonal)
+
+    @property
+    def solver_memory(self) -> int:
+        """Bytes that the solver needs beside the operator, for one group after the other."""
+        choices, kept = [self.choice], self.features.kept(self.width)
+        if self.rows <= kept < self.width:
+            choices.append(self._choose("auto", kept))  # solves again with these features alone
+        needs = [lookup(choice.solver).memory(self.rows, choice.features) for choice in choices]
+        if self.groups > 1 and self.solver.name == "auto":
+            needs.append(together_bytes(self.rows, self.width, self.groups))
+        return max(needs)
+
+    @cached_property
+    def stored(self) -> int:
+        """Bytes of memory that the source layer takes."""
+        module, weights = self.found.module, 0
+        if self.storage == "memory" and not self.implicit:
+            frozen = (self.features.name, self.shape, self.width, module)
+            weights = source_layer.weight_bytes(*frozen)
+        return weights + self.groups * self.width * (MAP_BYTES + 4 * module.weight.itemsize)
+
+    @cached_property
+    def work(self) -> int:
+        """Bytes it takes besides while it is solved: what is multiplied by, and the solver's own.
+
+        Where features are not in memory, it may be what the source layer takes to compute; those
+        that no part of can be made alone are drawn in memory before they are written.
+        """
+        work = self.operator_bytes(self.choice.solver) + self.solver_memory
+        if self.storage == "memory":
+            return work
+        if self.storage == "disk" and "regenerate" not in distribution(self.features.name).storages:
+            work = max(work, DRAWING * self.shape.feature_bytes(self.width))
+        return max(work, source_layer.FORWARD_BYTES)
+
+    def operator_bytes(self, solver: str) -> int:
+        """Bytes of what a solver multiplies by, for one group, and of the tiles that it does so in.
+
+        Of features in memory these are a transposed and a rounded copy. Else they are rounded
+        features (bits, of signs), unless they are on disk too.
+        """
+        width, device = self.width, self.device
+        numbers = self.shape.feature_bytes(1) // 4
+        if self.storage == "memory":
+            vectors = 2 * VECTOR_BYTES * width
+            return vectors + KhatriRao.copied_bytes(width, 0 if self.implicit else numbers)
+        tiles = Generated.tile_bytes(width, numbers, device)
+        if self.storage == "disk":
+            return tiles
+        if self.features.name == "sign":
+            signs = width * numbers, device
+            return tiles + SignMatrix.pair_bytes(*signs) + IntegerProducts.pair_bytes(*signs)
+        return tiles + self.rounded_bytes(solver)
+
+    def rounded_bytes(self, solver: str) -> int:
+        """Bytes of one group's rounded features that a solver's iterations read."""
+        itemsize = rounded_itemsize(solver, self.rows, self.width, self.device)
+        return itemsize * self.shape.feature_bytes(self.width) // 4
+
+
+def memory_bytes(layers: Sequence[PlannedLayer]) -> int:
+    """Bytes that layers take together: what each one stores, and the largest one's work."""
+    return sum(layer.stored for layer in layers) + max((layer.work for layer in layers), default=0)
+
+
+def host_bytes(layers: Sequence[PlannedLayer]) -> int:
+    """Bytes of the host's memory, for layers on a GPU: drawn weights, and one layer on its way."""
+    sizes = [
+        layer.feature_bytes
+        for layer in layers
+        if layer.device.type != "cpu" and layer.storage == "memory" and not layer.implicit
+    ]
+    drawn = all(source_layer.holds_weights(layer.features.name) for layer in layers)
+    return drawn * sum(sizes) + 2 * max(sizes, default=0)
+
+
+def disk_bytes(layers: Sequence[PlannedLayer]) -> int:
+    """Bytes of temporary files: the features of all layers, and one layer's rounded ones."""
+    stored = [layer for layer in layers if layer.storage == "disk"]
+    rounded = (layer.rounded_bytes(layer.choice.solver) for layer in stored)
+    return sum(layer.feature_bytes for layer in stored) + max(rounded, default=0)
