@@ -162,4 +162,11 @@ SWEEPS = (
     sweep(compare_features, name, {"side": teacher.VARIANT_SIDES}, teacher.BY_SCALE | start)
     for name, start in VARIANTS.items()
 )
-PART = part(__file__, join(*SWEEPS), summarize, draw_starts, decide)
+PART = part(
+    __file__,
+    join(*SWEEPS),
+    summarize,
+    draw_starts,
+    decide,
+    excerpt=lambda table: table[table["teacher width d"].isin([5, 20])],
+)

@@ -102,4 +102,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
 TASKS = sweep(
     rebuild, "d = {side}, l = {depth}", {"side": SIDES, "depth": DEPTHS}, {"seeds": SEEDS}
 )
-PART = part(__file__, TASKS, summarize, draw, decide)
+PART = part(
+    __file__,
+    TASKS,
+    summarize,
+    draw,
+    decide,
+    excerpt=lambda table: table[table["l"].isin([1, 8])],
+)

@@ -240,4 +240,21 @@ TASKS = join(
     sweep(rebuild, f"{NAME}, l = {{depth}}", {("side", "block", "depth"): DEEP}, FIXED),
     sweep(solve_zero_block, f"{NAME}, zero block", {("side", "block"): ZERO}, {"seeds": SEEDS}),
 )
-PART = part(__file__, TASKS, summarize, draw, decide, numbers=lambda _: {"digits": DIGITS})
+
+
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """The narrowest and the widest networks for each target."""
+    extreme = (table["k"] == 1) | (table["k"] == table["d"])
+    dropped = ["width d k", "block, float64", "block, rounded to float64"]
+    return table[extreme].drop(columns=dropped)
+
+
+PART = part(
+    __file__,
+    TASKS,
+    summarize,
+    draw,
+    decide,
+    numbers=lambda _: {"digits": DIGITS},
+    excerpt=excerpt,
+)
