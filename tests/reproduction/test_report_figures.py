@@ -3,8 +3,6 @@
 import re
 import xml.etree.ElementTree as ET
 
-import pytest
-
 from bnrecon.reporting import figures as drawing
 from bnrecon.reproduction.report.figures import VectorFigures
 
@@ -56,14 +54,3 @@ def test_two_figures_share_letters_and_no_other_id():
         used |= set(re.findall(r"url\(#([^)]+)\)", svg))
         assert used <= own | letters
         assert used & letters
-
-
-@pytest.mark.parametrize(
-    ("kind", "white"), [("lines", None), ("image", "white"), ("dark", "white")]
-)
-def test_a_map_of_colours_stays_on_white_paper(kind, white):
-    svg = VectorFigures().svg(drawn(kind), "a", "T", "D")
-    assert parsed(svg).get("class") == white
-    if kind == "image":
-        (image,) = [e for e in parsed(svg).iter() if e.tag.endswith("image")]
-        assert image.get("href").startswith("data:image/png;base64,")
