@@ -136,11 +136,6 @@ def time_solve(row: dict) -> dict:
 SECTIONS = {"products": time_products, "solves": time_solve}
 
 
-def measure(row: dict) -> dict:
-    """Measure one row."""
-    return SECTIONS[row["section"]](row)
-
-
 def wanted_rows(section: str, args: argparse.Namespace) -> Iterator[dict]:
     """What is asked for of a section."""
     for name, width in itertools.product(args.features, args.widths):
@@ -190,7 +185,7 @@ def main() -> None:
     """Measure what is asked for."""
     options = {"features": ["sign", "he_normal"], "widths": [64, 128]}
     options |= {"precisions": ["bfloat16", "float64"], "outputs": Path("outputs/solvers/storage")}
-    parser, args = parse(__doc__, measure, "sections*", **options)
+    parser, args = parse(__doc__, lambda row: SECTIONS[row["section"]](row), "sections*", **options)
     command_line.require(parser, "features", args.features, DISTRIBUTIONS)
     command_line.require(parser, "section", args.sections, SECTIONS)
     command_line.require(parser, "precision", args.precisions, PRECISIONS)

@@ -122,19 +122,15 @@ def rebuild(row: dict) -> dict:
 def write_report(rows: list[dict], outputs: Path) -> None:
     """All rows as Markdown, with the commands that measure them."""
     rows = sorted(rows, key=lambda row: (row["n"], row["model"], row["layer"], row["features"]))
+    options = "{model} {layer} --features {features} --threads {threads}"
+    commands = [f"`python scripts/solve_layer.py {options.format(**row)}`" for row in rows]
     words = f"""\
 Random weights of seed 0, 1.5 n features, to 1e-10. Seconds of drawing and solving are the clock's,
 beside the processor's; the residual is recomputed in float64; the error in float32 is that of the
 layer as the network holds it; memory is the most that the process held until then. Logits: the
 largest of {IMAGES} random images, and the largest change when this layer alone is rebuilt.
-Commands: {"; ".join(command(row) for row in rows)}."""
+Commands: {"; ".join(commands)}."""
     write_table(outputs / "layers.md", rows, COLUMNS, words)
-
-
-def command(row: dict) -> str:
-    """What measures a row."""
-    words = f"{row['model']} {row['layer']} --features {row['features']}"
-    return f"`python scripts/solve_layer.py {words} --threads {row['threads']}`"
 
 
 if __name__ == "__main__":

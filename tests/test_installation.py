@@ -2,11 +2,8 @@
 
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 
-import pytest
 from places import ROOT
 
 PAGE = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
@@ -27,18 +24,6 @@ def test_every_extra_is_on_the_page_and_no_other():
     named = re.findall(r"\[(\w+)\]\"", PAGE)
     assert named
     assert set(named) <= listed
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("command", ["install", "download"])
-def test_pip_has_the_flags_that_the_page_gives(command):
-    given = {word for line in lines_of("pip", command) for word in line if word.startswith("-")}
-    assert given
-    line = [sys.executable, "-m", "pip", command, "--help"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    if "No module named pip" in done.stderr:
-        pytest.skip("this environment has no pip")
-    assert given <= set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", done.stdout))
 
 
 def test_torch_and_torchvision_are_always_taken_from_the_same_index():

@@ -4,7 +4,6 @@ import errno
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
-import yaml
 from hydra.errors import MissingConfigException
 from omegaconf.errors import ConfigKeyError
 
@@ -26,12 +25,9 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
         (ImportError("x.so: failed to map segment"), 1, "not enough memory (x.so"),
         (OSError(errno.ENOSPC, "No space left", "/x"), 1, "/x; what was finished is kept"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "Permission denied: /x"),
-        (OSError(errno.EIO, "I/O error", "/x"), 1, "I/O error: /x"),
         (ConfigKeyError("Key 'a' not in 'RunConfig'"), 2, "a is not an option"),
         (MissingConfigException("no run.yaml"), 2, "no run.yaml"),
-        (yaml.YAMLError("no yaml"), 2, "no yaml"),
         (BrokenProcessPool("a worker"), 1, "a process of the sweep was killed"),
-        (SystemExit(0), 0, None),
         (SystemExit("bad"), 1, "sys.exit('bad') was called"),
         (ZeroDivisionError("division by zero"), 1, "this is a defect in bnrecon"),
     ],

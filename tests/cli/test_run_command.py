@@ -1,70 +1,39 @@
 """`bnrecon run` and `train`: a mistake is one line, and nothing is begun or left behind."""
 
-import itertools
 import sys
 from pathlib import Path
 
 import pytest
 
-from bnrecon.config import composition, schema
+from bnrecon.config import composition
 from bnrecon.runtime import interruption
 
 MISTAKES = [
     ("=3", "'=3': an option has no name"),
-    ("~", "an option has no name"),
-    ("foo=3", "foo is not an option"),
     ("hydra=3", "must be a string"),
     ("--resolve", "--cfg"),
     ("--cfg", "expected one argument"),
-    ("--cfg foo", "invalid choice: 'foo'"),
     ("--config-name=nope", "--config-name=nope: there is no nope.yaml; give the folder"),
     ("--config-dir", "expected one argument"),
-    ("--config-dir=", "give the folder that holds own yaml files"),
     ("train.seed=9223372036854775808", "at most 1,000,000,000,000"),
-    ("train.seed=-1", "at least 0"),
     ("seeds=[9223372036854775808]", "from 0 to 2^63 - 1"),
-    ("data.crop_padding=1e12", "must be a whole number"),
-    ("data.crop_padding=1000000000000", "below 8"),
     ("data.workers=1000000000", "data.workers=1000000000: "),
-    ("data.side=1000000000", "digits images have one size"),
     ("target.groups=[1000]", "at most 256 convolutions"),
     ("target=mlp target.depth=1000000000", "at most 256"),
-    ("target.width=1000000000", "at most 1,000,000"),
     ("train.epochs=1000000000000", "at most 1,000,000"),
-    ("train.batch_size=1000000000000", "at most 10,000,000"),
-    ("train.warmup_epochs=1e300", "at most 1,000,000"),
     ("target.name=a/b", "none of them /"),
-    ("target.family=vgg2", "did you mean 'vgg'"),
     ("hydra.sweep.dir= -m", "give a folder's name"),
     ("hydra/launcher=joblib", "add -m"),
-    ("hydra/launcher=nothing_such -m", "pip install 'bnrecon[launchers]'"),
     ("features=he_normal,id_cond", "with -m"),
-    ("-m features=he_normal,nothing_such", "features=nothing_such"),
     ("data.root=${nothing}", "nothing"),
-    ("-m outputs=${nothing}", "nothing"),
     ("imports=[nothing/such]", "importable from here"),
-    ("imports=[nothing-such]", "importable from here"),
     ("outputs=null", "must have a value"),
-    ("seeds=[null]", "seeds=[null]: must have a value"),
-    ("hydra.sweep.dir=null -m", "must have a value"),
 ]
 
 
 @pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[words for words, _ in MISTAKES])
 def test_a_mistake_is_one_line_and_nothing_is_begun(refused, words, line):
     refused("run", *words.split(), line=line)
-
-
-VALUES = ["18", "1.5", "null", "true", "[1,2]", "{a: 1}", "", "../x", "größe", "'18'"]
-
-
-@pytest.mark.parametrize(
-    ("value", "group"),
-    [*zip(VALUES, itertools.cycle(schema.GROUPS), strict=False)],
-)
-def test_what_a_group_does_not_have_is_refused_with_what_it_has(refused, group, value):
-    line = refused("run", f"{group}={value}", line=f"{group}=")
-    assert "Allowed: " in line
 
 
 @pytest.mark.parametrize(
@@ -87,26 +56,17 @@ def test_compiling_without_a_compiler_is_refused(refused, monkeypatch):
         refused(command, *words, line="there is no no_such_compiler")
 
 
-OUTPUTS = [
-    pytest.param(
-        "/proc/nowhere",
-        "cannot be created",
-        marks=pytest.mark.skipif(sys.platform != "linux", reason="has no /proc"),
-    ),
-    ("file", "file is a file"),
-    ("file/below", "file is a file"),
-    ("a" * 300, "File name too long"),
-    ("", "outputs='': give a folder's name"),
-    ("''", "outputs='': give a folder's name"),
-    ("a\0b", "give a folder's name"),
-    ("a\udcffb", "not UTF-8"),
-]
-
-
 @pytest.mark.parametrize(
     ("outputs", "line"),
-    OUTPUTS,
-    ids=["proc", "file", "below", "long", "empty", "quoted", "nul", "bytes"],
+    [
+        ("file", "file is a file"),
+        ("file/below", "file is a file"),
+        ("a" * 300, "File name too long"),
+        ("''", "outputs='': give a folder's name"),
+        ("a\0b", "give a folder's name"),
+        ("a\udcffb", "not UTF-8"),
+    ],
+    ids=["file", "below", "long", "empty", "nul", "bytes"],
 )
 def test_an_impossible_outputs_folder_is_refused_before_anything_is_begun(refused, outputs, line):
     Path("file").write_text("")
@@ -123,23 +83,7 @@ def test_no_command_takes_an_impossible_outputs_folder(refused, words):
         refused(*words.split(), "scale=smoke", f"outputs={outputs}", line=line)
 
 
-FOLDERS = [
-    "größe",
-    "a=b",
-    "it's",
-    'say "so"',
-    "x[1]",
-    "a,b",
-    "a#b",
-    "a b",
-    "{a}",
-    "(a",
-    "a:b",
-    "back\\slash",
-    "end\\",
-    "it's\\'",
-    "null_",
-]
+FOLDERS = ["größe", "a=b", "it's", 'say "so"', "x[1]", "a,b", "a#b", "{a}", "end\\", "it's\\'"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -178,16 +122,12 @@ YAMLS = {
         "syntax.yaml: line 3, column 7: expected ',' or ']'",
     ),
     "twice": (b"name: a\nname: b\n", "twice.yaml: line 2, column 1: found duplicate key"),
-    "tag": (b"name: !!python/object/apply:os.system ['true']\n", "tag.yaml: line 1, column 7"),
-    "nul": (b"name: a\0b\n", "nul.yaml: character 8"),
     "bytes": ("name: größe\n".encode("latin-1"), "own/target/bytes.yaml: yaml files are UTF-8"),
     "lost": (
         b"defaults: [nothing_such, _self_]\n",
         "target/lost.yaml names target/nothing_such in its defaults",
     ),
-    "mapping": (b"defaults: {a: 1}\n", "defaults must be a list"),
     "circle": (b"defaults: [circle]\n", "name each other in a circle"),
-    "list": (b"- a\n", "In 'target/list'"),
 }
 
 
@@ -220,11 +160,8 @@ def test_an_own_yaml_is_used_whatever_stands_before_the_folder(succeed):
 
 MODULES = {
     "raise SystemExit('enough')": "SystemExit: enough",
-    "raise KeyboardInterrupt": "KeyboardInterrupt",
     "x = [1\ny = 2": "SyntaxError: '[' was never closed",
-    "1 / 0": "ZeroDivisionError: division by zero",
     "raise ValueError('first\\nsecond')": "ValueError: first second",
-    "import nothing_such_at_all": "ModuleNotFoundError: No module named 'nothing_such_at_all'",
 }
 
 

@@ -15,16 +15,6 @@ def test_a_path_with_an_equals_sign_is_a_name():
         words.split(["a=c"], ("outputs",))
 
 
-def test_an_option_is_one_even_where_a_path_has_its_letters():
-    Path("outputs=c").mkdir()
-    assert words.split(["outputs=c"], ("outputs",)) == ([], {"outputs": "c"})
-
-
-def test_a_study_may_be_named_as_an_option():
-    named = ["study=giannou2023", "burkholz2024"]
-    assert words.split_studies(named, ()) == (["giannou2023", "burkholz2024"], {})
-
-
 @pytest.mark.parametrize("name", ["cancel", "status", "ls", "compare"])
 @pytest.mark.parametrize(
     ("given", "line"),
@@ -40,16 +30,10 @@ def test_a_slip_has_the_same_answer_everywhere(refused, name, given, line):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ([], "give a study's name, as in: bnrecon cancel burkholz2024"),
         (["burkholz"], "burkholz: no such study or sweep in outputs; did you mean 'burkholz2024'?"),
         (["burkholz2024"], "no folder outputs here"),
-        (["burkholz2024", "outputs=nowhere"], "'nowhere': no such folder"),
         (["burkholz2024", "outputs=.", "scale=smok"], "scale=smok: did you mean 'smoke'?"),
     ],
 )
 def test_a_mistake_in_what_to_cancel_is_one_line(refused, given, line):
     refused("cancel", *given, line=line)
-
-
-def test_a_report_names_the_folder_that_there_is_not(refused):
-    refused("report", "outputs=nowhere", line="'nowhere': no such folder; give the outputs folder")

@@ -1,10 +1,8 @@
 """What jobs ask of Slurm: the user's slurm.yaml, and the command line over it."""
 
-import os
-
 import pytest
 
-from bnrecon.config.cluster_settings import ClusterSettings, config_file, read
+from bnrecon.config.cluster_settings import config_file, read
 from bnrecon.runtime.errors import UserError
 
 
@@ -14,10 +12,6 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
     config_file().parent.mkdir(parents=True)
     return config_file()
-
-
-def test_without_a_file_slurm_decides():
-    assert read() == ClusterSettings()
 
 
 def test_the_command_line_wins_over_a_folders_file_and_that_over_the_users_own(own, tmp_path):
@@ -53,18 +47,12 @@ def test_times_are_read_as_sbatch_does_and_as_people_write_them(text, minutes):
     [
         ("partiton: gpu", "slurm.yaml: partiton: did you mean 'partition'"),
         ("- gpu", "one setting a line"),
-        ("gpu", "one setting a line"),
         ("a: [", "no YAML in line"),
         ("partition: a b", "without spaces"),
-        ('partition: "a\\nb"', "without spaces"),
-        ("gpus: -1", "whole number, 0 or more"),
         ("cpus: 0", "whole number, 1 or more"),
-        ("gpus: [1]", "give one value"),
         ("mem: lots", "500M or 8G"),
         ("time: soon", "give minutes"),
-        ("time: 0", "at least a minute"),
         ("setup: {a: b}", "a line of shell"),
-        ("file: x", "Allowed: "),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_with_its_place(own, text, message):
@@ -76,29 +64,11 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(own, text, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(own, tmp_path):
-    own.write_bytes(b"partition: \xff")
-    with pytest.raises(UserError, match="it is not UTF-8"):
-        read()
-    own.unlink()
-    own.mkdir()
-    with pytest.raises(UserError, match="cannot be read"):
-        read()
-    with pytest.raises(UserError, match="no such folder"):
-        read(tmp_path / "nowhere")
-    own.rmdir()
-    os.symlink(tmp_path / "nowhere", own)
-    with pytest.raises(UserError, match="leads nowhere"):
-        read()
-
-
 @pytest.mark.parametrize(
     ("word", "message"),
     [
         ("slurm.memory=8G", "did you mean 'slurm.mem'"),
         ("slurm.mem", "give a value"),
-        ("slurm.mem=", "500M or 8G"),
-        ("slurm.file=x", "Allowed: "),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(word, message):

@@ -172,8 +172,3 @@ def test_levenberg_marquardt_ends_in_scipys_minimum_where_no_solution_exists():
     assert ours.relative_error == pytest.approx(theirs, rel=1e-6)
     again, error = by_scipy(target, weights, torch.cat(ours.scales))
     assert error == pytest.approx(ours.relative_error, rel=1e-9)  # nothing is left to gain
-
-
-def test_a_zero_target_is_refused():
-    with pytest.raises(ValueError, match="nothing to solve for"):
-        solve_deep(torch.zeros(3, 4, dtype=DOUBLE), draw_deep(4, 1, (6, 7, 3), 0))

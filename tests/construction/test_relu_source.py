@@ -318,16 +318,10 @@ def with_nan():
         (nn.Linear(3, 3), "model is Linear; it must be an nn.Sequential"),
         (nn.Sequential(nn.Linear(3, 3), nn.Tanh()), "layer 1 is Tanh"),
         (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "layer 1: there is no ReLU"),
-        (nn.Sequential(nn.ReLU(), nn.Linear(3, 3)), "layer 0 is ReLU"),
-        (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(3, 3)), "3 inputs behind 4"),
         (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).train()), "call model.eval"),
-        (nn.Sequential(), "no linear layer"),
         (nn.Sequential(Doubled(3, 3)), "layer 0: Doubled has a forward pass of its own"),
         (Skipping(nn.Linear(3, 3)), "model: Skipping has a forward pass of its own"),
-        (nn.Sequential(nn.Linear(3, 3, dtype=torch.complex64)), "is torch.complex64; give real"),
-        (nn.Sequential(nn.LazyLinear(3)), "layer 0: its parameters have no shape yet"),
         (nn.Sequential(nn.Linear(3, 3, device="meta")), "holds no numbers"),
-        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(4).eval()), "BatchNorm1d of 4 behind 3"),
         (nn.Sequential(with_nan()), "layer 0: its weight or bias is not finite"),
         (
             nn.Sequential(prune.random_unstructured(nn.Linear(3, 3), "weight", 2)),
@@ -343,31 +337,18 @@ def test_what_cannot_be_rebuilt_is_named(build, model, message):
 
 def test_options_out_of_range_are_named():
     target = relu_target([3, 3])
-    for given, message in [
-        ({"width": 0}, "width=0"),
-        ({"width": 2.5}, "width=2.5"),
-        ({"density": 0.0}, "density=0.0"),
-        ({"rank": 0}, "rank=0"),
-        ({"rank": 2.5}, "rank=2.5"),
-        ({"rank": True}, "rank=True"),
-        ({"seed": -1}, "seed=-1"),
-        ({"seed": "0"}, "seed='0'"),
-        ({"radius": None}, "radius=None"),
-        ({"radius": 0.0}, "radius=0.0: must be a number above 0"),
-        ({"radius": "1"}, "radius='1'"),
-        ({"density": "half"}, "density='half'"),
-        ({"density": None}, "density=None"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            relu_network(target, **given)
-    for block in (0, 4, 1.5):
-        with pytest.raises(UserError, match=f"block={block}: must be a whole number from 1 to 3"):
-            skip_chain(target, block=block)
-    for refinements in (-1, None, "2"):
-        with pytest.raises(
-            UserError, match=r"refinements=.*: must be a whole number of at least 0"
-        ):
-            skip_chain(target, refinements=refinements)
+    for build, name, wrong in (
+        (relu_network, "width", (0, 2.5)),
+        (relu_network, "density", (0.0, "half")),
+        (relu_network, "rank", (0, True)),
+        (relu_network, "seed", (-1, "0")),
+        (relu_network, "radius", (0.0, None)),
+        (skip_chain, "block", (0, 4, 1.5)),
+        (skip_chain, "refinements", (-1, None)),
+    ):
+        for value in wrong:
+            with pytest.raises(UserError, match=f"^{name}="):
+                build(target, **{name: value})
 
 
 def test_the_scales_are_never_worse_than_least_squares():
@@ -457,16 +438,6 @@ def test_a_chain_that_float64_cannot_bear_is_an_error_that_holds_the_chain():
 
 
 @pytest.mark.parametrize("build", [relu_network, skip_chain])
-@pytest.mark.parametrize("layer", ["", "0", "1", "2"])
-@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
-def test_hooks_that_may_change_outputs_are_refused(build, layer, register):
-    target = relu_target([3, 3], normalized=True, relu_at_end=True)
-    getattr(target.get_submodule(layer), register)(lambda *_: None)
-    with pytest.raises(UserError, match=f"{layer or 'model'}: .* has forward hooks"):
-        build(target)
-
-
-@pytest.mark.parametrize("build", [relu_network, skip_chain])
 def test_a_normalization_has_the_scale_and_shift_that_it_computes_with(build):
     """Whatever ``affine`` says: PyTorch reads ``weight`` and ``bias`` alone."""
     target = relu_target([4, 4, 4, 4], normalized=True)
@@ -475,14 +446,6 @@ def test_a_normalization_has_the_scale_and_shift_that_it_computes_with(build):
     target[4].weight = None
     target[7].bias = None
     assert build(target.eval()).functional_error < 1e-9
-
-
-@pytest.mark.parametrize("sizes", [(0, 3), (3, 0)])
-def test_a_layer_without_inputs_or_outputs_is_refused(sizes):
-    with pytest.warns(UserWarning, match="zero-element"):
-        model = nn.Sequential(nn.Linear(*sizes))
-    with pytest.raises(UserError, match=r"layer 0: . inputs and . outputs; give at least one"):
-        relu_network(model)
 
 
 def test_the_rank_of_a_float32_product_is_that_of_its_factors():

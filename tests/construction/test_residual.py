@@ -16,7 +16,6 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad
 from bnrecon.reconstruction.source_file import collapse, source_layers
-from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.spec import SolverSpec
 
 CPU = torch.device("cpu")
@@ -184,14 +183,6 @@ def test_the_eliminated_system_with_a_skip_is_its_own_dense_matrix():
     torch.testing.assert_close(operator.matvec(x), dense @ x)
     torch.testing.assert_close(operator.rmatvec(y), dense.T @ y)
     torch.testing.assert_close(operator.leading(50).dense(), dense[:, :50])
-
-
-def test_fewer_features_than_a_skip_connection_needs_are_refused():
-    model = nn.Conv2d(2, 3, 3).eval()
-    with pytest.raises(
-        UserError, match=r"below the minimum width n - c2 = 51 \(Burkholz 2024, Eq. 3\)"
-    ):
-        reconstruct(model, FeatureSpec(width=50, skip="outer"))
 
 
 @pytest.mark.parametrize("skip", ["inner", "outer"])

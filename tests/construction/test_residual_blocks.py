@@ -48,16 +48,3 @@ def test_they_train_as_many_scales_as_the_docstring_says(blocks):
         built = residual_blocks(target, blocks, overwrite=overwrite)
         assert sum(block.scales for block in built) == entries + blocks + zeros
         assert sum(int((block.outer == 0).sum()) for block in built) == zeros
-
-
-@pytest.mark.parametrize(
-    ("shape", "blocks", "said"),
-    [
-        ((4, 3, 3, 3), 5, "5 blocks cannot write 4 outputs"),
-        ((4, 3, 3, 3), 0, "0 blocks"),
-        ((4, 3, 2, 3), 1, "a kernel of 2x3 has no centre"),
-    ],
-)
-def test_what_cannot_be_built_is_refused(shape, blocks, said):
-    with pytest.raises(ValueError, match=said):
-        residual_blocks(torch.ones(shape, dtype=torch.float64), blocks)

@@ -6,10 +6,8 @@ import os
 import pickle
 import resource
 import shutil
-import socket
 import struct
 import tarfile
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -23,7 +21,7 @@ from local_server import answer
 from PIL import EpsImagePlugin, ExifTags, Image
 from torchvision import datasets
 
-from bnrecon.data import DATASETS, DataSpec, load, refuse_unused_root, register_data
+from bnrecon.data import DATASETS, DataSpec, load, register_data
 from bnrecon.data.batches import EpochPosition
 from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.data.image_file import read_image
@@ -174,15 +172,12 @@ def test_a_broken_image_of_a_streamed_set_is_one_line_from_a_worker_too(tmp_path
         ({"train_y": np.array([0, 1])}, r"train_y is .*\(10,\)"),
         ({"test_y": np.full(10, 10)}, "runs from 10 to 10"),
         ({"test_x": np.zeros((10, 8, 8, 3), np.uint8)}, r"must be \(N, 32, 32, 3\)"),
-        ({"classes": ["a", "b"]}, r"has 2 classes \(a, b\), cifar10 has 10"),
         (
             {"classes": [name.capitalize() for name in CIFAR10_CLASSES]},
             "class 0 is 'Airplane', in cifar10 'airplane'",
         ),
         ({"classes": [b"\xff"] * 10}, "is damaged or not"),
         ({"train_x": np.zeros((10, 32, 32, 3), np.float32)}, "must be uint8"),
-        ({"train_y": np.arange(10) - 1}, "runs from -1 to 8"),
-        ({"train_y": np.full(10, np.nan)}, r"train_y is float64 .*whole numbers"),
         ({"test_x": np.array([None] * 10)}, "is damaged or not"),
     ],
 )
@@ -245,30 +240,6 @@ def test_files_that_are_no_images_by_their_names_are_counted_and_left_out(tmp_pa
     assert "train: files that are no images by their names are left out: 2, such as bee/a.heic" in (
         caplog.text
     )
-
-
-def test_missing_and_damaged_cifar_is_one_line(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="no such folder"):
-        load(DataSpec("cifar10", str(tmp_path / "nowhere")))
-    with pytest.raises(UserError, match=r"is not in .*give root.*download=true"):
-        load(DataSpec("cifar10", str(tmp_path), download=False))
-
-    def refuse(*_, **__):
-        raise socket.gaierror("Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    with pytest.raises(UserError, match=r"could not be downloaded .*give root"):
-        load(DataSpec("cifar10", str(tmp_path)))
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"rubbish")
-    with pytest.raises(UserError, match=r"cifar-10-batches-py is not complete, or damaged"):
-        load(DataSpec("cifar10", str(tmp_path), download=False))
-    (tmp_path / "cifar100.npz").write_bytes(b"PK rubbish")
-    with pytest.raises(UserError, match=r"cifar100\.npz is damaged"):
-        load(DataSpec("cifar100", str(tmp_path)))
-    wrong = tree(tmp_path / "wrong")
-    with pytest.raises(UserError, match="has 100"):
-        load(DataSpec("cifar100", str(wrong)))
 
 
 def test_files_at_hand_are_read_without_a_download_or_a_lock(tmp_path, monkeypatch):
@@ -437,30 +408,14 @@ def test_a_decompression_bomb_is_named_and_not_unpacked(tmp_path, side):
     assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters)) == before
 
 
-@pytest.mark.parametrize(
-    "what", ["pipe", "socket", "folder", "device", "broken link", "link to itself"]
-)
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "nowhere.png"])
 @pytest.mark.parametrize("name", ["folder", "imagenet"])
 def test_only_regular_files_are_opened(tmp_path, name, what):
     tree(tmp_path)
     file = tmp_path / "train" / "bee" / "9.png"
-    if what == "pipe":
-        os.mkfifo(file)
-    elif what == "socket":
-        with socket.socket(socket.AF_UNIX) as listener:
-            here = os.open(file.parent, os.O_RDONLY)  # a socket's own path may have 107 bytes
-            listener.bind(f"/proc/self/fd/{here}/{file.name}")
-            os.close(here)
-    elif what == "folder":
-        file.mkdir()
-    else:
-        file.symlink_to(
-            {"device": "/dev/zero", "broken link": "nowhere.png", "link to itself": file.name}[what]
-        )
-    refused(
-        DataSpec(name, str(tmp_path)),
-        r"train/bee/9\.png is neither a regular file nor a link to one; remove it",
-    )
+    os.mkfifo(file) if what == "pipe" else file.symlink_to(what)
+    line = r"train/bee/9\.png is neither a regular file nor a link to one; remove it"
+    refused(DataSpec(name, str(tmp_path)), line)
 
 
 def test_links_to_images_and_to_class_folders_are_followed_and_hidden_files_are_not_images(
@@ -482,66 +437,18 @@ def test_links_to_images_and_to_class_folders_are_followed_and_hidden_files_are_
 
 
 def test_names_that_are_not_utf8_are_read_and_printable_in_messages(tmp_path):
-    tree(tmp_path)
-    os.rename(
-        tmp_path / "train" / "ant" / "0.png",
-        os.fsencode(tmp_path / "train" / "ant") + b"/gr\xf6\xdfe\n.png",
-    )
+    odd = os.fsencode(tree(tmp_path) / "train" / "ant") + b"/gr\xf6\xdfe\n.png"
+    os.rename(tmp_path / "train" / "ant" / "0.png", odd)
     assert load(DataSpec("folder", str(tmp_path))).sizes == (12, 6)
-    streamed = load(DataSpec("imagenet", str(tmp_path), side=8, workers=0))
-    assert len(streamed.checksum()) == 64
-    Path(os.fsdecode(os.fsencode(tmp_path / "train" / "ant") + b"/gr\xf6\xdfe\n.png")).write_bytes(
-        b"rubbish"
-    )
-    line = r"gr\\udcf6\\udcdfe\\n\.png is not a readable image"
-    refused(DataSpec("folder", str(tmp_path)), line)
-    with pytest.raises(UserError, match=line):
-        list(streamed.train_batches(EpochPosition(12, 0, 0), CPU))
-    shutil.rmtree(tmp_path / "train" / "ant")
-    refused(
-        DataSpec("folder", os.fsdecode(os.fsencode(tmp_path) + b"/\xff")),
-        r"\\udcff: no such folder",
-    )
-    Path(os.fsdecode(os.fsencode(tmp_path / "test") + b"/\xff")).mkdir()
-    refused(DataSpec("folder", str(tmp_path)), r"missing ant|not known .*udcff")
-
-
-@pytest.mark.parametrize("name", ["folder", "cifar10", "imagenet", "digits"])
-@pytest.mark.parametrize(
-    ("root", "line"),
-    [
-        ("x" * 300, "File name too long"),
-        ("x/" * 3000, "File name too long"),
-        ("~nobody-of-that-name", "no such folder"),
-        (__file__, "no such folder .Not a directory"),
-    ],
-)
-def test_a_root_that_no_system_can_open_is_one_line(name, root, line):
-    refused(DataSpec(name, root), rf"^root.*{line}")
+    assert len(load(DataSpec("imagenet", str(tmp_path), side=8, workers=0)).checksum()) == 64
+    Path(os.fsdecode(odd)).write_bytes(b"rubbish")
+    refused(DataSpec("folder", str(tmp_path)), r"gr\\udcf6\\udcdfe\\n\.png is not a readable image")
 
 
 @pytest.mark.parametrize("root", ["a\0b", ""])
 def test_a_root_that_cannot_be_a_name_is_refused_at_once(root):
     with pytest.raises(UserError, match=r"^root=.*: give a folder's name$"):
         DataSpec("folder", root)
-
-
-@pytest.mark.parametrize("where", [".", "train", "train/bee", "train/bee/3.png"])
-def test_what_may_not_be_read_is_named(where):
-    with tempfile.TemporaryDirectory() as name:  # not tmp_path, which nobody else may enter
-        os.chmod(name, 0o755)
-        closed = tree(Path(name) / "mine") / where
-        closed.chmod(0)
-        root = os.geteuid() == 0
-        try:
-            if root:
-                os.seteuid(65534)
-            line = refused(DataSpec("folder", f"{name}/mine"), r"\(Permission denied\)")
-        finally:
-            if root:
-                os.seteuid(0)
-            closed.chmod(0o755)
-    assert str(closed.relative_to(name)) in line
 
 
 @pytest.mark.parametrize(
@@ -556,20 +463,6 @@ def test_a_folder_that_is_missing_or_empty_is_named(tmp_path, gone, line):
     shutil.rmtree(tree(tmp_path) / gone)
     if gone.endswith("/"):
         (tmp_path / gone).mkdir()
-    refused(DataSpec("folder", str(tmp_path)), line)
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (b"", r"train/bee/0\.png is empty; replace or remove"),
-        (b"not a picture", r"0\.png is not a readable image"),
-        (png(0, 5, 8, 0, b""), r"0\.png is not a readable image"),
-    ],
-    ids=["empty", "rubbish", "no pixels"],
-)
-def test_a_broken_image_is_named(tmp_path, content, line):
-    (tree(tmp_path) / "train" / "bee" / "0.png").write_bytes(content)
     refused(DataSpec("folder", str(tmp_path)), line)
 
 
@@ -602,15 +495,9 @@ def test_a_program_is_never_started_for_an_image(tmp_path, monkeypatch):
     ("fields", "line"),
     [
         ({"side": 10**6}, "^side=1000000: must be at most 4,096"),
-        ({"side": 0}, "^side=0: must be at least 1"),
         ({"side": 2.5}, "^side=2.5: must be a whole number"),
-        ({"name": "digits", "side": 8}, "^side=8: digits images have one size"),
         ({"workers": 10**6}, r"^workers=1000000: at most \d+ on \d+ cores"),
-        ({"workers": -1}, "^workers=-1: must be at least 0"),
-        ({"crop_padding": -1}, "^crop_padding=-1: must be at least 0"),
         ({"flip": 1}, "^flip=1: must be true or false"),
-        ({"train_limit": 0}, "^train_limit=0: must be at least 1"),
-        ({"test_limit": 0}, "^test_limit=0: must be at least 1"),
         ({"validation": 0}, "^validation=0: must be at least 1"),
     ],
 )
@@ -729,20 +616,6 @@ def test_a_single_training_image_is_refused_and_a_single_class_is_not(tmp_path, 
     assert load(DataSpec(name, str(tree(tmp_path / "two", ("ant",), train=2)))).sizes == (2, 3)
 
 
-def test_a_folder_for_a_data_set_without_files_is_refused_on_request(tmp_path):
-    refuse_unused_root(DataSpec("digits"))
-    refuse_unused_root(DataSpec("folder", "mine"))
-    with pytest.raises(
-        UserError,
-        match=r"^root=mine: digits has no files; .*give name=folder and root=mine",
-    ):
-        refuse_unused_root(DataSpec("digits", "mine"))
-    assert load(DataSpec("digits", str(tmp_path), train_limit=20)).sizes == (
-        20,
-        360,
-    )  # a study gives one root to all its runs
-
-
 def pixels(count, seed):
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
 
@@ -841,31 +714,22 @@ def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serv
         assert load(DataSpec("cifar10", str(tmp_path / "mine"))).classes == CIFAR10_CLASSES
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["other bytes", "cut on the way", "no web server", "not found", "cut archive", "no archive"],
-)
+@pytest.mark.parametrize("what", ["other bytes", "cut", "no web server", "not found", "no archive"])
 def test_a_download_that_arrives_damaged_is_one_line(tmp_path, monkeypatch, serve, what):
     archive = torchvision_files(tmp_path / "published", monkeypatch, "cifar10")
-    if what in (
-        "cut archive",
-        "no archive",
-    ):  # with the right checksum, to see what unpacking raises
-        archive = archive[: len(archive) // 2] if what == "cut archive" else b"rubbish"
-        monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", hashlib.md5(archive).hexdigest())
+    if what == "no archive":  # with the right checksum, to see what unpacking raises
+        monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", hashlib.md5(b"rubbish").hexdigest())
     answers = {
         "other bytes": answer(b"<html>log in first</html>"),
-        "cut on the way": answer(archive[:1000], len(archive)),
+        "cut": answer(archive[:1000], len(archive)),
         "no web server": b"SSH-2.0-OpenSSH_9.6\r\n",
         "not found": b"HTTP/1.0 404 Not Found\r\n\r\n",
+        "no archive": answer(b"rubbish"),
     }
-    publish(monkeypatch, serve(answers.get(what, answer(archive))))
+    publish(monkeypatch, serve(answers[what]))
     (tmp_path / "mine").mkdir()
-    line = refused(
-        DataSpec("cifar10", str(tmp_path / "mine")),
-        r"could not be downloaded from http://127.* \(.+\); give root",
-    )
-    assert "cifar10.npz, cifar10/{train,test}" in line
+    line = r"could not be downloaded from http://127.* \(.+\); give root"
+    refused(DataSpec("cifar10", str(tmp_path / "mine")), line)
 
 
 def test_a_damaged_file_of_torchvision_is_never_unpickled(tmp_path, monkeypatch):

@@ -57,11 +57,6 @@ def test_classes_and_splits_are_torchvisions(tmp_path, place):
         assert torch.allclose(greys, 20.0 * labels + base, atol=2)
 
 
-def test_images_have_a_side_of_128_unless_another_is_given(tmp_path):
-    folders(tmp_path)
-    assert load(DataSpec("imagenette", str(tmp_path))).shape == (3, 128, 128)
-
-
 @pytest.mark.parametrize("size", [(96, 64), (64, 128)])
 def test_the_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
     folders(tmp_path)
@@ -116,25 +111,6 @@ def test_a_published_folder_that_is_not_complete_is_refused(tmp_path, left, down
         rf"imagenette2-160/{expected} images; remove imagenette2-160 and allow download=true, or "
     )
     refused(tmp_path, line, download=download)
-
-
-def test_hidden_files_and_other_files_are_not_counted_as_images(tmp_path):
-    folder = folders(tmp_path / "imagenette2-160")
-    (folder / "train" / WNIDS[0] / "._one.JPEG").write_bytes(b"of a Mac")
-    (folder / "train" / WNIDS[0] / "list.txt").write_text("of somebody")
-    assert load(DataSpec("imagenette", str(tmp_path), side=16, download=False)).sizes == (20, 10)
-
-
-def test_what_is_missing_or_damaged_is_named(tmp_path):
-    refused(tmp_path, rf"^imagenette is not in {tmp_path}; give root=FOLDER that holds imagenette/")
-    folder = folders(tmp_path / "imagenette2-160")
-    (folder / "val" / WNIDS[0] / f"{WNIDS[0]}_0.JPEG").write_bytes(b"rubbish")
-    refused(tmp_path, rf"val/{WNIDS[0]}/{WNIDS[0]}_0\.JPEG is not a readable image")
-
-
-def test_images_of_other_classes_are_sent_to_folder(tmp_path):
-    folders(tmp_path, ("ant", "bee"))
-    refused(tmp_path, r"train: the class folders are not Imagenette's ten, .*give name=folder$")
 
 
 def published(root, monkeypatch, serve, damage=lambda content: content):

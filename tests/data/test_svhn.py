@@ -86,22 +86,6 @@ def test_one_folder_holds_svhn_beside_a_tree_of_cifar(tmp_path, monkeypatch):
     assert load(DataSpec("svhn", str(tmp_path), download=False)).sizes == (12, 12)
 
 
-def test_a_tree_of_other_classes_is_refused(tmp_path):
-    for name in "abcdefghij":
-        (tmp_path / "train" / name).mkdir(parents=True)
-        Image.fromarray(pixels("train")[0]).save(tmp_path / "train" / name / "0.png")
-    refused(tmp_path, r"train: the class folders are not the expected 10 \(missing 0, 1")
-
-
-def test_missing_files_are_named_with_what_the_folder_may_hold(tmp_path, monkeypatch):
-    advice = r"give root=FOLDER that holds svhn\.npz, svhn/\{train,test\}/<class>/\* images, or "
-    advice += r"torchvision's train_32x32\.mat and test_32x32\.mat .*, or allow download=true"
-    refused(tmp_path, rf"^svhn is not in {tmp_path}; {advice}")
-    torchvision_files(tmp_path, monkeypatch)
-    (tmp_path / "test_32x32.mat").unlink()
-    refused(tmp_path, rf"^svhn: {tmp_path}/test_32x32\.mat is missing; {advice}")
-
-
 @pytest.mark.parametrize("name", ["train_32x32.mat", "test_32x32.mat"])
 def test_a_damaged_file_is_neither_read_nor_unpickled(tmp_path, monkeypatch, name):
     class Bomb:

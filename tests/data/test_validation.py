@@ -12,7 +12,6 @@ from bnrecon.config.schema import VOLATILE
 from bnrecon.data import DataSpec, load
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import UserError
 from bnrecon.targets.location import target_folder
 
 CPU = torch.device("cpu")
@@ -77,13 +76,6 @@ def test_each_number_of_held_out_streamed_images_is_another_data_set(tmp_path):
     spec = streamed(tmp_path)
     found = {load(dataclasses.replace(spec, validation=n)).checksum() for n in range(1, 119)}
     assert len(found | {load(spec).checksum()}) == 119
-
-
-@pytest.mark.parametrize("validation", [1436, 1437, 5000])
-def test_holding_out_all_training_images_is_refused(validation):
-    line = rf"^validation={validation}: two or more of the 1,437 training images must be left"
-    with pytest.raises(UserError, match=line):
-        load(DataSpec("digits", validation=validation))
 
 
 def test_held_out_images_make_another_run_and_another_target():

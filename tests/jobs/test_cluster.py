@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import cluster_study
@@ -214,21 +213,13 @@ def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
     [
         (["cluster=slrum"], "did you mean 'slurm'"),
         (["cluster=local", "slurm.mem=8G"], "is for cluster=slurm"),
-        (["minutes_per_job=3"], "is for cluster=slurm"),
         (["cluster=slurm", "jobs=2"], "slurm.array_parallelism="),
-        (["cluster=slurm", "minutes_per_job=-1"], "a number of minutes"),
-        (["cluster=slurm", "slurm.memory=8G"], "did you mean 'slurm.mem'"),
     ],
 )
 def test_a_mistake_about_a_cluster_is_one_line(words, message, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(UserError, match=message):
         request.read("random_features", words)
-
-
-def test_leaving_needs_a_cluster():
-    with pytest.raises(UserError, match="--detach: is for cluster="):
-        request.read("random_features", [], detach=True)
 
 
 def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch, tmp_path):
@@ -246,12 +237,6 @@ def test_a_cluster_that_is_not_here_is_said_in_one_line(made, monkeypatch, tmp_p
     asked = made(cluster="slurm")
     with pytest.raises(UserError, match=r"sbatch, .* not found; .* cluster=local"):
         run(asked)
-
-
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(made, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r"cluster=slurm needs submitit: pip .* 'bnrecon\[slurm"):
-        run(made(cluster="slurm"))
 
 
 def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypatch):
@@ -332,9 +317,3 @@ def test_processes_of_another_machine_are_not_taken_for_ended(made, command, tmp
     elsewhere.reports.end(Outcome(item.key, "a", "failed", "x", 1.0, "log"))
     elsewhere.collect([item.key])
     assert record.states(asked.folder) == []  # it holds nobody up for ever
-
-
-def test_cancelling_in_a_folder_that_there_is_not_is_a_mistake(made, command, tmp_path):
-    code, _, err = command("cancel", "made", f"outputs={tmp_path / 'nowhere'}")
-    assert code == 2
-    assert "no such folder" in err

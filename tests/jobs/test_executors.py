@@ -107,14 +107,6 @@ def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executor
     assert calls(tmp_path, "dies") == 1
 
 
-@pytest.mark.process
-def test_a_log_that_cannot_be_written_to_is_named_before_anything_is_computed(executors, tmp_path):
-    (tmp_path / "smoke-process-2.log").mkdir()
-    with pytest.raises(IsADirectoryError, match=r"smoke-process-2\.log"):
-        outcomes(executors["two"](), [task_work(tmp_path, "a")])
-    assert calls(tmp_path, "a") == 0
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that is always there")
 def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
     work = [task_work(tmp_path, "bad", fail, kind="defect"), task_work(tmp_path, "good")]

@@ -124,8 +124,3 @@ def test_tiny_vectors_keep_their_signs(size):
     levels, _ = round_to_levels(vector[:, None])
     assert torch.equal(levels[:, 0].sign().double(), vector.sign())
     assert levels.abs().max() <= 127
-
-
-def test_other_features_are_refused():
-    with pytest.raises(ValueError, match="random signs"):
-        IntegerProducts(operator_of(SHAPES[0], "he_normal"))

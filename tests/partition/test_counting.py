@@ -17,7 +17,6 @@ from bnrecon.partition import (
     sample_ball,
     slice_along,
 )
-from bnrecon.runtime.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -139,17 +138,3 @@ def test_ball_samples_are_uniform():
     assert samples.mean(0).abs().max() < 0.01
     beyond = (samples[:, 0] > 0.4).double().mean()
     assert beyond == pytest.approx(float(detection_probability(0.4, 1, 3, 1)), abs=0.01)
-
-
-@pytest.mark.parametrize(
-    "count",
-    [
-        lambda network, points: count_by_local_map(network, points, radius=0.1),
-        lambda network, points: count_by_sampling(network, points, radius=0.1, samples=4),
-    ],
-    ids=["local map", "sampling"],
-)
-def test_no_points_at_all_are_refused(count):
-    network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
-    with pytest.raises(UserError, match="points: there are none"):
-        count(network, torch.zeros(0, 2))

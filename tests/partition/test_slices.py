@@ -17,7 +17,6 @@ from bnrecon.partition import (
 from bnrecon.runtime.errors import RunError, UserError
 
 SQUARE = rectangle((-1, -1), (1, 1))
-STAR = [[np.cos(turn), np.sin(turn)] for turn in 0.8 * np.pi * np.arange(5)]  # twice around
 
 
 def plane(window=SQUARE):
@@ -103,29 +102,6 @@ def test_more_regions_than_allowed_are_refused_before_they_fill_the_memory():
         tracemalloc.stop()
 
 
-def test_values_that_are_not_finite_are_refused_with_the_step_that_has_them():
-    for value in (torch.nan, torch.inf):
-        network = random_network(5, 2)
-        with torch.no_grad():
-            network[3].weight[0, 0] = value
-        with pytest.raises(UserError, match=r"^3 \(Linear\): its values are not finite"):
-            partition(network, plane())
-
-
-@pytest.mark.parametrize(
-    ("window", "message"),
-    [
-        ([[0, 0], [1, 0], [0, 1], [1, 1]], "not a convex polygon"),
-        (STAR, "not a convex polygon"),
-        (STAR[::-1], "not a convex polygon"),
-        ([[0, 0], [1, 0]], "at least 3 vertices"),
-    ],
-)
-def test_a_window_that_is_no_convex_polygon_is_refused(window, message):
-    with pytest.raises(UserError, match=message):
-        plane(window)
-
-
 def test_numbers_are_not_rounded_to_float32():
     slice_ = slice_along([0.1, 0.3], [[1.0, 0.0], [0.0, 1.0]], SQUARE)
     assert slice_.inputs(np.zeros((1, 2)))[0].tolist() == [0.1, 0.3]
@@ -134,11 +110,6 @@ def test_numbers_are_not_rounded_to_float32():
 def test_a_triangular_window_given_clockwise_is_taken():
     found = partition(random_network(6, 2), plane([[0, 1], [1, -1], [-1, -1]]))
     assert found.regions.areas().sum() == pytest.approx(2.0)
-
-
-def test_parallel_directions_are_refused():
-    with pytest.raises(UserError, match="zero or parallel"):
-        slice_of([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
 
 
 def test_drawings_are_vector_lines_in_the_layers_colours():

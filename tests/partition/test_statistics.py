@@ -79,8 +79,3 @@ def test_a_norm_that_runs_twice_is_refused():
     network = nn.Sequential(nn.Linear(3, 3), norm, nn.Linear(3, 3), norm)
     with pytest.raises(UserError, match="1: runs twice"):
         set_statistics(network, torch.randn(5, 3))
-
-
-def test_no_inputs_are_refused():
-    with pytest.raises(UserError, match="empty"):
-        set_statistics(nn.BatchNorm1d(3), [])

@@ -8,41 +8,35 @@ from bnrecon.reconstruction.comparison import compare, say_how_far
 from bnrecon.runtime.errors import RunError
 
 
-class Off(nn.Module):
-    """Puts out its input, a share of the largest number added."""
+class Of(nn.Module):
+    """Puts out what a function makes of its input."""
 
-    def __init__(self, share=0.0):
+    def __init__(self, function):
         super().__init__()
-        self.share = share
-
-    def forward(self, x):
-        return x + self.share * x.abs().max()
+        self.forward = function
 
 
-class Rounded(nn.Module):
-    """Its outputs jump by 0.02 where inputs are nudged."""
+def off(share=0.0):
+    """Puts out its input, a share of the largest number added."""
+    return Of(lambda x: x + share * x.abs().max())
 
-    def forward(self, x):
-        return (50 * x).round() / 50
+
+def both(share=0.0):
+    """Puts out two tensors: its input far from 0, and a small one."""
+    return Of(lambda x: {"boxes": 100 * x + 365, "score": off(share)(x / 10)})
+
+
+def rounded(x):
+    """Jumps by 0.02 where inputs are nudged."""
+    return (50 * x).round() / 50
 
 
 IMAGES = torch.randn(40, generator=torch.Generator().manual_seed(0))  # of one number each
 
 
-class Both(nn.Module):
-    """Puts out two tensors: its input far from 0, and a small one."""
-
-    def __init__(self, share=0.0):
-        super().__init__()
-        self.small = Off(share)
-
-    def forward(self, x):
-        return {"boxes": 100 * x + 365, "score": self.small(x / 10)}
-
-
 @pytest.mark.parametrize("share", [0.0, 0.0009, 0.002, 0.05, 0.09, 0.11, 0.5, 3.0])
 def test_outputs_a_thousandth_off_are_noted_and_a_tenth_off_a_failure_unless_they_may_be(share):
-    difference, notes = compare(Off(share), Off(), IMAGES)
+    difference, notes = compare(off(share), off(), IMAGES)
     size = float((IMAGES - IMAGES.mean()).abs().max())
     assert difference.relative == pytest.approx(share * float(IMAGES.abs().max()) / size, rel=1e-3)
     assert notes == []
@@ -55,7 +49,7 @@ def test_outputs_a_thousandth_off_are_noted_and_a_tenth_off_a_failure_unless_the
 
 
 def test_a_small_output_is_compared_by_its_own_spread():
-    difference, _ = compare(Both(0.5), Both(), IMAGES)
+    difference, _ = compare(both(0.5), both(), IMAGES)
     assert (difference.output, difference.outputs) == (1, 2)
     assert difference.largest == pytest.approx(0.05 * float(IMAGES.abs().max()), rel=1e-3)
     with pytest.raises(RunError, match="output 2 of 2 differs"):
@@ -65,68 +59,42 @@ def test_a_small_output_is_compared_by_its_own_spread():
 def test_a_channel_of_a_tensor_is_compared_by_its_own_spread():
     """Boxes and scores in one tensor, as detectors put them out."""
 
-    class Detector(nn.Module):
-        def __init__(self, sign):
-            super().__init__()
-            self.sign = sign
+    def detector(sign):
+        return Of(lambda x: torch.cat([20 * x + 365, (sign * x).sigmoid()], 1))
 
-        def forward(self, x):
-            return torch.cat([20 * x + 365, (self.sign * x).sigmoid()], 1)
-
-    difference, _ = compare(Detector(-1), Detector(1), IMAGES.reshape(20, 2))
+    difference, _ = compare(detector(-1), detector(1), IMAGES.reshape(20, 2))
     with pytest.raises(RunError, match="outputs differ by"):
         say_how_far(difference, "why")
 
 
 @pytest.mark.parametrize("number", [0.0, torch.inf, torch.nan])
 def test_outputs_that_tell_nothing_are_not_verified(number):
-    class Flat(nn.Module):
-        def forward(self, x):
-            return torch.full_like(x, number)
-
-    difference, (note,) = compare(Flat(), Flat(), IMAGES)
+    flat = Of(lambda x: torch.full_like(x, number))
+    difference, (note,) = compare(flat, flat, IMAGES)
     assert difference is None
     assert note.startswith("outputs were not compared")
 
 
-def test_whole_and_complex_numbers_are_compared():
-    class Classes(nn.Module):
-        def __init__(self, sign):
-            super().__init__()
-            self.sign = sign
-
-        def forward(self, x):
-            return (self.sign * x).argmax(1), torch.fft.fft(x).abs()
-
-    class Spectrum(Classes):
-        def forward(self, x):
-            return torch.fft.fft(self.sign * x)
-
-    for kind in (Classes, Spectrum):
-        assert compare(kind(-1), kind(1), IMAGES.reshape(8, 5))[0].relative > 0.1
-        assert compare(kind(1), kind(1), IMAGES.reshape(8, 5))[0].relative == 0
+@pytest.mark.parametrize(
+    "outputs",
+    [lambda x: (x.argmax(1), torch.fft.fft(x).abs()), torch.fft.fft],
+    ids=["whole", "complex"],
+)
+def test_whole_and_complex_numbers_are_compared(outputs):
+    ours, theirs = (Of(lambda x, sign=sign: outputs(sign * x)) for sign in (-1, 1))
+    assert compare(ours, theirs, IMAGES.reshape(8, 5))[0].relative > 0.1
+    assert compare(theirs, theirs, IMAGES.reshape(8, 5))[0].relative == 0
 
 
 def test_numbers_that_are_none_in_both_do_not_differ():
-    class Log(nn.Module):
-        def forward(self, x):
-            return x.log()
-
-    difference, notes = compare(Log(), Log(), IMAGES)
+    difference, notes = compare(Of(torch.log), Of(torch.log), IMAGES)
     assert (difference.largest, notes) == (0.0, [])
 
 
 def test_jumps_of_the_model_excuse_differences_of_their_own_size_alone():
-    class Far(nn.Module):
-        def forward(self, x):
-            return Rounded()(x) + 3
-
-    class Near(nn.Module):
-        def forward(self, x):
-            return Rounded()(x + 0.01)
-
-    images = torch.linspace(-1, 1, 2000).reshape(40, 50)
-    difference, (note,) = compare(Near(), Rounded(), images)
+    model, images = Of(rounded), torch.linspace(-1, 1, 2000).reshape(40, 50)
+    difference, (note,) = compare(Of(lambda x: rounded(x + 0.01)), model, images)
     assert difference is None
     assert "outputs were not compared: the model's own differ by" in note
-    assert compare(Far(), Rounded(), images)[0].largest == pytest.approx(3.0)
+    far = Of(lambda x: rounded(x) + 3)
+    assert compare(far, model, images)[0].largest == pytest.approx(3.0)

@@ -55,14 +55,6 @@ def test_the_source_computes_the_targets_function_also_once_loaded_or_collapsed(
     assert (outputs(collapsed, shape) - wanted).abs().max() < limit
 
 
-def test_without_images_the_source_keeps_the_statistics_it_was_drawn_with():
-    layer = next(
-        iter(source_layers(reconstruct(enliven(nn.Conv2d(2, 3, 3), (2, 5, 5))).network).values())
-    )
-    assert torch.equal(layer.first_norm.running_mean, torch.zeros(layer.features.width))
-    assert torch.equal(layer.first_norm.running_var, torch.ones(layer.features.width))
-
-
 def test_only_normalization_parameters_can_train_and_the_frozen_ones_are_the_drawn_ones():
     model = enliven(NETWORKS["vgg"][0](), (3, 8, 8))
     rebuilt = reconstruct(model)
@@ -237,22 +229,3 @@ def test_untraceable_networks_keep_their_normalization():
     assert any("cannot be traced" in note for note in rebuilt.notes)
     assert isinstance(rebuilt.network.norm, nn.BatchNorm2d)
     assert torch.allclose(outputs(rebuilt.network, (2, 5, 5)), outputs(model, (2, 5, 5)), atol=1e-5)
-
-
-def test_mistakes_in_the_call_are_named():
-    model = nn.Conv2d(2, 3, 3)
-    with pytest.raises(UserError, match=r"call model\.eval\(\)"):
-        reconstruct(model)
-    model.eval()
-    partly = nn.Sequential(model, nn.BatchNorm2d(3)).eval()
-    partly[1].train()
-    with pytest.raises(UserError, match=r"call model\.eval\(\)"):
-        reconstruct(partly)
-    with pytest.raises(UserError, match=r"call model\.float\(\)"):
-        reconstruct(nn.Linear(2, 2).half().eval())
-    with pytest.raises(UserError, match="needs images"):
-        reconstruct(model, FeatureSpec(activation="relu"))
-    with pytest.raises(UserError, match="below the minimum width n - c2 \\+ 1 = 52"):
-        reconstruct(model, FeatureSpec(width=51))
-    with pytest.raises(UserError, match="no convolution"):
-        reconstruct(nn.ReLU().eval())

@@ -1,11 +1,7 @@
 """Arguments of `reconstruct`: wrong ones are named, and numbers that overflow are no success."""
 
-import itertools
 import json
-import re
-import threading
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import bnrecon
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.planning import plan_layers
-from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.spec import SolverSpec
@@ -41,29 +36,15 @@ def some(count=8, channels=2):
     ("arguments", "named"),
     [
         ({"seed": -1}, "seed=-1: must be a whole number"),
-        ({"seed": None}, "seed=None: must be a whole number"),
-        ({"seed": "x"}, "seed='x': must be a whole number"),
-        ({"seed": 2**63}, "must be a whole number from 0 to 2\\^63 - 1"),
         ({"oversampling": float("nan")}, "oversampling=nan: must be above 0"),
-        ({"oversampling": "much"}, "oversampling='much': must be a number"),
         (
             {"features": FeatureSpec(excess=3), "oversampling": 2},
             "oversampling=2, excess=3: give one of",
         ),
         ({"unsupported": "ignore"}, "unsupported=ignore: Allowed: keep, raise"),
         ({"images": torch.zeros(0, 2, 6, 6)}, "images: there is no image in it"),
-        ({"images": []}, "images: there is no image in it"),
         (
             {"images": some(channels=3)},
-            r"images of shape \(3, 6, 6\): the model does not take them",
-        ),
-        ({"images": some().to(torch.uint8)}, "images are uint8, the model is float32"),
-        ({"images": some().double()}, "images are float64, the model is float32"),
-        ({"images": np.zeros((4, 2, 6, 6), np.float32)}, "images=numpy.ndarray: give a tensor"),
-        ({"images": [np.zeros((4, 2, 6, 6), np.float32)]}, "images: a batch is numpy.ndarray"),
-        ({"images": 5}, "images=int: give a tensor"),
-        (
-            {"images": [some(), some(channels=3)]},
             r"images of shape \(3, 6, 6\): the model does not take them",
         ),
         ({"images": some().to("meta")}, "images: they are on the meta device"),
@@ -72,24 +53,11 @@ def some(count=8, channels=2):
             {"images": (1 / 0 for _ in range(2))},
             r"images: going through them ended in an error \(ZeroDivisionError",
         ),
-        ({"features": 3}, "features=3: Allowed: er_sign"),
-        ({"features": "he_norm"}, "features=he_norm: did you mean 'he_normal'"),
-        ({"features": FeatureSpec("he_norm")}, "features=he_norm: did you mean 'he_normal'"),
-        ({"solver": None}, "solver=None: Allowed: auto"),
         ({"solver": SolverSpec("matrixfree")}, "solver=matrixfree: did you mean 'matrix_free'"),
         ({"solver": SolverSpec("lu"), "oversampling": 2}, "needs a square system"),
         (
-            {"features": FeatureSpec(width=1)},
-            "layer 0: 1 feature is below the minimum width .* set allow_below_minimum=True",
-        ),
-        (
             {"features": FeatureSpec(width=3)},
             "layer 0: 3 features are below the minimum width .* set allow_below_minimum=True",
-        ),
-        (
-            {"features": FeatureSpec(width=10**30)},
-            r"its 1e\+30 features take 2e\+23 GB, .*; features=id_cond needs the least memory "
-            r"\(error\.refused has all reasons; unsupported='keep' leaves",
         ),
     ],
 )
@@ -104,18 +72,10 @@ def test_an_argument_that_is_not_possible_is_named(arguments, named):
     ("spec", "options", "named"),
     [
         (FeatureSpec, {"oversampling": 0}, "oversampling=0: must be above 0"),
-        (FeatureSpec, {"excess": 1.5}, "excess=1.5: must be a whole number"),
-        (FeatureSpec, {"width": "x"}, "width=x: must be a number of features above 0, minimum or"),
         (FeatureSpec, {"excess": 3, "width": 9}, "excess=3, width=9: give one of oversampling"),
-        (FeatureSpec, {"activation": "swish"}, "activation=swish: Allowed: identity"),
-        (FeatureSpec, {"skip": "outside"}, "skip=outside: did you mean 'outer'"),
         (FeatureSpec, {"skip": "outer", "activation": "tanh"}, "skip=outer: .* take skip=inner"),
-        (FeatureSpec, {"strict": "x"}, "strict='x': must be true or false"),
-        (FeatureSpec, {"margin": 0}, "margin=0: must be above 0"),
         (FeatureSpec, {"epsilon": float("inf")}, "epsilon=inf: must be above 0"),
-        (SolverSpec, {"tolerance": "small"}, "tolerance='small': must be a number"),
         (SolverSpec, {"tolerance": 0}, "tolerance=0: must be above 0"),
-        (SolverSpec, {"max_iterations": 0}, "max_iterations=0: must be above 0"),
     ],
 )
 def test_a_field_of_a_spec_that_is_not_possible_is_named(spec, options, named):
@@ -129,15 +89,6 @@ def test_numbers_of_numpy_are_taken_and_saved(tmp_path):
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
     assert torch.equal(loaded(some()), rebuilt.network(some()))
     assert json.loads(json.dumps(rebuilt.layers[0].to_json()))["width"] == 4 * 2 * 9 + 3
-
-
-def test_a_model_on_another_device_is_refused_with_those_that_are_supported():
-    class Elsewhere(nn.Module):
-        def parameters(self, recurse=True):
-            yield SimpleNamespace(device=torch.device("mps"), dtype=torch.float32)
-
-    with pytest.raises(UserError, match="the model is on mps; reconstruct works on cpu and cuda"):
-        bnrecon.reconstruct(Elsewhere().eval())
 
 
 def test_a_file_or_a_model_that_no_source_can_be_loaded_from_is_named(tmp_path):
@@ -175,35 +126,10 @@ def test_what_is_no_module_or_holds_no_numbers_is_named():
         bnrecon.reconstruct(lambda x: x)
     with pytest.raises(UserError, match="model: some of its tensors are on the meta device"):
         bnrecon.reconstruct(nn.Linear(3, 2, device="meta").eval())
-    for layout in ("to_sparse", "to_sparse_csr"):
-        sparse = nn.Linear(4, 5).eval()
-        sparse.weight = nn.Parameter(getattr(sparse.weight.detach(), layout)())
-        with pytest.raises(UserError, match=r"sparse tensors: give it with their to_dense\(\)"):
-            plan_layers(sparse)
     lazy = nn.Sequential(nn.LazyConv2d(3, 3)).eval()
-    for options in ({}, {"unsupported": "keep"}, {"images": some()}):
-        with pytest.raises(
-            UserError, match="0: a lazy module has no weights yet; run the network once before"
-        ):
-            bnrecon.reconstruct(lazy, **options)
+    with pytest.raises(UserError, match="0: a lazy module has no weights yet; run the network"):
+        bnrecon.reconstruct(lazy, images=some())
     assert isinstance(lazy[0], nn.LazyConv2d)  # images have given it no weights
-    lazy(some())
-    assert len(bnrecon.reconstruct(lazy, images=some()).layers) == 1
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("images", [None, some()], ids=["trace", "run"])
-def test_what_torch_jit_compiled_is_refused(images):
-    with pytest.raises(
-        UserError, match=r"the model is compiled by torch\.jit.*give the module it was made of"
-    ):
-        bnrecon.reconstruct(torch.jit.script(small()), images=images)
-    partly = nn.Sequential(torch.jit.script(small()[0]), *small()[1:])
-    with pytest.raises(
-        UserError, match=r"0: compiled by torch\.jit, what it computes cannot be followed"
-    ):
-        bnrecon.reconstruct(partly.eval(), images=images)
 
 
 @pytest.mark.parametrize("what", ["weight", "bias"])
@@ -248,29 +174,8 @@ def around(then):
     return Around(then, nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
 
 
-RUNS = itertools.count(5)
-
-
 def rows(count=20):
     return torch.randn(count, 4, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.mark.parametrize(
-    ("then", "why"),
-    [
-        (lambda _, y: nn.functional.dropout(y, 0.5), "from one run to the next"),
-        (lambda _, y: 1e7 * y % 1, "differ by .* when its images change by 1e-04"),
-        (lambda _, y: y.flatten()[: next(RUNS)], "another shape from one run to the next"),
-        (lambda _, y: 0 * y, "all numbers of each output are the same"),
-    ],
-    ids=["random", "jumps", "shape", "nothing"],
-)
-def test_outputs_that_cannot_be_compared_are_no_failure(then, why):
-    rebuilt = bnrecon.reconstruct(around(then), images=rows())
-    assert rebuilt.difference is None
-    assert [
-        note for note in rebuilt.notes if re.search(f"outputs were not compared: .*{why}", note)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -330,14 +235,6 @@ class Remembers(nn.Module):
         with torch.enable_grad():
             x = x.clone().requires_grad_()
             return torch.autograd.grad(x.square().sum(), x)[0]
-
-
-def test_what_cannot_be_copied_is_named_before_any_layer_is_solved():
-    model = small()
-    model.append(nn.Identity().eval())
-    model[5].lock = threading.Lock()
-    with pytest.raises(UserError, match=r"layer 5: its lock cannot be copied \(cannot pickle"):
-        plan_layers(model)
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-30])
@@ -442,28 +339,6 @@ def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
         note.startswith("2 is left as it is: with the other layers it does not fit")
         for note in plan.notes
     )
-
-
-def test_where_memory_suffices_for_no_layer_that_is_said(monkeypatch):
-    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: 1000)
-    with pytest.raises(
-        RefusedLayers,
-        match=r"none of the network's 2 layers can be rebuilt \(0: its 162 features take",
-    ) as caught:
-        plan_layers(small(), FeatureSpec(width=162), unsupported="keep")
-    assert set(caught.value.refused) == {"0", "3"}
-    assert "is a source already" not in str(caught.value)
-
-
-def test_parts_that_came_after_eval_are_named_and_an_exported_program_is_refused():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()).eval()
-    exported = torch.export.export(model, (torch.zeros(2, 3),)).module()
-    torch.nn.utils.parametrizations.weight_norm(model[0])
-    with pytest.raises(UserError, match=r"^0\.parametrizations.* after what adds them"):
-        bnrecon.reconstruct(model)
-    assert bnrecon.reconstruct(model.eval()).layers[0].converged
-    with pytest.raises(UserError, match="is an exported program"):
-        bnrecon.reconstruct(exported)
 
 
 def test_batches_that_are_mappings_are_their_pixel_values():

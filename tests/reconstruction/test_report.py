@@ -34,8 +34,3 @@ def test_a_long_network_prints_as_a_screen_and_its_frame_has_every_layer():
     frame = rebuilt.to_frame()
     assert frame["name"].tolist() == [layer.name for layer in rebuilt.layers]
     assert frame["relative_error"].tolist() == [layer.relative_error for layer in rebuilt.layers]
-
-
-def test_the_public_names_are_listed_and_all_there():
-    assert dir(bnrecon) == sorted(bnrecon.__all__)
-    assert all(callable(getattr(bnrecon, name)) for name in dir(bnrecon))

@@ -8,14 +8,10 @@ import torch
 from torch import nn
 
 import bnrecon
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.features import LayerShape, draw
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction import gather
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.torch_modes import GIVEN, PROCESSOR
-from bnrecon.solvers import SolverSpec, solve
 from bnrecon.solvers.register import SOLVERS
 
 DEVICES = []  # the default device of each run of a model's own code
@@ -97,18 +93,6 @@ def test_features_that_are_not_in_memory(model, images, elsewhere, features, sto
     rebuilt = bnrecon.reconstruct(model, bnrecon.FeatureSpec(features, storage=storage))
     expected = model(images)
     assert (rebuilt.network(images) - expected).abs().max() < 1e-4 * expected.abs().max()
-
-
-def test_features_and_systems_by_themselves(elsewhere):
-    shape = LayerShape(2, 3)
-    pair = draw("he_normal", shape, shape.equations, 0, 0)
-    assert {pair.first.device, pair.second.device} == {PROCESSOR}
-    target = TargetLayer(
-        "layer", torch.ones(2, 3, 1, 1, device="cpu"), torch.zeros(2, device="cpu")
-    )
-    system = layer_system(target, pair, PROCESSOR, orthogonal=False)
-    for name in ("refined", "lbfgs"):
-        assert solve(system, SolverSpec(name)).report.relative_residual < 1e-4
 
 
 @pytest.mark.parametrize("solver", ["svd_lbfgs", "matrix_free"])

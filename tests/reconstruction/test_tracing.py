@@ -9,9 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import bnrecon
-from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.tracing import foldable, trace
-from bnrecon.runtime.errors import UserError
 
 
 def images(count=4):
@@ -48,27 +46,40 @@ class TwiceByDefault(Pair):
         return y if once is not None else self.conv(y)
 
 
-class ReadsTheBias(Pair):
-    def forward(self, x):
-        return torch.relu(self.bn(self.conv(x))) + self.conv.bias.view(1, -1, 1, 1)
+class Reads(Pair):
+    """Adds what a function reads of the normalization or the convolution."""
 
-
-class ReadsTheShift(Pair):
-    def forward(self, x):
-        return torch.relu(self.bn(self.conv(x))) + self.bn.bias[:, None, None]
-
-
-class ReadsTheVariance(Pair):
-    def forward(self, x):
-        return torch.relu(self.bn(self.conv(x))) / self.bn.running_var.sqrt().mean()
-
-
-class Penalty(Pair):
-    """A number of the normalizations' own, which no symbol enters."""
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
 
     def forward(self, x):
-        penalty = sum(value.abs().sum() for value in self.bn.parameters())
-        return torch.relu(self.bn(self.conv(x))) + penalty
+        return torch.relu(self.bn(self.conv(x))) + self.read(self)
+
+
+class Sets(Pair):
+    """A function changes the normalization first."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        self.change(self.bn, x)
+        return torch.relu(self.bn(self.conv(x)))
+
+
+READS = {
+    "bias": lambda pair: pair.conv.bias.view(1, -1, 1, 1),
+    "shift": lambda pair: pair.bn.bias[:, None, None],
+    "variance": lambda pair: pair.bn.running_var.sqrt().mean(),
+    "penalty": lambda pair: sum(value.abs().sum() for value in pair.bn.parameters()),
+}
+SETS = {
+    "epsilon": lambda bn, _: setattr(bn, "eps", 1.0),
+    "mean": lambda bn, x: setattr(bn, "running_mean", torch.ones(2, dtype=x.dtype)),
+    "mode": lambda bn, _: bn.train(),
+}
 
 
 class Mode(enum.Enum):
@@ -101,26 +112,6 @@ class Halves(Pair):
             self.ready = True
         self.seen.append(x)
         return torch.relu(self.bn(self.conv(x - self.mean)))
-
-
-class SetsEpsilon(Pair):
-    def forward(self, x):
-        self.bn.eps = 1.0
-        return torch.relu(self.bn(self.conv(x)))
-
-
-class SetsTheMean(Pair):
-    def forward(self, x):
-        self.bn.running_mean = torch.ones(2, dtype=x.dtype)
-        return torch.relu(self.bn(self.conv(x)))
-
-
-class Trains(Pair):
-    def forward(self, x):
-        self.bn.train()
-        y = torch.relu(self.bn(self.conv(x)))
-        self.bn.eval()
-        return y
 
 
 class Within(Pair):
@@ -202,16 +193,11 @@ def same(network, rebuilt, given=None):
         (WithOption, False),
         (WithFlag, True),
         (TwiceByDefault, False),
-        (ReadsTheBias, False),
-        (ReadsTheShift, False),
-        (ReadsTheVariance, False),
-        (Penalty, False),
+        *((functools.partial(Reads, read), False) for read in READS.values()),
+        *((functools.partial(Sets, change), False) for change in SETS.values()),
         (WithMode, False),
         (CalledOtherwise, True),
         (Halves, True),
-        (SetsEpsilon, False),
-        (SetsTheMean, False),
-        (Trains, False),
         (Within, False),
         (Asks, True),
         (ReadsAComputedBias, False),
@@ -243,18 +229,6 @@ def test_linear_layers_of_sequences_are_not_what_a_batchnorm_behind_them_normali
     assert same(network, kept, sequences) < 1e-8
     assert isinstance(kept[1], nn.BatchNorm1d)
     assert isinstance(bnrecon.reconstruct(network, images=matrices).network[1], nn.Identity)
-
-
-def test_quantized_layers_are_refused_and_kept_with_a_note():
-    float_layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
-    engine = next(name for name in torch.backends.quantized.supported_engines if name != "none")
-    torch.backends.quantized.engine = engine
-    quantized = torch.ao.quantization.quantize_dynamic(float_layers, {nn.Linear})
-    network = nn.Sequential(nn.Linear(5, 4), quantized).eval()
-    with pytest.raises(UserError, match=r"1\.0: its weight is quantized"):
-        plan_layers(network)
-    found = bnrecon.reconstruct(network, unsupported="keep")
-    assert any("1.0 is left as it is: its weight is quantized" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("change", ["hook", "method"])

@@ -308,17 +308,6 @@ def test_inputs_of_sizes_that_rounding_drowns_are_not_called_converged():
         bnrecon.reconstruct(unequal(1e8), images=x)
 
 
-def test_layers_that_are_no_target_are_kept_where_that_is_asked_for():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 0)).eval()
-    with torch.no_grad():
-        model[0].weight[0, 0] = torch.inf
-    with pytest.raises(UserError, match="not all finite"):
-        plan_layers(model)
-    plan = plan_layers(model, unsupported="keep")
-    assert [layer.name for layer in plan.layers] == ["1"]
-    assert set(plan.kept) == {"0", "2"}
-
-
 def test_a_collapsed_linear_layer_refuses_sequences_that_its_batchnorm_normalized_otherwise():
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).eval()
     collapsed = bnrecon.collapse(bnrecon.reconstruct(model).network)
@@ -343,15 +332,6 @@ def test_a_graph_module_is_rebuilt_in_eval_mode():
         rebuilt = bnrecon.reconstruct(model, images=given)
         assert isinstance(rebuilt.network.bn, nn.Identity)
         assert relative_difference(rebuilt.network(images())["act"], model(images())["act"]) < 1e-4
-
-
-def test_sparse_and_nested_images_are_refused():
-    model = nn.Linear(4, 3).eval()
-    nested = torch.nested.nested_tensor([torch.ones(2, 4)], layout=torch.jagged)
-    strided = torch.nested.nested_tensor([torch.ones(2, 4)])
-    for given in (torch.ones(2, 4).to_sparse(), nested, strided):
-        with pytest.raises(UserError, match="sparse or nested"):
-            bnrecon.reconstruct(model, images=given)
 
 
 def test_a_rebuilt_network_is_vmapped_and_gives_gradients_of_single_images():

@@ -55,14 +55,6 @@ def test_an_option_that_an_older_result_lacks_had_its_default():
     assert differing_options(CONFIG | {"color": "red"}, CONFIG) == {"color": ("red", NOT_RECORDED)}
 
 
-def test_options_that_change_no_result_stand_apart(pair):
-    first, (folder, _) = pair
-    elsewhere = dataclasses.replace(first[1], config={**first[1].config, "outputs": "elsewhere"})
-    text = compare(first, (folder, elsewhere))
-    assert "No option that changes results differs." in text
-    assert "Differ too, and change no result: outputs (" in text
-
-
 def test_layers_stand_side_by_side_with_the_largest_ratio(pair):
     text = compare(*pair)
     one, other = (result for _, result in pair)

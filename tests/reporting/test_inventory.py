@@ -1,7 +1,6 @@
 """What lies in an outputs folder: shipped, unfinished, damaged, locked and hostile folders."""
 
 import json
-import os
 import shutil
 
 import filelock
@@ -55,10 +54,6 @@ def test_every_shipped_target_is_listed_as_trained(shipped_outputs):
         assert target.epochs_done == target.epochs == about["config"]["train"]["epochs"]
 
 
-def change(path):
-    path.write_text(path.read_text(encoding="utf-8").replace("86.6", "99.9"), encoding="utf-8")
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:1000])
 
@@ -68,37 +63,23 @@ def replace_by_folder(path):
     path.mkdir()
 
 
-def replace_by_pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-def replace_by_list(path):
-    path.write_text("[1, 2]")
-
-
-def write_of_another_version(path):
-    files.write_json(path, {"format": 7})
-
-
-DAMAGE = {
-    change: "{} is damaged (its digest does not match)",
-    cut: "{} is damaged (JSONDecodeError)",
-    replace_by_folder: "{} is no regular file",
-    replace_by_pipe: "{} is no regular file",
-    replace_by_list: "{} is damaged (TypeError)",
-    write_of_another_version: " of another version (KeyError)",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_a_damaged_result_or_target_is_said_to_be(outputs, damage):
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_text(path.read_text("utf-8").replace("86.6", "99.9")), "digest"),
+        (cut, "is damaged"),
+        (replace_by_folder, "no regular file"),
+        (lambda path: files.write_json(path, {"format": 7}), "of another version"),
+    ],
+    ids=["change", "cut", "folder", "version"],
+)
+def test_a_damaged_result_or_target_is_said_to_be(outputs, damage, said):
     damage(outputs / "runs" / "one" / "result.json")
     damage(outputs / "targets" / "one" / "target.json")
     run, target = the_run(outputs), the_target(outputs)
     assert (run.state, run.loss) == (target.state, target.accuracy) == ("damaged", None)
-    assert DAMAGE[damage].format("result.json") in run.detail
-    assert DAMAGE[damage].format("target.json") in target.detail
+    assert said in run.detail
+    assert said in target.detail
     with pytest.raises(UserError, match="is damaged"):
         find_run("one", [outputs])
 
@@ -188,9 +169,7 @@ def test_a_run_is_found_by_the_beginning_of_its_name_or_hash_or_by_its_folder(sh
     ("text", "line"),
     [
         ("cifar10-", r"cifar10-: which of .*, .*, .*, .* and \d+ more\? Give more of its name"),
-        ("", "'': no run in .* begins so"),
         ("nothing", "'nothing': no run in .* begins so; see bnrecon ls runs"),
-        ("a\0b", "no run in"),
         ("a" * 5000, "no run in"),
         (RUN.name[:-1] + "x", f"did you mean {RUN.name}?"),
     ],

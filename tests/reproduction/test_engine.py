@@ -151,9 +151,6 @@ def test_images_that_are_missing_are_reported_before_anything_is_computed(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["scale=lapdog"], "did you mean 'laptop'"),
-        (["tabel1"], "did you mean 'table1'"),
-        (["target.widht=3"], "target.widht is not an option"),
         (["thresholds", "target.width=3"], "thresholds has no run that an option could change"),
         (["pooling", "target.groups=[1]"], "the rows of this table differ by target.groups"),
         (["table1", "data=digits"], "data=digits: the rows of this table differ by data"),

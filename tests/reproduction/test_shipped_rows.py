@@ -8,7 +8,6 @@ import pytest
 from made_study import Counted, counted_experiment, study_of
 
 from bnrecon.config import composition
-from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.commands import run_study, tables_of
 from bnrecon.reproduction.request import read
@@ -56,11 +55,6 @@ def request_for(*options):
 
 def content_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_the_usual_folder_is_the_default_of_the_option():
-    assert Path(composition.compose([]).outputs) == shipped.USUAL
-    assert Path(RunConfig.__dataclass_fields__["outputs"].default) == shipped.USUAL
 
 
 def test_what_ships_is_shown_and_not_computed_again(study, counted, packaged):

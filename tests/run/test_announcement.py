@@ -1,6 +1,5 @@
 """What a run says before it starts: how long, which images, and that it can be stopped."""
 
-import pytest
 import torch
 from pretended_gpu import PretendedGpu
 from processes import SMALLEST
@@ -13,7 +12,6 @@ from bnrecon.reconstruction import duration
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run import announcement
 from bnrecon.run.announcement import announce, source_images
-from bnrecon.runtime.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -30,11 +28,6 @@ def test_all_images_go_through_the_source_where_that_is_affordable_or_nothing_el
         (("features.activation=tanh",), affordable + 1, 360),
     ):
         assert source_images(compose([*SMALLEST, *options]), flops, 360, CPU) == count
-
-
-def test_no_image_at_all_through_the_source_network_is_refused():
-    with pytest.raises(UserError, match="source_images=0: must be at least 1"):
-        compose([*SMALLEST, "source_images=0"])
 
 
 def test_what_a_gpu_and_its_host_need_is_planned_for_layers_that_are_there(monkeypatch):

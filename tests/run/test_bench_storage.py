@@ -14,28 +14,6 @@ def call(monkeypatch, *words):
     bench_storage.main()
 
 
-def test_tables_name_the_commands_of_all_their_rows(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        bench_storage,
-        "in_process",
-        lambda script, row, threads: (
-            {"n": 576, "c1": 864, "measured": 864}
-            | {
-                f"{each} {clock}": 0.5
-                for each in bench_storage.storages_of("sign")
-                for clock in ("cpu", "wall")
-            }
-        ),
-    )
-    words = ("--precisions", "float32", "--outputs", str(tmp_path), "--features", "sign")
-    for width in ("8", "16"):
-        call(monkeypatch, "products", "--widths", width, *words)
-    assert capsys.readouterr().out.count("| sign") == 3 + 6
-    command = "products --features sign --widths 8 16 --precisions float32`."
-    assert command in (tmp_path / "products.md").read_text(encoding="utf-8")
-    assert len(files.read_json(tmp_path / "products.json")["rows"]) == 2
-
-
 @pytest.mark.process
 def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     words = ("--features", "sign", "--widths", "4", "--outputs", str(tmp_path))
@@ -69,17 +47,3 @@ def test_bits_are_drawn_in_each_product_where_that_is_measured(
     )
     operator.matvec(torch.randn(864))
     assert sum(drawn) == drawings
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["solvs"], "no such section: solvs; there are products, solves"),
-        (["--features", "sing"], "no such features: sing; there are "),
-        (["--precisions", "int9"], "no such precision: int9; there are int8, "),
-    ],
-)
-def test_mistakes_are_told_in_a_line(words, said, monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        call(monkeypatch, *words)
-    assert said in capsys.readouterr().err.splitlines()[-1]

@@ -21,28 +21,18 @@ def test_layers_of_a_finished_run_are_read_from_its_result(finished):
 
 
 @pytest.mark.process
-def test_rows_of_other_threads_and_of_a_run_are_told_apart(tmp_path, monkeypatch, capsys, finished):
-    line = ["cost_curve.py", "--widths", "--lu", "20", "--outputs", str(tmp_path)]
-    for more in (["--threads", "2"], ["--run", str(finished), "--threads", "1"]):
+def test_rows_are_measured_once_and_told_apart_by_threads_and_run(
+    tmp_path, monkeypatch, capsys, finished
+):
+    outputs = tmp_path / "curve"
+    line = ["cost_curve.py", "--widths", "2", "--lu", "20", "--outputs", str(outputs)]
+    for more, measured in ((["--threads", "2"], 2), (["--run", str(finished)], 2), ([], 0)):
         monkeypatch.setattr("sys.argv", [*line, *more])
         cost_curve.main()
-        out = capsys.readouterr().out
-        assert out.count("| LU, float64") == 1
-    assert f"--widths --lu 20 --run {finished.as_posix()} --threads 1`" in out
-    rows = files.read_json(tmp_path / "cost_curve.json")["rows"]
-    assert sorted(row["threads"] for row in rows if row["name"] == "LU") == [1, 2]
-
-
-@pytest.mark.process
-def test_rows_that_are_there_are_not_measured_again(tmp_path, monkeypatch, capsys):
-    line = ["cost_curve.py", "--widths", "2", "--lu", "20", "--outputs", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", line)
-    for measured in (2, 0):
-        cost_curve.main()
         out, err = capsys.readouterr()
-        assert err.count(": measured") == measured
+        assert (err.count(": measured"), out.count("| LU, float64")) == (measured, 1)
         assert re.search(r"^\| a layer +\| 36 +\| 54 +(\| \S+ +){2}\| \d+ +\|", out, re.MULTILINE)
-        assert "Command: `python scripts/cost_curve.py --widths 2 --lu 20 --threads 1`" in out
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"cost_curve.{kind}" for kind in ("json", "md", "png", "svg")
-    }
+    assert f"--widths 2 --lu 20 --run {finished.as_posix()} --threads 1`" in out
+    rows = files.read_json(outputs / "cost_curve.json")["rows"]
+    assert sorted(row["threads"] for row in rows if row["name"] == "LU") == [1, 2]
+    assert {path.suffix for path in outputs.iterdir()} == {".json", ".md", ".png", ".svg"}

@@ -17,17 +17,6 @@ from bnrecon.solvers import SolverSpec
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 
-class Sequence(nn.Module):
-    """Linear layers on the 6 rows of an image of 5 columns, as words of a sequence."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(5, 7), nn.Linear(7, 4)
-
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
-
-
 class Attended(nn.Module):
     """An attention, its projections packed, over the rows of an image."""
 
@@ -40,15 +29,7 @@ class Attended(nn.Module):
         return self.attention(rows, rows, rows, need_weights=False)[0]
 
 
-class Twice(nn.Module):
-    """A convolution that is called twice, on two sizes."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv2d(3, 3, 3, padding=1)
-
-    def forward(self, x):
-        return self.layer(torch.max_pool2d(self.layer(x), 2))
+TWICE = nn.Conv2d(3, 3, 3, padding=1)
 
 
 class Single(nn.Module):
@@ -89,9 +70,9 @@ NETWORKS = {
     ),
     "transposed, grouped, Conv1d": (nn.ConvTranspose1d(4, 6, 4, stride=3, groups=2), (4, 5)),
     "Linear": (nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), (3, 2, 2)),
-    "Linear on sequences": (Sequence(), (1, 6, 5)),
+    "Linear on sequences": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 4)), (1, 6, 5)),
     "attention": (Attended(), (1, 5, 6)),
-    "called twice": (Twice(), (3, 8, 8)),
+    "called twice": (nn.Sequential(TWICE, nn.MaxPool2d(2), TWICE), (3, 8, 8)),
 }
 
 

@@ -13,7 +13,6 @@ from PIL import Image
 from processes import SMALLEST, TWO_SEEDS, folder_of
 from safetensors.torch import load_file
 
-from bnrecon.config import composition
 from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.reconstruction import plan_layers
 from bnrecon.reporting import figures
@@ -279,65 +278,41 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(
     assert "threads=100000: this process has" in err
 
 
-def test_the_quickstart_leaves_neither_threads_nor_precision_to_the_machine():
-    config = composition.compose(["experiment=quickstart"])
-    assert (config.threads, config.train.precision) == (1, "float32")
-
-
 # Paths that are no regular files
 
 
-def pipe(path):
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-def dangling(path):
-    path.unlink(missing_ok=True)
-    path.symlink_to("/nowhere/at/all")
-
-
-def device(path):
-    path.unlink(missing_ok=True)
-    path.symlink_to("/dev/zero")
+NO_FILES = {
+    "pipe": os.mkfifo,
+    "dangling": lambda path: path.symlink_to("/nowhere/at/all"),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
 
 
 @pytest.mark.parametrize(
-    ("damage", "name"),
+    ("kind", "name"),
     [
-        *((pipe, name) for name in ("result.json", "table.md", "layers.png", ".holder")),
-        *((dangling, name) for name in ("result.json", "layers.csv")),
-        (device, "result.json"),
+        *(("pipe", name) for name in ("result.json", "table.md", "layers.png", ".holder")),
+        *(("dangling", name) for name in ("result.json", "layers.csv")),
+        ("device", "result.json"),
     ],
 )
-def test_what_is_no_regular_file_is_not_read(finished, succeed, tmp_path, damage, name):
-    damage(finished / name)
+def test_what_is_no_regular_file_is_not_read(finished, succeed, tmp_path, kind, name):
+    (finished / name).unlink(missing_ok=True)
+    NO_FILES[kind](finished / name)
     out, err = succeed("run", *SMALLEST, f"outputs={tmp_path}")
     assert "Traceback" not in err
     assert ("set aside" in err) == (name == "result.json")
     assert "vgg_small" in out
 
 
-@pytest.mark.parametrize("damage", [pipe, dangling])
-@pytest.mark.parametrize(
-    "pattern", ["seed-0/result.json", "seed-0/source.safetensors", "seed-0/layer-x.safetensors"]
-)
-def test_an_unfinished_run_goes_on_beside_what_is_no_file(
-    finished, succeed, tmp_path, damage, pattern
-):
+@pytest.mark.parametrize("kind", ["pipe", "dangling"])
+@pytest.mark.parametrize("name", ["result.json", "source.safetensors", "layer-x.safetensors"])
+def test_an_unfinished_run_goes_on_beside_what_is_no_file(finished, succeed, tmp_path, kind, name):
     (finished / "result.json").unlink()
-    damage(finished / pattern)
+    (finished / "seed-0" / name).unlink(missing_ok=True)
+    NO_FILES[kind](finished / "seed-0" / name)
     succeed("run", *SMALLEST, f"outputs={tmp_path}")
     assert [seed.seed for seed in RunResult.read(finished / "result.json").seeds] == [0]
-
-
-def test_a_folder_named_like_a_table_is_reported_and_the_result_shown(finished, succeed, tmp_path):
-    (finished / "table.md").unlink()
-    (finished / "table.md").mkdir()
-    out, err = succeed("run", *SMALLEST, f"outputs={tmp_path}")
-    assert f"{finished / 'table.md'}" in err
-    assert ".part" not in err
-    assert "vgg_small" in out
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])

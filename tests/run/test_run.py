@@ -1,6 +1,5 @@
 """The main job: its result, its files, what is done again and what is not."""
 
-import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -12,9 +11,8 @@ from safetensors.torch import load_file
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord
 from bnrecon.reporting.run_tables import run_text
-from bnrecon.runtime import files, provenance
+from bnrecon.runtime import files
 from bnrecon.runtime.digests import tensor_digest
-from bnrecon.solvers import SOLVERS
 
 # The result
 
@@ -33,15 +31,6 @@ def test_the_result_holds_accuracies_and_errors(two_seeds):
         assert layer["relative_error"] < 1e-8
         assert layer["relative_error"] < layer["assembled_error"] < 1e-5
         assert layer["converged"]
-
-
-def test_tables_and_figure_are_beside_the_result(two_seeds):
-    frame = pd.read_csv(two_seeds / "table.csv")
-    assert frame["source_accuracy_n"][0] == 2
-    assert len(pd.read_csv(two_seeds / "layers.csv")) == 10
-    assert (two_seeds / "table.md").read_text(encoding="utf-8").startswith("| data")
-    assert (two_seeds / "layers.png").read_bytes().startswith(b"\x89PNG")
-    assert files.json.loads((two_seeds / "config.json").read_text())["seeds"] == [0, 1]
 
 
 def test_the_saved_source_holds_parameters_and_no_features(two_seeds):
@@ -80,16 +69,6 @@ def test_a_result_says_where_it_and_its_target_come_from(two_seeds):
         assert result["target"][key] == about[key]
 
 
-def test_a_result_says_when_where_and_by_what_command_it_was_made(two_seeds):
-    result = RunResult.read(two_seeds / "result.json")
-    assert "2026-01-01" < result.finished <= provenance.now()
-    assert result.host == provenance.host()
-    assert result.command == provenance.command()
-
-
-# Done again or not
-
-
 def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, succeed, tmp_path):
     before = files.read_json(two_seeds / "result.json")
     (two_seeds / "result.json").unlink()
@@ -102,6 +81,9 @@ def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, 
     assert result["seconds_per_seed"] == before["seconds_per_seed"]
     assert result["source"]["predictions"] == [None, before["source"]["predictions"][1]]
     assert "predicted otherwise" not in out
+
+
+# Done again or not
 
 
 def test_the_same_command_again_does_no_work_and_says_so(two_seeds, succeed, tmp_path):
@@ -289,18 +271,3 @@ def test_a_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, 
 
 
 # Several runs
-
-
-def test_advice_names_options_as_the_command_line_does(
-    command, succeed, stored_targets, tmp_path, monkeypatch
-):
-    options = ("run", "scale=smoke", stored_targets, f"outputs={tmp_path}")
-    monkeypatch.setattr("bnrecon.reconstruction.layer_report.ASSEMBLED", 0)
-    out, err = succeed(*options)
-    for text in (out, err):
-        assert "take more features (features.oversampling=1.1)" in text
-    lu = dataclasses.replace(SOLVERS["lu"], memory=lambda *_: 10**15)
-    monkeypatch.setitem(SOLVERS, "lu", lu)
-    code, _, err = command(*options, "solver=lu")
-    assert code == 1
-    assert "use solver=matrix_free with features.oversampling=1.5, or features=id_cond" in err

@@ -70,12 +70,6 @@ def test_a_whole_file_that_cannot_be_read_now_is_neither_moved_nor_redone(
     assert [place.name for place in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_a_name_as_long_as_the_file_system_allows_can_be_written(tmp_path):
-    path = tmp_path / ("\N{GRINNING FACE}" * 60)  # 240 bytes
-    files.write_text(path, "here")
-    assert path.read_text(encoding="utf-8") == "here"
-
-
 @pytest.mark.parametrize("place", ["folder", "pipe", "link", "bytes", "list"])
 def test_what_is_no_file_of_ours_is_damaged(tmp_path, place):
     path = tmp_path / "file"

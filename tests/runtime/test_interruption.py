@@ -18,9 +18,7 @@ from bnrecon.runtime.interruption import (
     received_signal,
 )
 
-NUMBERS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR2") if hasattr(signal, name)
-]
+NUMBERS = [each for each in signal.Signals if each.name in ("SIGINT", "SIGTERM", "SIGUSR2")]
 
 
 @contextlib.contextmanager

@@ -65,20 +65,6 @@ print(before, held, found, free())
     assert abs(after - before) < 10 * MB
 
 
-def test_blocks_may_lie_in_each_other():
-    """The inner one gives nothing back, the outer one all."""
-    held, after = printed(
-        """
-with keep_freed_memory():
-    with keep_freed_memory():
-        compute()
-    held = psutil.Process().memory_info().rss
-print(held, psutil.Process().memory_info().rss)
-"""
-    )
-    assert held - after > 200 * MB
-
-
 def test_what_follows_a_training_leaves_nothing_behind():
     """Not even of the data segment, which ``ulimit -d`` limits."""
     before, after = printed(

@@ -17,19 +17,6 @@ def test_versions_name_the_build_of_torch_and_what_it_was_built_for(tmp_path):
     assert "" not in found.values()
 
 
-def test_a_gpu_is_described_by_cuda_cudnn_and_its_driver(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    driver = tmp_path / "version"
-    assert provenance.gpu_versions(driver) == {"cuda": "12.8", "cudnn": "91002"}
-    driver.write_text("570.86.15\n")
-    assert provenance.gpu_versions(driver)["nvidia_driver"] == "570.86.15"
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
-    assert provenance.gpu_versions(tmp_path / "none") == {"cuda": "12.8"}
-    monkeypatch.setattr(torch.version, "cuda", None)
-    assert provenance.gpu_versions(driver) == {}
-
-
 def test_the_command_is_that_of_this_process_without_the_folder_of_its_program(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/train.py", "data.root=/a b"])
     assert provenance.command() == "train.py 'data.root=/a b'"

@@ -133,12 +133,6 @@ def test_an_error_of_the_work_itself_is_not_a_trackers(tmp_path):
     assert not trackers.failed
 
 
-def test_a_file_where_the_folder_should_be_is_warned_of(tmp_path, caplog):
-    (tmp_path / "runs").write_text("not a folder")
-    log_some(Trackers({"listed": Listed()}, tmp_path))
-    assert "metrics.jsonl failed" in caplog.text
-
-
 def test_a_run_that_another_process_logs_is_left_to_it(tmp_path):
     listed = Listed()
     with locks.lock_file(tmp_path / "runs/a/metrics.lock") as held:

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from torch import nn
 
 import bnrecon
 from bnrecon.config import composition
@@ -18,7 +17,6 @@ from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.targets.location import target_folder
-from bnrecon.targets.register import build
 
 SMOKE = ["scale=smoke", "target.groups=[1]", "train.epochs=1"]
 CPU = torch.device("cpu")
@@ -32,14 +30,10 @@ def write(folder, sources):
 
 def load(folder, sources, name="parts"):
     """Write modules and import one of them afresh; return the fingerprint of what it registers."""
-    import_afresh(folder, sources, name)
-    return DISTRIBUTIONS["mine"].code if "mine" in DISTRIBUTIONS else None
-
-
-def import_afresh(folder, sources, name="parts"):
     write(folder, sources)
-    own = {file.partition("/")[0].removesuffix(".py") for file in sources} | {
-        name.partition(".")[0]
+    own = {
+        name.partition(".")[0],
+        *(file.partition("/")[0].removesuffix(".py") for file in sources),
     }
     for known in [module for module in sys.modules if module.partition(".")[0] in own]:
         del sys.modules[known]
@@ -47,6 +41,7 @@ def import_afresh(folder, sources, name="parts"):
         shutil.rmtree(cache)
     importlib.invalidate_caches()
     importlib.import_module(name)
+    return DISTRIBUTIONS["mine"].code if "mine" in DISTRIBUTIONS else None
 
 
 # Edits
@@ -102,17 +97,10 @@ def test_code_that_lies_in_no_file_needs_a_version():
 def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     source = mine("return pair(shape, width, stream, 1.0)")
-    codes = [
-        load(
-            tmp_path,
-            {
-                "parts.py": source.replace("'mine'", f"'mine', version='{version}'").replace(
-                    "1.0)", factor
-                )
-            },
-        )
-        for version, factor in (("1", "1.0)"), ("1", "2.0)"), ("2", "1.0)"))
-    ]
+    codes = []
+    for version, factor in (("1", "1.0)"), ("1", "2.0)"), ("2", "1.0)")):
+        versioned = source.replace("'mine'", f"'mine', version='{version}'")
+        codes.append(load(tmp_path, {"parts.py": versioned.replace("1.0)", factor)}))
     assert codes[0] == codes[1] != codes[2]
     assert load(tmp_path, {"parts.py": source}) not in codes
 
@@ -123,19 +111,6 @@ def test_the_code_of_bnrecon_has_no_fingerprint_and_a_users_name_for_it_has():
     assert not DISTRIBUTIONS["he_normal"].registered.user_defined
     register_features("mine")(DISTRIBUTIONS["he_normal"].draw)
     assert DISTRIBUTIONS["mine"].code is not None
-
-
-@pytest.mark.parametrize("folder", ["dist-packages", "lib/python3/site-packages"])
-def test_the_line_of_an_error_is_the_users_not_that_of_an_installed_package(
-    folder, tmp_path, monkeypatch
-):
-    for entry in (tmp_path / folder, tmp_path):
-        monkeypatch.syspath_prepend(str(entry))
-    write(tmp_path / folder, {"strange.py": "def fail():\n    return 1 / 0\n"})
-    load(tmp_path, {"parts.py": mine("return strange.fail()", "import strange")})
-    with pytest.raises(UserError, match=r"ZeroDivisionError: .* \(.*/parts.py:\d+\)"):
-        draw("mine", LayerShape(3, 4), 12, 0, 0)
-    del sys.modules["strange"]
 
 
 def test_code_that_is_installed_is_the_users_too(tmp_path, monkeypatch):
@@ -220,35 +195,15 @@ def test_replacing_a_solver_that_auto_chooses_makes_another_run():
 @pytest.mark.parametrize(
     ("draws", "said"),
     [
-        (
-            lambda shape, width, stream: 1 / 0,
-            "features mine: ZeroDivisionError: division by zero \\(.*test_user_code.py:",
-        ),
-        (functools.partial(nn.Linear, bias=3), "features mine: TypeError: "),
-        (lambda shape, width, stream: torch.zeros(3), "features mine: it must return two tensors"),
-        (
-            lambda shape, width, stream: (torch.zeros(3, 4), torch.zeros(5)),
-            "features mine: A is of shape \\(3, 4\\); for this layer",
-        ),
-        (
-            lambda shape, width, stream: (
-                torch.full((width, 4), torch.nan),
-                torch.zeros(3, width, 1, 1),
-            ),
-            "features mine: A must hold finite",
-        ),
+        (lambda *_: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_user_code.py:"),
+        (lambda *_: torch.zeros(3), "it must return two tensors"),
+        (lambda *_: (torch.zeros(3, 4), torch.zeros(5)), r"A is of shape \(3, 4\); for this layer"),
     ],
-    ids=[
-        "raises",
-        "partial of a library raises",
-        "one tensor",
-        "shape",
-        "not finite",
-    ],
+    ids=["raises", "one tensor", "shape"],
 )
 def test_what_is_wrong_with_a_users_features_is_reported_of_them(draws, said):
     register_features("mine")(draws)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=f"features mine: {said}"):
         draw("mine", LayerShape(3, 4), 12, 0, 0)
 
 
@@ -270,25 +225,3 @@ def test_errors_of_a_users_targets_and_solvers_name_the_place(command, tmp_path)
     assert code == 2
     assert "solver lu: IndexError" in err
     assert "Traceback" not in err
-
-
-def test_errors_of_bnrecon_are_not_attributed_to_the_user():
-    with pytest.raises(TypeError):
-        build("mlp", (1, 8, 8), 10, width="a", depth=1, activation="relu")
-
-
-@pytest.mark.parametrize(
-    ("register", "own"),
-    [
-        (bnrecon.register_features, "he_normal"),
-        (functools.partial(bnrecon.register_solver, memory=lambda rows, columns: 0), "lu"),
-        (bnrecon.register_target, "mlp"),
-    ],
-)
-def test_a_users_part_under_bnrecons_own_name_is_said(register, own, caplog):
-    register(own)(lambda *given, **options: None)
-    (message,) = caplog.messages
-    assert message.endswith(f"{own} is bnrecon's own name; yours takes its place")
-    register(own)(lambda *given, **options: 0)  # one's own again, as in a notebook
-    register("mine")(lambda *given, **options: None)
-    assert len(caplog.messages) == 1

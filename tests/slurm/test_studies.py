@@ -2,7 +2,6 @@
 
 import json
 import logging
-import signal
 
 import cluster_study
 import pytest
@@ -167,16 +166,6 @@ def test_cancelled_jobs_end_and_what_they_began_goes_on(
     assert (tmp_path / "counted.checkpoint").exists()
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert "no job of made is known that waits or runs" in out
-
-
-def test_ctrl_c_says_what_goes_on(made, slurm, tmp_path):
-    with start_command(tmp_path, "long") as leader:
-        assert wait_until(lambda: calls(tmp_path, "counted"))
-        leader.send_signal(signal.SIGINT)
-        _, err = leader.communicate(timeout=120)
-    assert leader.returncode == 130
-    assert f"1 job (cluster=slurm): {job_of(made('long'))}" in err
-    assert f"bnrecon cancel made outputs={tmp_path / 'out'} stops them" in err
 
 
 def test_what_slurm_refuses_is_one_line_and_leaves_no_jobs(made):

@@ -13,7 +13,6 @@ from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import PRUNINGS
 from bnrecon.operators.khatri_rao import KhatriRao
-from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.pruning import prune, prune_to, refit
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
@@ -137,13 +136,3 @@ def test_a_target_of_zeros_keeps_no_feature_busy():
         solution = prune(zero, SPEC, 20, method)
         assert kept(solution) == set()
         assert solution.report.converged
-
-
-def test_what_does_not_go_with_pruning_is_refused_in_one_line():
-    for method in ("l1", "iterative"):
-        with pytest.raises(UserError, match=f"pruning={method} does not use solver=minimum_norm"):
-            prune(system(), SolverSpec("minimum_norm"), 20, method)
-    assert prune(system(), SolverSpec("minimum_norm"), 20, "refit").report.relative_residual < 1
-    few = KhatriRao(*(torch.randn(34, 6).double() for _ in range(2)))
-    with pytest.raises(UserError, match="keep: 34 features for 36 equations have none to spare"):
-        prune(linear_system(few, torch.randn(6, 6).double()), SPEC, 20, "refit")

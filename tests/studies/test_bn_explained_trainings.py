@@ -135,14 +135,6 @@ def test_the_printed_table_1_has_differences_above_a_point():
     assert [numbers["imagenet"][name] for name in ("large", "n")] == [3, 3]
 
 
-def test_table1_says_what_is_not_measured():
-    lines = table1.PART.summary(table1_rows([-0.1, 0.0, 0.1])).set_index(["network", "data"])
-    assert lines.loc[("RESNET", "svhn"), "fixed"] == "not measured"
-    assert lines.loc[("Resnet50", "imagenet"), "learned"] == "not measured"
-    assert lines.loc[("RESNET", "cifar10"), "fixed - learned"] == "+0.00 ± 0.25 (n=3)"
-    assert lines.loc[("RESNET", "cifar10"), "fixed - learned, reported"] == "-3.2"
-
-
 def noise_rows(gains, data="cifar10"):
     return pd.DataFrame(
         [

@@ -1,17 +1,13 @@
 """Burkholz 2024: every part is computed, summarized and drawn; numbers are as printed."""
 
-import dataclasses
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from places import OUTPUTS, RESULTS
+from places import OUTPUTS
 
 from bnrecon.config import composition
-from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import commands
-from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.study import SCALES, Study, read_reported
 from bnrecon.reproduction.task_store import TaskResult, concatenate
@@ -25,19 +21,13 @@ from bnrecon.studies.burkholz2024 import (
     table2,
     thresholds,
 )
-from bnrecon.studies.burkholz2024.run_tables.grids import grids
-from bnrecon.studies.burkholz2024.run_tables.row import Cell, RowWork
+from bnrecon.studies.burkholz2024.run_tables.row import RowWork
 from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 STUDY = registry.find("burkholz2024")
 PARTS = {name: STUDY.part(name) for name in STUDY.parts}
-EXPERIMENTS = [name for name, part in PARTS.items() if isinstance(part, Experiment)]
 TABLES = [name for name, part in PARTS.items() if isinstance(part, RunTable)]
 REPORTED = read_reported("bnrecon.studies.burkholz2024")
-
-
-def test_every_part_is_an_experiment_or_a_table_of_runs():
-    assert sorted([*TABLES, *EXPERIMENTS]) == sorted(STUDY.parts)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -108,21 +98,6 @@ def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where
     assert [config.train.epochs for config in large] == [30] * 3 + [205] * 33
 
 
-def test_the_grids_of_table_1_say_how_they_were_rebuilt():
-    """Those of which a run is finished."""
-    rows = PARTS["table1"].rows("smoke", ())[:3]
-    finished = RunResult.read(RESULTS[0])
-    cells = [Cell(row, composition.compose(row.overrides), Path(), finished) for row in rows]
-    names = [
-        "target width 4, LU + LBFGS, n - c2 + 1 features",
-        "target width 4, bnrecon, n - c2 + 1 features",
-        "target width 4, bnrecon, 1.5 n features",
-    ]
-    assert list(grids(cells, reconstruction.GRID)) == names
-    cells[1] = dataclasses.replace(cells[1], result=None)
-    assert list(grids(cells, reconstruction.GRID)) == [names[0], names[2]]
-
-
 def test_a_width_chooses_the_rows_of_its_targets():
     names = {RowWork.of("", row).key for row in rows_of()}
     for width, count in (("16", 48), ("32", 54), ("64", 36)):
@@ -140,22 +115,6 @@ def test_a_width_chooses_the_rows_of_its_targets():
 
 def rows_of(*options):
     return PARTS["table1"].rows("laptop", options)
-
-
-def test_the_rows_of_other_tables_step_through_what_they_name():
-    excess = [
-        composition.compose(row.overrides).features.excess
-        for row in PARTS["excess"].rows("laptop", ())
-    ]
-    assert excess == [0, 40, 80, 120, 400]
-    wide = PARTS["width100"].rows("paper", ())[1]
-    assert wide.reported is not None
-    assert (wide.reported.target, wide.reported.rebuilt, wide.reported.half_width) == (
-        73.34,
-        73.37,
-        0.05,
-    )
-    assert composition.compose(wide.overrides).target.width == 100
 
 
 def test_plans_of_pooling_are_compared_by_width_and_training_seed():
@@ -270,14 +229,3 @@ def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
         "contradicted",
         "confirmed",
     ]
-
-
-def test_what_captions_say_is_computed_from_the_rows():
-    rows = shipped_rows("deeper")
-    said = deeper.PART.caption_for(rows)
-    assert "Counterexamples to the theorem: " in said
-    assert "10x3, linear, c_(L-1) = c0 < c2 (L = 3)" in said.partition("Counterexamples")[2]
-    assert "10x3, linear (L = 3)" not in said
-    reached = rows.assign(rebuilt=rows["draws"], reachable_dimensions=rows["n"])
-    assert "Counterexamples" not in deeper.PART.caption_for(reached)
-    assert "undecided" not in deeper.PART.caption_for(reached)

@@ -13,7 +13,6 @@ from torch import nn
 from bnrecon.config import composition
 from bnrecon.features.drawing import draw
 from bnrecon.reporting.figures import image, style
-from bnrecon.reporting.statistics import Interval
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import lbfgs
@@ -194,18 +193,6 @@ def test_growth_to_the_papers_larger_target_is_extrapolated(power, verdict):
     assert f"grows by {2.4414**power:.2f} (" in claim.evidence
 
 
-@pytest.mark.parametrize("part", [accuracy, excess_layers])
-def test_a_page_of_one_task_has_a_table_a_figure_and_open_claims(part, layer):
-    arguments = {"share": 20.0} if part is excess_layers else {"limit": 10}
-    measure = excess_layers.measure if part is excess_layers else accuracy.measure
-    rows = measure(layer=LAYER, seed=SEED, options=(), **arguments)
-    assert len(part.PART.summary(rows)) == rows.get("step", pd.Series([0])).nunique()
-    assert part.PART.caption_for(rows)
-    assert {claim.verdict for claim in part.PART.claims(rows)} == {"undecided"}
-    with style():
-        assert image(part.PART.draw(rows), "png")[1:4] == b"PNG"
-
-
 def test_an_exponent_is_the_slope_of_a_seeds_logarithms():
     rows = pd.DataFrame(
         {
@@ -255,13 +242,6 @@ def test_whether_more_features_help_lbfgs_is_decided_at_each_size(power, verdict
     claims = excess_layers.PART.claims(solves(power))
     assert [claim.verdict for claim in claims] == [verdict] * 4
     assert ["n = 100,000" in claim.statement for claim in claims] == [False, True] * 2
-
-
-def test_a_size_with_one_seed_is_open():
-    rows = solves(-1.0)
-    claims = excess_layers.PART.claims(rows[(rows["n"] == 10_000) | (rows["seed"] == 0)])
-    assert [claim.verdict for claim in claims] == ["confirmed", "undecided"] * 2
-    assert "is 27.7 times that with 2% (1 paired by seed)" in claims[1].evidence
 
 
 def test_iterations_that_the_limit_cut_are_lower_bounds():
@@ -315,20 +295,3 @@ def test_the_steps_of_the_solver_differ_in_nothing_but_solver_and_width():
     assert len({row.labels["target width"] for row in rows}) == 2
     given = solver_steps.PART.rows("laptop", ("target.width=8",))
     assert len(given) == 5
-
-
-@pytest.mark.parametrize("tested", [256, 10_000])
-def test_the_panel_of_the_losses_says_what_went_through_the_real_network(tested):
-    layer = SimpleNamespace(relative_error=1e-6)
-    result = SimpleNamespace(
-        loss=Interval(0.1, 0.2, 3),
-        evaluation=SimpleNamespace(images=tested),
-        target=SimpleNamespace(images=10_000),
-        layers=[layer],
-        largest_assembled_error=1e-4,
-    )
-    row = SimpleNamespace(labels={"solver and width": "paper's solver", "target width": "4"})
-    figure = solver_steps.PART.draw([SimpleNamespace(row=row, result=result)])
-    title = figure.get_suptitle()
-    assert title.startswith(f"images through the source: {tested:,} of 10,000")
-    assert ("collapsed" in title) == (tested < 10_000)

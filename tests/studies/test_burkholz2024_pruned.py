@@ -11,22 +11,16 @@ from scipy.special import betainc, gammaln
 
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
-from bnrecon.reporting.figures import image, style
-from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.pruning import prune
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024 import pruned
-from bnrecon.studies.burkholz2024.pruned import TARGETS
 from bnrecon.studies.burkholz2024.pruned_limits import (
     least_error,
     magnitude_error,
     random_error,
     refit_error,
 )
-from bnrecon.studies.burkholz2024.pruned_networks import rebuild
-
-SMOKE = TARGETS["smoke"]["relu"]
 
 
 def finished(method, losses, seeds=3, images=10_000):
@@ -122,20 +116,6 @@ def test_no_choice_of_a_small_system_falls_far_below_the_least_error():
     assert 0.5 * least_error(0.5, 1.5) < min(errors) < 0.5 * random_error(0.5)
 
 
-@pytest.mark.parametrize("method", ["random", "weights"])
-def test_a_single_finished_task_is_summarized_and_drawn(method, tmp_path):
-    rows = rebuild(method, [0.9, 0.6], 0, (*SMOKE, f"outputs={tmp_path}"))
-    np.testing.assert_allclose(rows["kept_over_n"], [0.9, 0.6], atol=0.01)
-    assert (rows["median_error"] < rows["largest_error"]).all()
-    assert rows["median_error"].is_monotonic_increasing
-    table = pruned.PART.summary(rows)
-    assert len(table) == 2
-    assert "64 images a row" in pruned.PART.caption_for(rows)
-    assert "(vgg_small on digits; relu " in pruned.PART.caption_for(rows)
-    with style():
-        assert image(pruned.PART.draw(rows), "png")[1:4] == b"PNG"
-
-
 def test_a_loss_is_small_where_its_whole_interval_is():
     rows = pd.concat(
         [
@@ -160,40 +140,6 @@ def test_one_seed_or_scattered_ones_decide_nothing():
     rows = finished("refit", {0.9: 0.05})
     rows["accuracy"] -= [0.0, 0.0, 3.0]
     assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["undecided"]
-
-
-def test_measured_errors_are_compared_with_those_derived():
-    rows = finished("random", {1.0: 0.0, 0.9: 0.1, 0.5: 0.1})
-    rows["median_error"] = 0.5
-    written = pruned.PART.caption_for(rows)
-    assert "Median errors are these times 0.71 to 1.58 (random, refit).\n" in written
-
-
-def test_targets_of_several_activations_are_told_apart():
-    first = [  # as stored first, without the name of the activation
-        finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.3}),
-        finished("refit", {1.0: 0.0, 0.9: 0.3}),
-        finished("random", {1.0: 0.0}),
-    ]
-    added = [
-        finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.05}).assign(activation="tanh"),
-        finished("refit", {1.0: 0.0, 0.9: 0.3}).assign(activation="tanh"),
-    ]
-    rows = concatenate(
-        TaskResult("pruned", "laptop", "", "", tuple(frame.to_dict("records")), "", "", 0.0)
-        for frame in first + added
-    )
-    table = pruned.PART.summary(rows).set_index(["kept by", "kept / n"])
-    line = table.loc[("least L1 norm, refit", 0.8)]
-    assert line["loss at most 0.1"] == "yes: tanh; no: relu"
-    assert (round(line["loss, relu"].mean, 3), round(line["loss, tanh"].mean, 3)) == (0.301, 0.051)
-    assert line["images predicted otherwise"] == "18 of 60,000"
-    assert table.loc[("magnitude, refit", 0.9), "loss at most 0.1"] == "no"
-    assert table.loc[("random, refit", 1.0), "loss at most 0.1"] == "yes: relu"
-    written = pruned.PART.caption_for(rows)
-    assert "(vgg18 on cifar10; relu 90.00%, tanh 90.00%)" in written
-    with style():
-        assert len(pruned.PART.draw(rows).axes) == 4
 
 
 def test_tasks_name_the_activation_but_of_the_first_and_refuse_another():

@@ -10,7 +10,6 @@ from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.construction.sparse_invertibility import predicted_density
-from bnrecon.reporting.figures import style
 from bnrecon.studies.giannou2023 import theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
@@ -24,14 +23,13 @@ from bnrecon.studies.giannou2023.batched_training import (
 )
 from bnrecon.studies.giannou2023.comparison import (
     compare_methods,
-    format_errors,
     middle_range,
     where_better,
 )
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.study import STUDY
-from bnrecon.studies.giannou2023.teacher import SIZES, Sizes, draw_samples, draw_source
+from bnrecon.studies.giannou2023.teacher import Sizes, draw_samples, draw_source
 from bnrecon.studies.giannou2023.theorem1 import random_target
 
 TINY = Sizes(512, 128, 256, 2, 2)
@@ -128,11 +126,6 @@ def test_the_smallest_and_the_largest_run_are_left_out_of_the_range():
     assert middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0])) == (3.0, 2.0, 5.0)
 
 
-def test_errors_of_two_kinds_are_told_apart_in_the_table():
-    assert format_errors(pd.Series([1e-12, 1e-13, 0.1, 0.2, 0.3])).endswith(", 2 of 5 below 1e-6")
-    assert "below" not in format_errors(pd.Series([1e-12, 1e-13]))
-
-
 def _compared(errors, side=5, variance=1.0):
     """Rows of a comparison: errors by method, one per run."""
     return pd.DataFrame(
@@ -205,16 +198,6 @@ def test_the_schedule_is_open_since_one_run_selected_it():
     ]
 
 
-def test_a_legend_stands_above_the_axes_and_small_errors_on_the_floor():
-    rows = _compared({"baseline": [1.0, 2.0], "teacher": [1e-28, 1e-29]})
-    with style():
-        figure = STUDY.part("figure4_left").draw(rows)
-        figure.draw_without_rendering()
-    (axes,) = figure.axes
-    assert figure.legends[0].get_window_extent().y0 >= axes.get_window_extent().y1
-    assert axes.get_ylim()[0] > 1e-4
-
-
 def test_the_bound_of_clopper_and_pearson_has_its_coverage():
     """At the bound so many successes, or more, have a probability of 5%."""
     bound, _ = theorem3.bounds(392, 400)
@@ -227,13 +210,6 @@ def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():
     row = theorem3.invertible(5, 0.5, 300, 300).iloc[0]
     assert row["draws"] - row["invertible"] - row["with_zero_column"] > 0
     assert row["numerical_agrees"] == 300
-
-
-def test_theorem_2_lists_the_settings_at_which_float64_does_not_suffice():
-    rows = pd.DataFrame(
-        {"block": [1, 1, 2], "side": [4, 12, 4], "functional_error": [1e-9, math.nan, 1e-12]}
-    )
-    assert theorem2.limits(rows) == {"lost": "d = 12 (k = 1)", "kept": 2}
 
 
 def test_the_theorem_holds_where_float64_has_ended():
@@ -257,11 +233,6 @@ def test_the_crossing_of_one_half_is_interpolated():
     densities, shares = np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.25, 0.75])
     assert theorem3.crossing(densities, shares) == pytest.approx(0.25)
     assert math.isnan(theorem3.crossing(densities, shares / 2))
-
-
-def test_a_scale_has_the_papers_numbers():
-    assert (SIZES["paper"].train, SIZES["paper"].test, SIZES["paper"].runs) == (10**6, 10**6, 5)
-    assert SIZES["laptop"].runs == 5
 
 
 @pytest.mark.parametrize(

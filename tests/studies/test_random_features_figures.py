@@ -1,6 +1,5 @@
 """Random features, Figures 2 and 4: their matrices and targets, tables, claims and pictures."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import style
 from bnrecon.studies.random_features import alignment, conditioning, masks, permutation_search
 from bnrecon.studies.random_features.conditioning import IDENTIFIED
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
@@ -61,11 +59,6 @@ def test_targets_through_hidden_channels_are_products_or_sums_of_features(name):
         torch.testing.assert_close(few.square().sum(), seven, rtol=1e-5, atol=0)
     else:
         assert (torch.linalg.matrix_rank(few), torch.linalg.matrix_rank(many)) == (7, 40)
-
-
-def test_every_distribution_has_targets_of_its_own():
-    targets = [target_weight(name, 12, 10, seed=1, hidden=7) for name in FEATURES.values()]
-    assert all(not torch.allclose(one, other) for one, other in itertools.combinations(targets, 2))
 
 
 @pytest.mark.parametrize("name", FEATURES.values())
@@ -126,21 +119,6 @@ def test_errors_of_zero_are_counted_and_not_averaged_as_logarithms():
     assert table.loc["ID cond", "bnrecon"] == "0 (lu)"
 
 
-def test_the_table_says_where_the_limit_of_iterations_stopped_lbfgs():
-    rows = every_solver([1e-2, 1e-2]) + every_solver([1e-2, 1e-2], excess=10)
-    for row in rows:
-        if row["solver"] == "lbfgs" and row["excess"] == 10:
-            row |= {"iterations": 2000, "at_limit": True}
-        if row["solver"] == "lbfgs_long" and row["excess"] == 10:
-            row |= {"iterations": 3000 + row["seed"], "relative_rmse": 1e-3}
-    frame = pd.DataFrame(rows)
-    table = conditioning.PART.summary(frame).set_index("excess c1 - n")
-    cell = "LBFGS, at most 2,000"
-    assert table.loc[0, cell] == "1.0e-02 (10)"
-    assert table.loc[10, cell] == "1.0e-02 (2,000; 2 of 2 at the limit)"
-    assert "10.0 times smaller at 10 excess" in conditioning.PART.caption_for(frame)
-
-
 def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(monkeypatch):
     short = SETTINGS["lbfgs"].__class__("lbfgs", max_iterations=20)
     monkeypatch.setitem(SETTINGS, "lbfgs", short)
@@ -155,27 +133,6 @@ def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(mon
 def test_id_cond_features_are_solved_without_error_in_float32():
     rows = measure_errors("ID cond", 6, 0, seeds=1)
     assert (rows["rmse"] == 0).all()
-
-
-def test_a_solver_that_does_not_apply_is_named_in_the_table():
-    rows = measure_errors("He normal", 4, 0, seeds=2)
-    rows.loc[rows["solver"] == "lbfgs", "relative_rmse"] = np.nan
-    table = conditioning.PART.summary(rows)
-    assert table.loc[0, "LBFGS, at most 2,000"] == "not applicable"
-    assert float(table.loc[0, "bnrecon"].split()[0]) < 1e-6
-
-
-def test_zeros_are_drawn_as_open_circles_below_every_error():
-    rows = pd.DataFrame(every_solver([1e-3, 1e-4]) + every_solver([0, 0], features="ID cond"))
-    with style():
-        figure = conditioning.PART.draw(rows)
-    for axes in (axes for axes in figure.axes if axes.get_ylabel() == "log10 rmse"):
-        (circle,) = (line for line in axes.lines if line.get_marker() == "o")
-        errors = [line for line in axes.lines if line.get_marker() == "."]
-        lowest = min(min(line.get_ydata()) for line in errors if len(line.get_ydata()))
-        assert max(circle.get_ydata()) < lowest
-        assert circle.get_markerfacecolor() == "none"
-        assert axes.get_yticklabels()[0].get_text() == "rmse 0"
 
 
 def decided(claims, word):

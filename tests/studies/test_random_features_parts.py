@@ -1,17 +1,13 @@
 """Random features for normalization layers: every part, from its tasks to its table and figure."""
 
-import contextlib
-import io
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
-from places import OUTPUTS
 from processes import finish, start
 from scipy import stats
 
-from bnrecon.cli.main import main
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.task_store import TaskResult, task_path
 from bnrecon.runtime.errors import UserError
@@ -19,33 +15,6 @@ from bnrecon.studies import registry
 from bnrecon.studies.random_features import averages, conditioning
 
 STUDY = registry.find("random_features")
-SHIPPED = OUTPUTS / "random_features"
-
-
-FEW = ("descent", "minimum_width")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Two parts at smoke scale: their folder, and what the command printed."""
-    outputs = tmp_path_factory.mktemp("outputs")
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert main(["study", "random_features", *FEW, "scale=smoke", f"outputs={outputs}"]) == 0
-    return outputs / "studies" / "random_features", out.getvalue()
-
-
-def test_tables_and_figures_are_written_again_from_the_task_files(finished, command):
-    folder, printed = finished
-    drawn = {path: path.read_bytes() for path in folder.glob("*.svg")}
-    words = ("random_features", *FEW, "scale=smoke", f"outputs={folder.parents[1]}")
-    code, out, error = command("tables", *words)
-    assert (code, out) == (0, printed), error
-    assert {path: path.read_bytes() for path in folder.glob("*.svg")} == drawn
-    (folder / "descent-smoke.png").unlink()
-    assert [STUDY.part(part).draw is not None for part in FEW] == [True, False]
-    code, out, error = command("figures", *words)
-    assert code == 0, error
-    assert [line.strip() for line in out.splitlines()] == [str(folder / "descent-smoke.png")]
 
 
 def test_intervals_by_value():

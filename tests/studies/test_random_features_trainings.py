@@ -13,13 +13,10 @@ from bnrecon.studies.burkholz2024 import scratch
 from bnrecon.studies.random_features import conditioned, scales, sparse
 from bnrecon.studies.random_features.averages import compare_settings
 from bnrecon.studies.random_features.scales import (
-    MAIN,
     MATCHED,
     ONES,
-    SHOWN,
     SLOWED,
     WEIGHTS,
-    at_step,
     step_share,
 )
 
@@ -82,37 +79,6 @@ def test_differences_are_paired_by_seed_and_the_heading_counts_them():
     table = compare_settings(rows, "trained", {}, {"b": "a", "c": "a", "d": "a"})
     column = "difference, paired by seed (2 in all)"
     assert table[column].tolist() == ["", mean_interval([1, 1.5, 1]), mean_interval([-1, -2])]
-
-
-@pytest.mark.parametrize(
-    ("settings", "counted"), [([ONES], 0), ([MATCHED, WEIGHTS], 1), (list(MAIN), 3)]
-)
-def test_the_page_of_scales_works_with_some_of_its_settings(settings, counted):
-    part = STUDY.part("scales")
-    rows = trained({name: [50.0] for name in settings})
-    table = part.summary(rows)
-    assert table["trained"].tolist() == [SHOWN.get(name, name) for name in settings]
-    assert any(f"({counted} in all)" in name for name in table) == (counted > 0)
-    assert "3 · fan-in" in part.caption_for(rows)
-    with drawing.style():
-        figure = part.draw(rows)
-    assert len(figure.axes[0].containers) == len(settings)
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles[0] == "(a) width 16, 30 epochs, n = 1"
-
-
-def test_the_figure_has_a_point_for_each_step_and_way_of_training():
-    steps = (1 / 64, 1 / 8, 1)
-    view = {at_step(kind, s): [50.0, 52] for kind in (MATCHED, WEIGHTS) for s in steps}
-    with drawing.style():
-        axes = STUDY.part("scales").draw(trained(view, epochs=6)).axes[1]
-    curves = {
-        line.get_color(): line.get_xdata() for line in axes.lines if len(line.get_xdata()) > 2
-    }
-    for points in curves.values():  # set apart by a little, so that both are seen
-        assert list(points) == pytest.approx(list(steps), rel=0.1)
-    assert len(curves) == 2
-    assert axes.lines[-1].get_xdata()[0] == pytest.approx(1 / 432)
 
 
 def test_replicates_are_pooled_by_seed_where_all_of_them_are_there():
@@ -310,17 +276,6 @@ def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
     assert f"Points that they lack: scale, 100, 10 epochs: {left} (" in claims[2].evidence
     starts = ["", *scratch.STARTS.values()]
     assert scratch.PART.summary(rows)["scales start at"].tolist() == starts
-
-
-@pytest.mark.parametrize("kept", [slice(None), slice(0, 1), slice(3, 4), slice(8, 9)])
-def test_scratch_is_drawn_of_any_rows(kept):
-    with drawing.style():
-        figure = scratch.PART.draw(trained_from_scratch(69, 74).iloc[kept])
-        assert drawing.image(figure, "png")[1:4] == b"PNG"
-    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
-    starts = {"scales start at 1", "scales start for the steps of weights"}
-    every = {"all weights trained"} | starts
-    assert labels <= every if kept.stop else labels == every
 
 
 def test_scratch_compares_trainings_of_one_length():

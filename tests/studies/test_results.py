@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 
 import bnrecon
-from bnrecon.runtime.errors import UserError
 
 ADDED = {"version", "commit", "command"}
 
@@ -53,18 +52,3 @@ def test_every_reported_number_says_where_in_the_paper_it_stands(study):
     printed = bnrecon.reported(study)
     assert printed["where"].str.len().min() > 0
     assert printed["value"].notna().sum() >= len(printed) - 1
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("burkholz", None), "burkholz2024"),
-        (("burkholz2024", "table3"), "table2"),
-        (("giannou2023", None), "prints no number"),
-    ],
-)
-def test_a_name_that_is_none_is_refused_in_one_line(words, line, tmp_path):
-    with pytest.raises(UserError, match=line):
-        bnrecon.reported(words[0]) if line.startswith("prints") else bnrecon.results(*words)
-    with pytest.raises(UserError, match="no such folder"):
-        bnrecon.results("burkholz2024", outputs=tmp_path / "none")

@@ -20,13 +20,3 @@ def test_a_caption_is_read_in_a_glance(study, name):
     text = getattr(module, "TEXT", None) or read_text(module.__file__)
     caption, _ = caption_and_details(text.caption)
     assert len(caption.split()) <= 60
-
-
-@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
-def test_a_paper_is_summed_up_in_ten_lines(study):
-    summary, *sections = study.summary.split("\n## ")
-    assert 40 <= len(summary.split()) <= 160
-    headings = [section.partition("\n")[0] for section in sections]
-    assert headings == ["Theorems", "Where we differ from the recipe"]
-    differences = [line for line in sections[1].splitlines() if line.startswith("- ")]
-    assert 3 <= len(differences) <= 6

@@ -209,15 +209,6 @@ def test_biases_are_zero_or_uniform_within_the_fan_in():
     assert not network[2].bias.any()
 
 
-def test_what_cannot_be_done_is_refused():
-    with pytest.raises(UserError, match="method=fuse"):
-        initialize_from_data(nn.Linear(2, 2), torch.zeros(1, 2), method="fuse")
-    with pytest.raises(UserError, match="method=fold: the network has BatchNorm"):
-        initialize_from_data(resnet(), torch.zeros(1, 3, 32, 32), method="fold")
-    with pytest.raises(UserError, match="kind=none"):
-        initialize_biases(nn.Linear(2, 2), "none")
-
-
 @pytest.mark.parametrize("method", ["freeze", "fold"])
 def test_sequences_and_no_inputs_are_refused(method):
     """Dimension 1 of (n, steps, features) is no channel, even where the sizes agree."""

@@ -272,45 +272,34 @@ def test_a_changed_network_is_rebuilt(digits, name):
     assert rebuilt.difference.largest < 1e-4 * rebuilt.difference.size
 
 
+PAIRS = {"name": "pairs", "family": "vgg_normalization", "groups": [1]}
+FOLDED = {"initialization": "folded_statistics"}
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "options", "message"),
     [
-        ({"virtual_batch": 1.5}, "virtual_batch=1.5: must be at least 2"),
-        ({"initialization": "frozen"}, "initialization=frozen: "),
-        ({"initialization": "zero_bias", "virtual_batch": 8}, "give at most one of them"),
-        ({"initialization": "zero_bias", "affine": False}, "leave affine out"),
+        (resnet9, {"virtual_batch": 1.5}, "virtual_batch=1.5: must be at least 2"),
+        (resnet9, {"initialization": "zero_bias", "virtual_batch": 8}, "give at most one of them"),
+        (resnet9, {"initialization": "zero_bias", "affine": False}, "leave affine out"),
+        (resnet9, FOLDED | {"condition": 10}, "is not for weights behind fixed factors"),
+        (resnet9, FOLDED | {"density": 0.5}, "is not for weights behind fixed factors"),
+        (NormalizationVggTarget, PAIRS | {"affine": False}, "affine: a frozen pair keeps"),
+        (NormalizationVggTarget, PAIRS | {"virtual_batch": 8}, "virtual_batch: a frozen pair"),
+        (TrainSpec, {"epochs": 2, "test_every": 3}, "test_every=3: must be at most epochs=2"),
     ],
 )
-def test_what_does_not_go_together_is_refused(options, message):
+def test_what_does_not_go_together_is_refused(make, options, message):
     with pytest.raises(UserError, match=message):
-        resnet9(**options)
+        make(**options)
 
 
-def test_an_option_that_would_do_nothing_is_refused(digits, tmp_path):
+def test_noise_that_would_do_nothing_is_refused(digits, tmp_path):
     mlp = MlpTarget(name="mlp", family="mlp", width=4, virtual_batch=8)
     with pytest.raises(UserError, match="has BatchNorm1d, for which there is no noise"):
         build_target(request_for(mlp, tmp_path), digits)
     with pytest.raises(UserError, match=r"virtual_batch=128: must be below the 128 images"):
         obtain_target(request_for(resnet9(virtual_batch=128), tmp_path), digits, CPU)
-    with pytest.raises(UserError, match="test_every=3: must be at most epochs=2"):
-        TrainSpec(epochs=2, test_every=3)
-
-
-@pytest.mark.parametrize(
-    "options", [{"affine": False}, {"virtual_batch": 8}, {"initialization": "zero_bias"}]
-)
-def test_frozen_pairs_keep_their_own_normalizations(options):
-    pairs = {"name": "pairs", "family": "vgg_normalization", "groups": [1]}
-    with pytest.raises(UserError, match=f"{next(iter(options))}: a frozen pair keeps"):
-        NormalizationVggTarget(**pairs, **options)
-    assert NormalizationVggTarget(**pairs, **options, features="none").groups == [1]
-
-
-@pytest.mark.parametrize("factors", [{"condition": 10}, {"density": 0.5}])
-def test_statistics_are_not_folded_into_weights_behind_fixed_factors(factors):
-    with pytest.raises(UserError, match="is not for weights behind fixed factors"):
-        resnet9(initialization="folded_statistics", **factors)
-    resnet9(initialization="frozen_statistics", **factors)
 
 
 def test_without_scales_a_users_batchnorm_stays_what_it_is():

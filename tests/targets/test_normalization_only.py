@@ -8,7 +8,6 @@ from torch import nn
 from bnrecon.config import composition
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
-from bnrecon.runtime.errors import UserError
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.normalization_vgg import normalization_vgg
 from bnrecon.targets.reparameterization import trained_parameters
@@ -154,16 +153,6 @@ def test_only_normalizations_train_and_the_frozen_weights_come_back_from_the_see
     widths = [4 * 3 * 9 + 5, 4 * 4 * 9 + 5, 10 * 4 + 5]
     assert counted == sum(2 * width for width in widths) + 2 * (4 + 4 + 10)
     assert not any("first" in name or "second" in name for name in network.state_dict())
-
-
-def test_mistakes_are_named():
-    with pytest.raises(UserError, match=r"^inner=batch: "):
-        normalization_vgg(*SMALL, "he_normal", 0, "batch")
-    with pytest.raises(UserError, match=r"^inner=mask, features=he_normal"):
-        normalization_vgg(*SMALL, "he_normal", 5, "mask")
-    with pytest.raises(UserError, match=r"target\.excess=-1"):
-        composition.compose(["target=vgg18_normalization", "target.excess=-1"])
-    assert composition.compose(["target=vgg18_normalization"]).target.excess == 100
 
 
 @pytest.mark.parametrize("features", ["id_cond", "ortho_cond"])

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from processes import ENVIRONMENT
 
-from bnrecon.cli.main import main
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.runtime import distributed as parallel
@@ -279,30 +278,6 @@ def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path
     about = json.loads(next(tmp_path.glob("targets/*/target.json")).read_text())
     assert about["processes"] == 2
     assert about["config"]["target"]["condition"] == 5413
-
-
-@pytest.mark.process
-def test_a_mistake_is_said_once(tmp_path):
-    done = subprocess.run(
-        imagenet(tmp_path / "nowhere", tmp_path),
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=200,
-    )
-    assert done.returncode != 0
-    assert done.stderr.count("no such folder") == 1
-    assert "defect" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    "words", [["run", "scale=smoke"], ["study", "burkholz2024", "scale=smoke"]]
-)
-def test_what_one_process_does_is_refused_under_torchrun(words, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert main([*words, f"outputs={tmp_path}"]) == 2
-    assert "torchrun is for bnrecon train" in capsys.readouterr().err
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch, digits):

@@ -10,7 +10,6 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spectrum import aspect_of_condition, distance, edges
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import UserError
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 from bnrecon.targets.reparameterization import mask, reparameterize, singular_values
@@ -149,10 +148,7 @@ def test_every_weight_is_behind_factors_and_they_come_back_from_the_seed():
     ("words", "complaint"),
     [
         (["target.condition=0.5"], "must be at least 1"),
-        (["target.condition=nan"], "must be at least 1"),
-        (["target.density=0"], "above 0 and at most 1"),
         (["target.density=0.5", "target.condition=2"], "at most one"),
-        (["target.spectrum=log_uniform"], "is the law of target.condition"),
         (
             [
                 "target=vgg18_normalization",
@@ -180,8 +176,3 @@ def test_a_masked_target_is_rebuilt(succeed, tmp_path):
     assert 0.25 < float(kept.mean()) < 0.35
     result = files.read_json(next(tmp_path.glob("runs/*/result.json")))
     assert max(layer["relative_error"] for layer in result["layers"]) < 1e-9
-
-
-def test_a_network_without_trained_weights_is_refused():
-    with pytest.raises(UserError, match="frozen"):
-        reparameterize(nn.Sequential(nn.ReLU()), None, 0.5, 0)

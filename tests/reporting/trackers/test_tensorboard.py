@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from processes import ENVIRONMENT, SMALLEST, TWO_SEEDS, finish, folder_of, start, wait_until
+from processes import TWO_SEEDS, finish, folder_of, start, wait_until
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import files
@@ -79,15 +79,6 @@ def test_the_same_run_again_adds_nothing(tracked, succeed):
     assert sorted(place.rglob("events*")) == before
 
 
-def test_a_run_of_before_is_sent_when_it_is_given_a_tracker(succeed, tmp_path):
-    out, _ = succeed("run", *SMALLEST, f"outputs={tmp_path}")
-    assert not (tmp_path / "trackers").exists()
-    again, _ = succeed("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
-    assert folder_of(out) == folder_of(again), "a tracker does not change the name of a run"
-    scalars, _, _ = read(tmp_path / "trackers" / "tensorboard" / "runs" / folder_of(out).name)
-    assert [step for step, _ in scalars["seed/accuracy"]] == [0]
-
-
 @pytest.mark.process
 def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(succeed, tmp_path):
     options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1")
@@ -114,22 +105,6 @@ def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(succeed, tm
     assert [value for _, value in scalars["epoch/loss"]] == losses
 
 
-def test_a_full_disk_of_the_tracker_does_not_fail_the_run(succeed, tmp_path, monkeypatch):
-    from torch.utils.tensorboard import SummaryWriter
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(SummaryWriter, "add_scalar", full)
-    out, err = succeed("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
-    assert (folder_of(out) / "result.json").exists()
-    assert err.count("tensorboard failed") == 1
-    assert "Traceback" not in err
-    monkeypatch.undo()
-    out, _ = succeed("export", "tensorboard", str(tmp_path))
-    assert "rows sent" in out
-
-
 def test_a_tracker_makes_no_difference_to_the_result(tracked, tmp_path, succeed):
     folder, _ = tracked
     out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
@@ -138,25 +113,3 @@ def test_a_tracker_makes_no_difference_to_the_result(tracked, tmp_path, succeed)
     assert ours.accuracies == plain.accuracies
     errors = [[layer.relative_error for layer in r.layers] for r in (ours, plain)]
     assert errors[0] == errors[1]
-
-
-@pytest.mark.process
-def test_of_two_processes_that_train_together_one_logs(tmp_path):
-    import subprocess
-    import sys
-
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    words = ["--standalone", "-m", "bnrecon", "train", "scale=smoke", "tracker=tensorboard"]
-    done = subprocess.run(
-        [*torchrun, *words, f"outputs={tmp_path}", "device=cpu"],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (target,) = (tmp_path / "trackers" / "tensorboard" / "targets").iterdir()
-    scalars, _, _ = read(target)
-    assert [step for step, _ in scalars["epoch/loss"]] == [1, 2]
-    assert done.stderr.count("tensorboard --logdir") == 1
