@@ -23,7 +23,7 @@ from bnrecon.studies import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUTS = ROOT / "outputs"
-MAIN_JOB = ("vgg18_width64_205_epochs", "vgg18_width64", "vgg18_width16")
+MAIN_JOB = ("vgg18_width64_205_epochs", "vgg18_width16")
 TARGETS = (  # a paper's table, its data, and the convolutions between poolings
     ("table1", "cifar10", "CIFAR-10", (2, 3, 4, 4, 4)),
     ("table1", "cifar10", "CIFAR-10", (4, 4, 4, 5)),

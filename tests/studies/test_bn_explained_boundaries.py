@@ -187,7 +187,7 @@ def made_rows(ratio, gain):
 def test_verdicts_follow_the_intervals(ratio, gain, verdict):
     decided, numbers = figure6.decide(made_rows(ratio, gain))
     assert {decided[name] for name in ("variability", *GROUPS)} == {verdict}
-    assert decided["sides"] == "false as stated"
+    assert decided["sides"] == "needs a condition"
     assert numbers["one_sided"] == "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256"
 
 

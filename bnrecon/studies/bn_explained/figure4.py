@@ -375,7 +375,7 @@ def _check_sampling(rows: pd.DataFrame) -> Decisions:
     near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
     names = ("sampled", "expected", "expected_many")
     shares = {name: 100 * near[name].sum() / near["exact"].sum() for name in names}
-    verdict = {"Sect. 3.3, counting at images": bool(shares["sampled"] > 90)}
+    verdict = {"samples": bool(shares["sampled"] > 90)}
     return verdict, shares | {"samples": SAMPLES, "many": MANY}
 
 

@@ -303,7 +303,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     one_sided = first["one_sided"].sum()
     verdicts: dict[str, bool | str] = {
         "variability": intervals.decide((ratio - 1 for ratio in ratios), least=2),
-        "sides": "false as stated" if one_sided else "undecided",
+        "sides": "needs a condition" if one_sided else "undecided",
     }
     numbers: dict[str, Any] = {
         "expected": expected_ratio(),

@@ -212,7 +212,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return {
         "Eq. 8, Figure 9": bool(numbers["worst"] < 1e-9),
         "deeper": closer or "undecided",
-        "proportional": bool(networks["spread"].max() < 1 + 1e-9),
+        "proportional": bool(networks["spread"].max() < 1 + 1e-9) or "needs a condition",
     }, numbers
 
 
