@@ -107,7 +107,7 @@ class Text:
         ]
 
 
-def merge(*decisions: Decisions) -> Decisions:
+def merge(*decisions: Decisions) -> tuple[dict[str, bool | str], dict[str, Any]]:
     """What was decided in pieces, together.
 
     >>> merge(({"Theorem 1": True}, {"n": 3}), ({"Theorem 2": "undecided"}, {}))
@@ -197,21 +197,19 @@ def part(
         tasks: as ``Experiment`` has it, like ``summary``, ``draw`` and ``options``.
         summary: of the rows.
         draw: of the rows.
-        decide: the claims' verdicts by name, and the numbers that they name.
-        numbers: those that the caption names, or what stands instead of it while rows that it
-            describes are missing; without, it is taken as it is.
+        decide: the claims' verdicts by name, and the numbers that they and the caption name.
+        numbers: those that the caption names, where they are not of ``decide``, or what stands
+            instead of it while rows that it describes are missing.
         options: further fields of ``Experiment``.
     """
     text = read_text(module)
     caption: Any = text.caption
-    if numbers is not None:
+    if "{" in text.caption:
+        compute = numbers or (lambda rows: merge(decide(rows))[1] if decide else {})
 
         def caption(rows: pd.DataFrame) -> str:
-            named = numbers(rows)
+            named = compute(rows)
             return named if isinstance(named, str) else _fill(text.caption, named)
-
-    elif "{" in text.caption:
-        raise ValueError(f"{text.where}: its caption names numbers; give part(..., numbers=)")
 
     claims = None if decide is None else lambda rows: text.claims(decide(rows))
     return Experiment(

@@ -19,7 +19,6 @@ def write(folder, text):
         ("---\nwhere: a: b\n---\nA caption.", r"made\.md: its front matter is not"),
         ("---\nwhere: here\n---\nA caption.", "its front matter is not .*title"),
         (f"{FRONT}A caption.\n## One\nx\n## One\ny\n", "two claims have one name"),
-        (f"{FRONT}At most {{worst}}.\n", "its caption names numbers"),
     ],
 )
 def test_what_is_wrong_with_a_text_is_said(tmp_path, text, why):
@@ -34,3 +33,11 @@ def test_a_number_that_python_does_not_give_is_named(tmp_path):
         text.claims(({"One": True}, {}))
     with pytest.raises(ValueError, match="no claim named"):
         text.claims(({"Two": True}, {}))
+
+
+def test_a_caption_has_the_numbers_of_the_claims(tmp_path):
+    module = write(tmp_path, f"{FRONT}At most {{worst}}.\n\n## One\nHolds.\n> {{worst}}.\n")
+    decided = part(module, list, list, decide=lambda rows: ({"One": True}, {"worst": max(rows)}))
+    assert decided.caption_for([1, 3]) == "At most 3."
+    with pytest.raises(ValueError, match="names 'worst', and no such number"):
+        part(module, list, list).caption_for([1, 3])

@@ -258,7 +258,7 @@ def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_doe
     row = {"setting": "c2 = 5, own inputs, k = 2", "feature_density": 0.8, "draws": 1000}
     row |= {"theorem": "Fig. 1 (e), k in print", "bound": 0.9, "bound_kind": "at least"}
     shares = {"confirmed": (950, 0.93, 0.96), "undecided": (897, 0.877, 0.915)}
-    shares["false as stated"] = (109, 0.09, 0.13)
+    shares["needs a correction"] = (109, 0.09, 0.13)
     for verdict, (matched, low, high) in shares.items():
         one = row | {"matched": matched, "share_low": low, "share_high": high}
         assert list(verdicts(matching.PART, pd.DataFrame([one])).values()) == [verdict]

@@ -156,12 +156,6 @@ def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
     return line | {"regions in the hull": mean_interval(group["regions"].tolist())}
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    seeds = rows.loc[rows["kind"] == "network", "seed"].nunique()
-    return {"reach": REACH, "seeds": seeds, "layers": len(WIDTHS), "width": WIDTHS[0]}
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """A column for each layer; above random biases, below batch normalization."""
     rows = planar.picture_rows(rows, "setting", "layer")
@@ -188,7 +182,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     fewest = networks.loc[networks["setting"] == "BN", "lines"].min()
     others = networks[networks["setting"] == "random bias"].groupby("offset")["lines"].mean()
     verdicts: dict[str, bool | str] = {"hyperplanes": bool(fewest == max(WIDTHS))}
-    numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS)}
+    numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS), "layers": len(WIDTHS)}
+    numbers |= {"reach": REACH, "seeds": networks["seed"].nunique()}
     numbers |= {"widths": [WIDE[0], WIDE[-1]], "offset": OFFSETS[1]}
     numbers["others"] = ", ".join(
         f"{value:.1f} (data's mean {offset:.0f} from the origin)"
@@ -276,6 +271,5 @@ PART = part(
     summarize,
     draw,
     decide,
-    fill_caption,
     excerpt=lambda table: table[table["layer"] == table["layer"].max()].drop(columns="layer"),
 )

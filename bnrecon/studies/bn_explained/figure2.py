@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -281,12 +280,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["varied", "what", "largest change or error"])
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    networks = int((rows["kind"] == "network").sum())
-    return {"networks": networks, "width": WIDTHS[0], "seed": SHOWN}
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's three panels."""
     import matplotlib
@@ -333,10 +326,17 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "Figure 2(a), (b)": exact("own_turned", "own_gap", "folded_turned", "off_layer1"),
         "Figure 2(c)": exact("off_layer1_sigma", "pivots_moved") and all_turn,
         "Appendix C": exact("layer1_moved", "own_sigma"),
-    }, {"largest": largest, "total": total, "median": checked[["speeds", "median_turn"]].median()}
+    }, {
+        "networks": len(checked),
+        "width": WIDTHS[0],
+        "seed": SHOWN,
+        "largest": largest,
+        "total": total,
+        "median": checked[["speeds", "median_turn"]].median(),
+    }
 
 
 # The seed that is shown comes first.
 ORDER = {scale: [SHOWN, *({*range(count)} - {SHOWN})] for scale, count in SEEDS.items()}
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": ORDER})
-PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)
+PART = part(__file__, TASKS, summarize, draw, decide)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import torch
@@ -224,14 +222,6 @@ def _quotient(above: float, below: float) -> str:
     return f"{above / below:.2f}" if below else f"{above:g} to 0"
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    counts = rows[rows["kind"] == "counts"]
-    width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
-    numbers = {"depth": DEPTH, "width": width, "radius": RADIUS, "rim": RIM, "samples": SAMPLES}
-    return numbers | {"reach": REACH}
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's panels: the data, and a row of maps per setting."""
     figure, axes = new_figure(3, 4, (PAGE, 5.4), squeeze=False)
@@ -266,7 +256,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """The three conclusions of Section 3.3, and how the count is made."""
     kinds = {"counts": _conclude, "comparison": _compare_ways}
     finished = [(conclude, rows[rows["kind"] == kind]) for kind, conclude in kinds.items()]
-    return merge(*(conclude(some) for conclude, some in finished if len(some)))
+    counts = rows[rows["kind"] == "counts"]
+    width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
+    size = {"depth": DEPTH, "width": width, "radius": RADIUS, "reach": REACH}
+    size |= {"limit": RIM, "samples": SAMPLES}
+    return merge(({}, size), *(conclude(some) for conclude, some in finished if len(some)))
 
 
 def _conclude(rows: pd.DataFrame) -> Decisions:
@@ -340,4 +334,4 @@ def _shown(ratio: Interval | None) -> str:
     return spell(ratio, absent="none counted")
 
 
-PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)
+PART = part(__file__, TASKS, summarize, draw, decide)

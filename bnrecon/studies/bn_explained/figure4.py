@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -244,17 +243,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    first = rows.iloc[0]
-    return {
-        "units": int(rows.loc[rows["layer"] == 0, "units"].iloc[0]),
-        "images": int(first["points"]),
-        "probes": int(first["probes"]),
-        "reference": REFERENCE,
-    }
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's two panels, and smooth random images; a row per kind of pixels."""
     curves = rows[(rows["kind"] == "curve") & (rows["layer"] == 0)]
@@ -312,6 +300,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "content": intervals.decide(map(_beyond, content)),
     }
     numbers = {
+        "units": int(rows.loc[rows["layer"] == 0, "units"].iloc[0]),
+        "images": int(rows["points"].iloc[0]),
+        "probes": int(rows["probes"].iloc[0]),
+        "reference": REFERENCE,
         "random": gains[GAUSSIAN][0],
         "at_training": gains[TRAINING][0],
         "gains": {kind: _ends(ratios) for kind, ratios in gains.items()},
@@ -364,7 +356,7 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
     return {"method": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
         "probes": probes,
         "probed": 100 * ratio,
-        "images": int(rows["points"].sum()),
+        "probed_images": int(rows["points"].sum()),
         "error": 100 * float(np.square(rows["distance_error"]).mean() ** 0.5),
         "expected_error": 100 * (1 / (2 * probes)) ** 0.5,
     }
@@ -385,7 +377,6 @@ PART = part(
     summarize,
     draw,
     decide,
-    fill_caption,
     options=no_overrides,
     formats={NAMES[kind]: ".0f" for kind in KINDS},
 )

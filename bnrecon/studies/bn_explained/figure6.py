@@ -230,17 +230,6 @@ def _interval(values: Sequence[float], form: str) -> str:
     return f"{mean_interval(list(values)):{form}}" if len(values) else ""
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    numbers = rows["batches"].dropna().unique() if "batches" in rows else ()
-    measured = "".join(
-        f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals."
-        for batches in numbers
-    )
-    expected = expected_ratio()
-    return {"points": SAMPLES, "measured": measured, "expected": expected, "groups": len(GROUPS)}
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's panels: a row per size of the mini-batches, a column per state."""
     lines = rows[rows["kind"] == "boundary"]
@@ -294,9 +283,16 @@ def _polyline(path: str) -> np.ndarray:
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Less variability with larger mini-batches; both sides of a boundary; margins."""
+    numbers: dict[str, Any] = {"points": SAMPLES, "expected": expected_ratio()}
+    numbers |= {"groups": len(GROUPS), "measured": ""}
+    if "batches" in rows:
+        batches = rows["batches"].max()
+        numbers["measured"] = (
+            f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals."
+        )
     rows = rows[rows["kind"].isin(["jitter", "margins"])]
     if rows["seed"].nunique() < 2:  # what is finished decides nothing
-        return {}, {}
+        return {}, numbers
     states = (INITIAL, *TRAININGS)
     ratios = [_ratio(rows, state, name) for state in states for name in MEASURES]
     first = rows[rows["state"] == INITIAL].groupby("batch")[["one_sided", "batches"]].sum()
@@ -305,8 +301,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "variability": intervals.decide((ratio - 1 for ratio in ratios), least=2),
         "sides": "needs a condition" if one_sided else "undecided",
     }
-    numbers: dict[str, Any] = {
-        "expected": expected_ratio(),
+    numbers |= {
         "ratios": span([ratio.mean for ratio in ratios], ".1f"),
         "one_sided": ", ".join(
             f"{row.one_sided:.0f} of {row.batches:.0f} mini-batches of {row.Index:.0f}"
@@ -329,4 +324,4 @@ TASKS = join(
     sweep(draw_boundaries, "boundaries", {}, SHOWN),
     sweep(measure_seed, "seed {seed}", {"seed": SEEDS}, MEASURED),
 )
-PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)
+PART = part(__file__, TASKS, summarize, draw, decide)

@@ -140,12 +140,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    error = 100 * _ratios(rows)["repaired_error"].max()
-    return SIZES | {"draws": rows["draws"].iloc[0], "error": error}
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's panels: mu above, sigma below, a column per unit."""
     units = sorted(rows["unit"].unique())
@@ -183,7 +177,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Do the distributions have the variances of Eq. 13?"""
     ratios = _ratios(rows).set_index(["kind", "statistic"])
     ranges = ratios.groupby(level=[0, 1])[["printed", "repaired"]].agg(span, spec=".3f")
-    numbers: dict[str, Any] = {kind: ranges.loc[kind].to_dict("index") for kind in KINDS}
+    numbers: dict[str, Any] = {"draws": rows["draws"].iloc[0]}
+    numbers["error"] = 100 * ratios["repaired_error"].max()
+    numbers |= {kind: ranges.loc[kind].to_dict("index") for kind in KINDS}
     # Without replacement one variance that is off Eq. 13 contradicts it.
     return {
         "green": _decide_mean(ratios.loc[[("independent", "mean")]]),
@@ -218,4 +214,4 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
     ]
 
 
-PART = part(__file__, tasks, summarize, draw, decide, fill_caption)
+PART = part(__file__, tasks, summarize, draw, decide)

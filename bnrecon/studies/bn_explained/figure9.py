@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import torch
@@ -160,13 +158,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    networks = rows[rows["kind"] == "network"]
-    size = {"width": WIDTHS[0], "points": POINTS, "steps": STEPS, "rate": RATE}
-    return size | {"accuracy": networks["accuracy"].mean(), "seeds": networks["seed"].nunique()}
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's two planes, and the errors against the distances in the input space."""
     import matplotlib
@@ -202,6 +193,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     ranks = [mean_interval(group["rank"].tolist()) for _, group in deep]
     disordered, spread = deep["disordered"].mean(), deep["spread"].median()
     numbers = {
+        "width": WIDTHS[0],
+        "points": POINTS,
+        "steps": STEPS,
+        "rate": RATE,
+        "accuracy": networks["accuracy"].mean(),
+        "seeds": networks["seed"].nunique(),
         "worst": networks["eq8"].max(),
         "first": networks.loc[networks["layer"] == 1, "same"].max(),
         "ranks": span([rank.mean for rank in ranks], ".2f"),
@@ -217,4 +214,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
-PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)
+PART = part(__file__, TASKS, summarize, draw, decide)

@@ -113,20 +113,6 @@ def reported(rows: pd.DataFrame) -> dict[str, list]:
     }
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
-    """What the caption names."""
-    widths = rows.drop_duplicates("network").set_index("network")["width"]
-    listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
-    return {
-        "sizes": ", ".join(
-            f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
-            for name, width in widths.items()
-        ),
-        "training": trained_networks.describe_training(rows),
-        "seconds": rows["seconds"].sum(),
-    }
-
-
 def decide(rows: pd.DataFrame) -> Decisions:
     """Do learned scales and shifts have very little impact, in print and here?
 
@@ -134,7 +120,17 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """
     cells = [cell for network in TARGETS for cell in REPORTED[network].values()]
     printed = {"cells": cells, "imagenet": list(REPORTED["imagenet"].values())}
-    numbers: dict[str, Any] = {"negligible": NEGLIGIBLE}
+    widths = rows.drop_duplicates("network").set_index("network")["width"]
+    listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
+    numbers: dict[str, Any] = {
+        "sizes": ", ".join(
+            f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
+            for name, width in widths.items()
+        ),
+        "training": trained_networks.describe_training(rows),
+        "seconds": rows["seconds"].sum(),
+        "negligible": NEGLIGIBLE,
+    }
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
         large = sum(abs(gap) > NEGLIGIBLE for gap in gaps)
@@ -158,13 +154,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-PART = part(
-    __file__,
-    tasks,
-    summarize,
-    None,
-    decide,
-    fill_caption,
-    options=common_options,
-    reported=reported,
-)
+PART = part(__file__, tasks, summarize, decide=decide, options=common_options, reported=reported)

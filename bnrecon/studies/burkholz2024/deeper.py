@@ -157,7 +157,7 @@ def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     return table[["target", "L", "n", *(name for name in table if name.endswith("n + L"))]]
 
 
-def describe(rows: pd.DataFrame) -> dict[str, str]:
+def _describe(rows: pd.DataFrame) -> str:
     """What the rows at total width n + L say about the theorem, and the failures of the search."""
     notes = []
     # Where Theorem 2.2 gives the solution: two layers, total n + 1.
@@ -172,7 +172,7 @@ def describe(rows: pd.DataFrame) -> dict[str, str]:
         notes.append(TEXT.sentence("open settings", names=_names(few)))
     if not (counterexamples := _counterexamples(rows)).empty:
         notes.append(TEXT.sentence("counterexamples", names=_names(counterexamples)))
-    return {"notes": "".join(f" {note}" for note in notes)}
+    return "".join(f" {note}" for note in notes)
 
 
 def _names(rows: pd.DataFrame) -> str:
@@ -193,6 +193,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     note = f"{refuting} settings within the conditions reach fewer than n dimensions"
     verdict = "confirmed" if 0 < most == len(at) else "undecided"
     return {"Theorem 2.5": "false as stated" if refuting else verdict}, {
+        "notes": _describe(rows),
         "most": most,
         "settings": len(at),
         "counterexamples": f"{note} (erratum 4)" if refuting else "none",
@@ -231,4 +232,4 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = part(__file__, tasks, summary, draw, judge, describe, excerpt=excerpt)
+PART = part(__file__, tasks, summary, draw, judge, excerpt=excerpt)

@@ -19,7 +19,7 @@ STYLES = {  # colour and marker
     "minimum": (PALETTE[1], "D"),
     "exact": (PALETTE[0], "o"),
 }
-FEATURES = {
+FEATURES = {  # in the order of the paper's columns
     "he_normal": "He normal",
     "he_uniform": "He uniform",
     "orthogonal": "orthogonal",
@@ -43,7 +43,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         _panel(axes, places)
         seeds = span(len(c.result.seeds) for p in places for c in places[p] if c.result)
         axes.set_title(f"({letter}) target width {width}, source seeds: {seeds}")
-        axes.set_ylabel("loss of accuracy, points")
+        axes.set_ylabel("accuracy drop, points")
     entries = legend_entries(figure)
     labels = [name for name in dict.fromkeys((*NAMES.values(), *entries)) if name in entries]
     handles = [entries[name] for name in labels]
@@ -55,10 +55,18 @@ Places = dict[tuple[str, str], list[Cell]]
 
 
 def _by_place(cells: Sequence[Cell]) -> Places:
-    """The runs of each cell of the paper's table, in the order of its rows."""
-    order = list(dict.fromkeys(map(_activation, cells)))
+    """The runs of each cell of the paper's table, in the order of its rows and columns."""
+    activations = list(dict.fromkeys(map(_activation, cells)))
+    features = list(FEATURES)
+
+    def order(cell: Cell) -> tuple[int, int, str, int]:
+        labels = cell.row.labels
+        activation = activations.index(_activation(cell))
+        column = features.index(labels["features"])
+        return activation, cell.config.train.seed, labels["target"], column
+
     by_place: Places = {}
-    for cell in sorted(cells, key=lambda c: (order.index(_activation(c)), c.config.train.seed)):
+    for cell in sorted(cells, key=order):
         labels = cell.row.labels
         by_place.setdefault((labels["target"], labels["features"]), []).append(cell)
     return by_place
@@ -116,11 +124,11 @@ def _point(axes: Axes, spot: int, cell: Cell) -> None:
 
 
 def _reported(axes: Axes, spot: int, cell: Cell) -> None:
-    """The interval in print, where it is of a target as wide."""
+    """The published interval, where it is of a target as wide."""
     reported = cell.row.reported
     if reported is None or not cell.compared:
         return
     low, ends = reported.loss - reported.half_width, [spot - 0.4, spot + 0.4]
-    label = f"in print (width {reported.width})"
+    label = f"published (width {reported.width})"
     axes.bar(spot, 2 * reported.half_width, 0.8, low, color="0.85", zorder=0.5, label=label)
     axes.plot(ends, [reported.loss] * 2, color="0.45", linewidth=1, zorder=0.6)

@@ -26,15 +26,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "largest": int((chosen["learning_rate"] == max(LEARNING_RATES)).sum()),
     }
     verdicts = {"both": teacher == student == sides, "student": student == sides}
-    return verdicts | {"schedule": "undecided"}, numbers
+    return verdicts | {"schedule": "undecided"}, numbers | SIZES
 
 
 TASKS = comparison.compared_tasks("side")
-PART = part(
-    __file__,
-    TASKS,
-    comparison.summarize_methods,
-    comparison.draw_panel,
-    decide,
-    numbers=lambda _: SIZES,
-)
+PART = part(__file__, TASKS, comparison.summarize_methods, comparison.draw_panel, decide)

@@ -255,6 +255,5 @@ PART = part(
     summarize,
     draw,
     decide,
-    numbers=lambda _: {"digits": DIGITS},
     excerpt=excerpt,
 )

@@ -139,6 +139,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     if len(normal):
         verdicts["density"] = bool(normal.max() <= EXACT)
     return verdicts, {
+        "pivot": PIVOT,
         "normal": len(normal),
         "worst": normal.max(),
         "exact": EXACT,
@@ -157,7 +158,4 @@ TASKS = sweep(
 )
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
 FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
-NUMBERS = {"pivot": PIVOT}
-PART = part(
-    __file__, TASKS, summarize, decide=judge, numbers=lambda _rows: NUMBERS, formats=FORMATS
-)
+PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS)

@@ -164,12 +164,6 @@ def _conditions(rows: pd.DataFrame) -> str:
     return f"width {width}, {epochs} epochs, n = {seeds}"
 
 
-def caption_numbers(rows: pd.DataFrame) -> dict[str, int]:
-    """By how much the step of scales differs."""
-    width = int(rows["width"].iloc[0])
-    return {"width": width, "shorter": 27 * width}
-
-
 def step_share(rows: pd.DataFrame) -> Interval | None:
     """The share in percent of the gap between scales and weights that the matched start closes.
 
@@ -188,7 +182,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     differences = {
         name: paired_difference_by(rows, "setting", *pair) for name, pair in pairs.items()
     }
-    share, epochs = step_share(rows), int(rows["epochs"].max())
+    share, epochs, width = step_share(rows), int(rows["epochs"].max()), int(rows["width"].max())
     gap = decide([differences["gap"]], ENOUGH)
     verdicts = {
         "below": gap,
@@ -199,7 +193,9 @@ def judge(rows: pd.DataFrame) -> Decisions:
     verdicts |= {"in print, short": "not at the paper's size"} if short else {"in print": gap}
     numbers: dict[str, Any] = {name: spell(one) for name, one in differences.items()}
     numbers["share"] = "a share not computed yet" if share is None else f"{share:.0f} %"
-    return verdicts, numbers | {"epochs": epochs, "width": int(rows["width"].max())}
+    # By how much the step of scales is shorter.
+    numbers["shorter"] = 27 * width
+    return verdicts, numbers | {"epochs": epochs, "width": width}
 
 
 PART = part(
@@ -208,7 +204,6 @@ PART = part(
     summarize,
     draw,
     judge,
-    caption_numbers,
     options=OPTIONS.__getitem__,
     reported=lambda rows: {"reported_accuracy": list(map(PRINTED_ACCURACY.get, rows["setting"]))},
 )
