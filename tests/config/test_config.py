@@ -73,6 +73,16 @@ def test_help_names_every_option_with_its_meaning_and_what_it_allows():
     assert by_name["data.flip"].allowed == ("true", "false")
 
 
+@pytest.mark.parametrize("first", ["experiment", "scale", "target", "data"])
+def test_choices_composed_apart_are_what_hydra_composes(first):
+    for number, choice in enumerate(help.choices(first)):
+        names = [list(help.choices(group)) for group in ("features", "solver")]
+        features, solver = (group[number % len(group)] for group in names)
+        words = [f"{first}={choice}", f"features={features}", f"solver={solver}", "seeds=[3]"]
+        expected = composition.from_hydra(composition._compose(words))
+        assert composition.compose(words) == expected
+
+
 def test_the_specs_are_the_schema_and_name_their_own_fields():
     with pytest.raises(UserError, match=r"^lr=0: must be above 0"):
         TrainSpec(lr=0)
