@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -98,12 +98,23 @@ class FollowedWeights:
         self.weights: dict[Hashable, frozenset[str]] = {}
         self.outside: dict[str, str] = {}
 
-    def call(self, function: str, inputs: Sequence, output: Hashable, running: str | None) -> None:
-        """Record a function's call by a watched module; ``output`` is ``None`` if no tensor."""
+    def call(
+        self,
+        function: str,
+        inputs: Sequence,
+        output: Hashable,
+        running: str | None = None,
+        mask: Hashable = None,
+    ) -> None:
+        """Record a function's call by a watched module; ``output`` is ``None`` if no tensor.
+
+        ``mask`` is the input that attention adds to its scores: it mixes no channels.
+        """
         if function in METADATA or output is None:
             return
         made_of = [self.weights.get(value) for value in inputs]
         names = frozenset().union(*(names for names in made_of if names))
+        mixing = [self.weights.get(value) or () for value in inputs if value != mask]
         for name in names:
             owners = self.owners.get(name, frozenset())
             if running in owners:
@@ -111,11 +122,18 @@ class FollowedWeights:
             if layers := owners & self.layers:
                 reason = f"its {split_name(name)[1]} is read outside of the layer, by {function}"
                 self.outside |= dict.fromkeys(layers, reason)
-            elif function in MIXING and None in made_of:
+            elif function in MIXING and None in made_of and any(name in each for each in mixing):
                 self.outside[name] = f"used by a call of {function}, not by a module"
         applied = running in self.layers and function in APPLYING  # to a constant, as it may be
         if inputs and None not in made_of and not applied:
             self.weights[output] = names
+
+
+def _attention_mask(function: str, args: Sequence, kwargs: Mapping) -> Any:
+    """The additive mask that a call of attention is given, such as Swin's position bias."""
+    if function != "scaled_dot_product_attention":
+        return None
+    return kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
 
 
 def _follow_graph(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
@@ -129,7 +147,8 @@ def _follow_graph(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
             function = called_name(node) or str(node.target)
             if function == "getattr" and node.args[1] in SAME_NUMBERS:
                 function = str(node.args[1])
-            followed.call(function, node.all_input_nodes, node, None)
+            mask = _attention_mask(function, node.args, node.kwargs)
+            followed.call(function, node.all_input_nodes, node, mask=mask)
     return followed.outside
 
 
@@ -164,7 +183,8 @@ class _WatchedRun(TorchFunctionMode):
             name = getattr(function, "__name__", str(function)).strip("_")
             running = self.running[-1] if self.running else None
             result = output if isinstance(output, torch.Tensor) else None
-            self.followed.call(name, inputs, None if result is None else id(result), running)
+            mask = id(_attention_mask(name, args, kwargs or {}))
+            self.followed.call(name, inputs, None if result is None else id(result), running, mask)
             self.results.append(result)
         return output
 

@@ -73,3 +73,15 @@ def test_features_that_are_not_in_memory_are_traced_and_else_refused():
             record(network, x)
     scripted = torch.jit.script(bnrecon.collapse(network))
     assert torch.allclose(scripted(y), network(y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("features", ["he_normal", "sign"])
+def test_features_that_are_drawn_in_each_forward_compile_around_the_drawing(features):
+    model, size = NETWORKS["images"]
+    network = bnrecon.reconstruct(model.eval(), SPEC(features, storage="regenerate")).network
+    x = torch.randn(4, *size)
+    compiled = torch.compile(network, backend="eager")
+    assert torch.allclose(compiled(x), network(x), rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"without fullgraph=True.*bnrecon\.collapse"):
+        torch.compile(network, backend="eager", fullgraph=True)(x)

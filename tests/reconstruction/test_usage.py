@@ -12,6 +12,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 
 import bnrecon
 from bnrecon.reconstruction.refusal import RefusedLayers
+from bnrecon.reconstruction.usage import find_usage
 
 
 def chain(first=lambda layer: layer):
@@ -234,3 +235,27 @@ def test_a_layer_that_is_applied_to_a_constant_is_rebuilt():
         rebuilt = bnrecon.reconstruct(model, images=given)
         assert [layer.name for layer in rebuilt.layers] == ["bias", "layer"]
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
+
+
+class _Biased(nn.Module):
+    """Attention whose scores get a bias by position, from a table or a layer's weight."""
+
+    def __init__(self, of_layer=False):
+        super().__init__()
+        self.qkv, self.of_layer = nn.Linear(4, 12), of_layer
+        self.table = nn.Parameter(torch.randn(5, 5))
+        self.square = nn.Linear(5, 5)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        bias = self.square.weight if self.of_layer else self.table[None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["trace", "run"])
+def test_a_bias_that_attention_adds_to_its_scores_is_no_weight(given):
+    x = torch.randn(3, 5, 4)
+    model = _Biased().eval()
+    rebuilt = bnrecon.reconstruct(model, images=x if given else None)
+    assert torch.allclose(rebuilt.network(x), model(x), atol=1e-5)
+    assert "square" in find_usage(_Biased(of_layer=True).eval(), x if given else None).outside
