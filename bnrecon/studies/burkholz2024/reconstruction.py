@@ -215,7 +215,7 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     ends = f"every interval within {least:z.2f} to {most:z.2f}" if several else "no intervals"
     numbers = {
         "means": f"{min(means):z.2f} to {max(means):z.2f}, {ends}",
-        "range": f"{least:z.2f} to {most:z.2f}",
+        "range": f"{least:z.2f} to {most:z.2f}{'' if several else ' (one seed)'}",
     }
     yield name, decide_within(losses, margin), numbers | _networks(cells)
 
