@@ -169,9 +169,8 @@ def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path)
     """Print the table of all finished runs, the folder, and what failed."""
     results = [result for run in runs if (result := run.result()) is not None]
     if results:
-        table = run_tables.markdown(results)
-        files.write_text(folder / "table.md", table + "\n")
-        output.write(f"\n{table}")
+        files.write_text(folder / "table.md", run_tables.markdown(results) + "\n")
+        output.write(f"\n{run_tables.terminal(results)}")
     for failure in failures:
         log = f"; log: {failure.log}" if failure.log else ""
         code = CODES[failure.kind]

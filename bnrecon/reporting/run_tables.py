@@ -55,6 +55,15 @@ def markdown(results: Sequence[RunResult]) -> str:
     return tables.markdown(summary(results), FORMATS)
 
 
+def terminal(results: Sequence[RunResult]) -> str:
+    """The columns that fit a terminal: what the runs differ by and what came out."""
+    frame = summary(results)
+    same = [name for name in ("data", "target", "scale") if frame[name].nunique() == 1]
+    shown = ["data", "target", "scale", "features", "solver", "target accuracy", "loss"]
+    shown += ["predicted otherwise", "max. layer error", "not converged"]
+    return tables.terminal(frame[[c for c in shown if c in frame and c not in same]], FORMATS)
+
+
 def _row(result: RunResult) -> dict[str, Any]:
     layers, evaluation = result.layers, result.evaluation
     row = {

@@ -59,8 +59,9 @@ def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(com
     assert code == 2, err
     [failed] = [line for line in err.splitlines() if line.startswith("warning: failed")]
     assert failed.startswith("warning: failed (exit code 2): features=he_normal: solver=closed_")
-    assert (FOLDER / "table.md").read_text(encoding="utf-8") in out
-    assert "id_cond" in out
+    assert "McNemar p" in (FOLDER / "table.md").read_text(encoding="utf-8")
+    row = next(line for line in out.splitlines() if line.startswith("id_cond"))
+    assert len(row) < 120
     assert "he_normal" not in out
     assert out.splitlines()[-1] == str(FOLDER)
     out, err = succeed(*words, "features=id_cond")  # what is finished is not run again
