@@ -216,6 +216,6 @@ def _read_runs(outputs: Path) -> Runs:
     table = None
     if results:
         frame = run_tables.summary(list(results.values()))
-        frame["run"] = [path.parent.name for path in results]
+        frame.insert(0, "run", [path.parent.name for path in results])
         table = html_table(frame, "runs-table", "All runs", run_tables.FORMATS)
     return Runs(table, len(results), f"{run_tables.CAPTION} {run_tables.PREDICTIONS}", problems)
