@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim
@@ -13,8 +13,8 @@ from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
 INTERVALS = (
-    "± is the half-width of a 95% Student-t interval, over seeds or draws unless noted; printed ± "
-    "are the paper's."
+    "± is the half-width of a 95% Student-t interval, over as many seeds or draws as (n=) says "
+    "unless noted; printed ± are the paper's."
 )
 
 
@@ -66,28 +66,45 @@ def document(
     }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
-    lines += ["".join(sections).strip()]
-    for name in study.parts:
-        page = outputs / study.name / f"{name}-{scale}.md"
-        lines.append(f"## {_heading(study, name)}")
-        if not page.exists():
-            lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
-            continue
-        if (unfinished := _unfinished(page)) is not None:
-            rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
-            lines.append(f"{unfinished}; {rest}.")
-        text = Claims(tuple(claims[name])).markdown
-        paragraphs = [text if _is_of_claims(shown) else shown for shown in _shown(page)]
-        picture = f"{name}-{scale}.svg)"
-        lines += [
-            shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
-            for shown in paragraphs
-            if shown
-        ]
-        whole = f"{WHOLE.lower()}, " if WHOLE in page.read_text(encoding="utf-8") else ""
-        details = f"[Details]({link}/{study.name}/{page.name})"
-        lines.append(f"{details}: {whole}settings, columns, origin.")
+    run = [name for name in study.parts if _page(study, outputs, name, scale).exists()]
+    main = [name for name in run if name in study.main]
+    parts = [part for name in main for part in _part(study, outputs, name, scale, link, claims)]
+    lines += [*parts, "".join(sections).strip()]
+    for name in run:
+        if name not in main:
+            lines += _part(study, outputs, name, scale, link, claims)
+    if missing := [name for name in study.parts if name not in run]:
+        command = f"`bnrecon study {study.name} {' '.join(missing)} scale={scale}`"
+        names = "; ".join(f"*{_heading(study, name)}*" for name in missing)
+        lines += ["## Not run", f"{names}. {command} computes them."]
     return "\n\n".join(lines) + "\n"
+
+
+def _page(study: Study, outputs: Path, name: str, scale: str) -> Path:
+    return outputs / study.name / f"{name}-{scale}.md"
+
+
+def _part(
+    study: Study,
+    outputs: Path,
+    name: str,
+    scale: str,
+    link: str,
+    claims: Mapping[str, Sequence[Claim]],
+) -> Iterator[str]:
+    """The paragraphs of a part, of its written page."""
+    page = _page(study, outputs, name, scale)
+    yield f"## {_heading(study, name)}"
+    if (unfinished := _unfinished(page)) is not None:
+        rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
+        yield f"{unfinished}; {rest}."
+    text = Claims(tuple(claims[name])).markdown
+    picture = f"{name}-{scale}.svg)"
+    for paragraph in _shown(page):
+        if shown := text if _is_of_claims(paragraph) else paragraph:
+            yield shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
+    whole = f"{WHOLE.lower()}, " if WHOLE in page.read_text(encoding="utf-8") else ""
+    yield f"[Details]({link}/{study.name}/{page.name}): {whole}settings, columns, origin."
 
 
 def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
@@ -165,10 +182,8 @@ def _unfinished(page: Path) -> str | None:
 
 
 def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:
-    """What the verdicts mean, and how many claims of the whole page have each."""
+    """How many claims of the whole page have each verdict."""
     counts = Counter(claim.verdict for decided in claims.values() for claim in decided)
-    return "\n".join(
-        f"- *{name}* ({counts[name]} of {counts.total()} claims on this page): {text}"
-        for name, text in VERDICTS.items()
-        if counts[name]
-    )
+    listed = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
+    meanings = "[what the verdicts mean](../results.md)"
+    return f"The {counts.total()} claims that are judged below: {listed} ({meanings})."

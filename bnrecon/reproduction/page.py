@@ -68,10 +68,15 @@ class Claims:
 
     @property
     def markdown(self) -> str:
-        """A line for each."""
+        """A line for each; a statement that several settings decide stands once above them."""
+        same: dict[tuple[str, str], list[str]] = {}
+        for claim in self.claims:
+            decided = f"**{claim.verdict.capitalize()}**: {claim.evidence}"
+            same.setdefault((claim.where, claim.statement), []).append(decided)
         return "\n".join(
-            f"- {claim.where}: {claim.statement} **{claim.verdict.capitalize()}**: {claim.evidence}"
-            for claim in self.claims
+            f"- {where}: {statement}"
+            + (f" {decided[0]}" if len(decided) == 1 else "".join(f"\n    - {d}" for d in decided))
+            for (where, statement), decided in same.items()
         )
 
 

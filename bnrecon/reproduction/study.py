@@ -76,6 +76,8 @@ class Study:
     # Names of its tables and experiments, in the order of the paper. Each is a module of the
     # study's folder that binds ``PART``.
     parts: tuple[str, ...]
+    # Those that stand on the paper's page before its theorems
+    main: tuple[str, ...] = ()
     # Names that select the rows of one solver where a part's runs compare solvers
     solvers: tuple[str, ...] = ()
     summary: str = ""  # what the paper says, what became of it, its theorems: ``paper.md``

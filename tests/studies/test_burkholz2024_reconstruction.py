@@ -101,7 +101,7 @@ def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
     assert verdicts == ["confirmed"] * 3 + ["undecided"] * 3
     losses, _, more = CLAIMS(cells)[3:]
     assert "0.00 to 0.00, no intervals (1 of 1 cell, 1 network)" in losses.evidence
-    assert "width 64" in more.statement
+    assert "width 64" in more.evidence
     assert "70.0 by LU, then LBFGS" in more.evidence
     assert "50.0 (n=1)" in more.evidence
     assert "more by LU, then LBFGS in 1 of 1" in more.evidence
@@ -120,7 +120,7 @@ def test_the_shipped_evidence_is_what_the_shipped_runs_say(shipped_outputs):
     (evidence,) = (
         claim.evidence
         for claim in claims
-        if "changes more predictions" in claim.statement and "width 16" in claim.statement
+        if "changes more predictions" in claim.statement and "width 16" in claim.evidence
     )
     rates = []
     for solver, path in itertools.product(("lu_lbfgs", "auto"), RESULTS):

@@ -26,5 +26,6 @@ STUDY = Study(
         "table1",
         "partition_cost",
     ),
+    main=("figure3", "figure4", "table1"),
     summary=read_summary(__package__),
 )

@@ -58,7 +58,10 @@ def _excess(cell: Cell) -> int:
 
 def _spell(results: Sequence[RunResult]) -> str:
     least, most = farthest_ends([result.loss for result in results])
-    return f"every interval of a drop within {least:z.2f} to {most:z.2f}"
+    ends = f"{least:z.2f}", f"{most:z.2f}"
+    if ends == ("0.00", "0.00"):
+        return "every interval of a drop is 0.00 ± 0.00"
+    return f"every interval of a drop within {ends[0]} to {ends[1]}"
 
 
 def draw(cells: Sequence[Cell]) -> Figure:

@@ -31,5 +31,6 @@ STUDY = Study(
         "pruned",
     ),
     solvers=("paper", "minimum", "exact"),
+    main=("table1", "table2"),
     summary=read_summary(__package__),
 )

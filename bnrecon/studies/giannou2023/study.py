@@ -21,5 +21,6 @@ STUDY = Study(
         "conditioned",
         "batching",
     ),
+    main=("figure4_left", "figure4_right", "figure5a", "figure5b"),
     summary=read_summary(__package__),
 )

@@ -24,5 +24,6 @@ STUDY = Study(
         "scales",
         "sparse",
     ),
+    main=("conditioning", "conditioned"),
     summary=read_summary(__package__),
 )
