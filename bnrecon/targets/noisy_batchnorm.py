@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 TINY = 1e-12  # below this relative variance a channel is constant, and has no noise
 
 
-class NoisyBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm2d with the noise of a virtual batch size in training ("controlled noise").
+class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalization with the noise of a virtual batch in training ("controlled noise").
 
     Over batches of B images the statistics of a channel vary: with m_i the mean of image i over its
     pixels and v_i its mean squared distance from the channel's mean μ, the images independent,
@@ -35,7 +35,7 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
     additive Gaussian and multiplicative chi-square noise (the paper's Section 5), sized by Eq. 13
     as in the paper's Figure 7. var(m) and κ are estimated from the batch itself (κ is 2 for
     Gaussian data of one pixel). In eval mode, and for a batch of at most V images, it is
-    BatchNorm2d. The running statistics are those without noise. The noise is drawn from PyTorch's
+    PyTorch's own. The running statistics are those without noise. The noise is drawn from PyTorch's
     generator, as Dropout's is, and applied in float32 under autocast.
 
     **What holds.** Where the layer's inputs are independent images, the means and variances of μ'
@@ -51,8 +51,8 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
     Args:
         num_features: channels.
         virtual_batch: V, at least 2, need not be an integer: V = B / 1.15 raises both variances by
-            15%, as the paper does. None is BatchNorm2d.
-        options: those of ``nn.BatchNorm2d``.
+            15%, as the paper does. None adds no noise.
+        options: those of PyTorch's class.
 
     >>> _ = torch.manual_seed(0)
     >>> layer = NoisyBatchNorm2d(3, virtual_batch=8)
@@ -67,11 +67,11 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
         self, num_features: int, *, virtual_batch: float | None = None, **options: object
     ) -> None:
         _check_size(virtual_batch)
-        super().__init__(num_features, **options)  # type: ignore[arg-type]  # BatchNorm2d's own
+        super().__init__(num_features, **options)  # type: ignore[arg-type]  # PyTorch's own
         self.virtual_batch = virtual_batch
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalize (B, channels, height, width)."""
+        """Normalize (B, channels, ...)."""
         virtual = self.virtual_batch
         if not self.training or virtual is None or len(input) <= virtual:
             return super().forward(input)
@@ -93,7 +93,7 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
 
     @classmethod
     def convert(cls, network: nn.Module, virtual_batch: float | None) -> nn.Module:
-        """Make every BatchNorm2d of a network a noisy one, in place.
+        """Make every BatchNorm1d, 2d and 3d of a network a noisy one, in place.
 
         Parameters, statistics, hooks and what a subclass computes beside the normalization, such
         as an activation, stay as they are. A frozen normalization has no statistics that vary, and
@@ -110,25 +110,45 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
         'NoisyBatchNorm2d'
         """
         _check_size(virtual_batch)
-        layers, others = [], []
+        layers: list[nn.Module] = []
+        others = []
         for name, module in network.named_modules():
             if isinstance(module, FrozenBatchNorm1d | FrozenBatchNorm2d):
                 continue
-            if isinstance(module, nn.BatchNorm2d):
+            if isinstance(module, tuple(NOISY)):
                 if "forward" in vars(module) or hasattr(module, "parametrizations"):
                     raise UserError(
                         f"layer {name}: its forward pass or weight is replaced on the instance, "
-                        "where noise has no effect; give a subclass of BatchNorm2d"
+                        "where noise has no effect; give a subclass of BatchNorm"
                     )
                 layers.append(module)
             elif isinstance(module, nn.modules.batchnorm._BatchNorm):
                 others.append(f"{name} ({type(module).__name__})")
         for layer in layers:
-            change_class(layer, cls)
+            change_class(layer, next(NOISY[kind] for kind in NOISY if isinstance(layer, kind)))
             layer.virtual_batch = virtual_batch  # type: ignore[assignment]  # its class has it now
         if others:
-            logger.warning("no noise in %s: only BatchNorm2d gets it", shorten(others))
+            logger.warning("no noise in %s: only BatchNorm1d to 3d get it", shorten(others))
         return network
+
+
+class NoisyBatchNorm1d(NoisyBatchNorm, nn.BatchNorm1d):
+    """``NoisyBatchNorm`` of (B, channels) or (B, channels, length)."""
+
+
+class NoisyBatchNorm2d(NoisyBatchNorm, nn.BatchNorm2d):
+    """``NoisyBatchNorm`` of (B, channels, height, width)."""
+
+
+class NoisyBatchNorm3d(NoisyBatchNorm, nn.BatchNorm3d):
+    """``NoisyBatchNorm`` of (B, channels, depth, height, width)."""
+
+
+NOISY: dict[type[nn.Module], type[NoisyBatchNorm]] = {
+    nn.BatchNorm1d: NoisyBatchNorm1d,
+    nn.BatchNorm2d: NoisyBatchNorm2d,
+    nn.BatchNorm3d: NoisyBatchNorm3d,
+}
 
 
 def _check_size(virtual_batch: float | None) -> None:
@@ -138,10 +158,10 @@ def _check_size(virtual_batch: float | None) -> None:
 
 @torch.no_grad()
 def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw (μ' - μ_B) / σ_B and σ' / σ_B, as ``NoisyBatchNorm2d`` defines them.
+    """Draw (μ' - μ_B) / σ_B and σ' / σ_B, as ``NoisyBatchNorm`` defines them.
 
     Args:
-        images: (B, channels, height, width), B above ``virtual_batch``.
+        images: (B, channels, ...), B above ``virtual_batch``.
         virtual_batch: V, at least 2.
 
     Returns:
@@ -151,12 +171,15 @@ def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tenso
     batch = len(images)
     extra = 1 / virtual_batch - 1 / batch
     values = images.to(torch.promote_types(images.dtype, torch.float32))
-    mean = values.mean((0, 2, 3), keepdim=True)
-    square = ((values - mean) ** 2).mean((2, 3))  # v_i
+    if values.dim() == 2:
+        values = values[..., None]
+    pixels = tuple(range(2, values.dim()))
+    mean = values.mean((0, *pixels), keepdim=True)
+    square = ((values - mean) ** 2).mean(pixels)  # v_i
     variance = square.mean(0)
     varies = variance > TINY * mean.flatten() ** 2  # false for NaN, which gammas are not drawn of
     variance = torch.where(varies, variance, 1)
-    between = extra * values.mean((2, 3)).var(0) / variance  # r²
+    between = extra * values.mean(pixels).var(0) / variance  # r²
     kurtosis = torch.where(varies, square.var(0) / variance**2, 1)
     freedom = 2 * (1 + kurtosis / batch) / (kurtosis * extra).clamp_min(TINY)
     chi = torch.distributions.Chi2(freedom, validate_args=False).sample() / freedom

@@ -21,7 +21,7 @@ from bnrecon.runtime.module_code import added_code
 from bnrecon.targets.accuracy import image_bar
 from bnrecon.targets.initialization import fold_statistics, freeze, initialize_biases
 from bnrecon.targets.module_tree import replace_modules
-from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
+from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetSpec
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
@@ -31,7 +31,7 @@ def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> n
     """Change a network's BatchNorms as ``target`` says; one that says nothing is returned as it is.
 
     - ``affine=False``: no BatchNorm learns a scale or a shift.
-    - ``virtual_batch``: every BatchNorm2d is a ``NoisyBatchNorm2d``.
+    - ``virtual_batch``: every BatchNorm is a ``NoisyBatchNorm``.
     - ``initialization``: BatchNorms are removed, or do not train, and every linear layer and
       convolution has a bias (Eq. 1), all zero but with ``random_bias``. The statistics of the
       others are set by ``initialize_statistics`` before the training. All learn the same
@@ -54,14 +54,9 @@ def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> n
             f"family={target.family}: has no BatchNorm; "
             "leave out affine, virtual_batch and initialization"
         )
-    if target.virtual_batch is not None and not all(isinstance(m, nn.BatchNorm2d) for m in norms):
-        raise UserError(
-            f"virtual_batch={target.virtual_batch:g}: {target.family} has BatchNorm1d, for which "
-            "there is no noise; leave it out"
-        )
     network = replace_modules(network, _is_norm, lambda norm: _replacement(norm, target))
     if target.virtual_batch is not None:
-        return NoisyBatchNorm2d.convert(network, target.virtual_batch)
+        return NoisyBatchNorm.convert(network, target.virtual_batch)
     if changes:
         kind = "random" if target.initialization == "random_bias" else "zero"
         initialize_biases(network, kind, seed)

@@ -50,6 +50,24 @@ def test_mean_and_variance_vary_as_those_of_a_batch_of_the_virtual_size(draw, ba
     assert ((noisy.mean(0) - real.mean(0)).abs() < 4 * error).all()
 
 
+def test_a_linear_layers_outputs_have_the_noise_of_images_of_one_pixel():
+    values = gaussian(64)
+    noise = []
+    for shape in (values, values[..., 0, 0], values[..., 0]):
+        torch.manual_seed(0)
+        noise.append(torch.stack(batch_noise(shape, 32)))
+    assert torch.equal(noise[0], noise[1])
+    assert torch.equal(noise[0], noise[2])
+    network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Conv3d(1, 1, 1))
+    network.add_module("volume", nn.BatchNorm3d(1))
+    NoisyBatchNorm2d.convert(network, virtual_batch=8)
+    names = [type(layer).__name__ for layer in network]
+    assert names == ["Linear", "NoisyBatchNorm1d", "Conv3d", "NoisyBatchNorm3d"]
+    inputs = torch.randn(64, 4)
+    assert not torch.equal(network[:2](inputs), network[:2](inputs))
+    assert torch.equal(network.eval()[:2](inputs), network[:2](inputs))
+
+
 def test_gaussian_variances_are_those_of_proposition_2():
     """var(μ) = σ² / V; var(σ²) = 2 σ⁴ (V - 1) / V² for Eq. 3, Eq. 13 being (V / (V - 1))² of it."""
     torch.manual_seed(1)

@@ -15,7 +15,7 @@ from bnrecon.partition import set_statistics
 from bnrecon.runtime.errors import Diverged, Interrupted, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.building import build_target
-from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
+from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm1d, NoisyBatchNorm2d
 from bnrecon.targets.normalization import change_normalization, initialize_statistics
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.spec import (
@@ -294,10 +294,10 @@ def test_what_does_not_go_together_is_refused(make, options, message):
         make(**options)
 
 
-def test_noise_that_would_do_nothing_is_refused(digits, tmp_path):
+def test_every_family_takes_noise_unless_it_would_do_nothing(digits, tmp_path):
     mlp = MlpTarget(name="mlp", family="mlp", width=4, virtual_batch=8)
-    with pytest.raises(UserError, match="has BatchNorm1d, for which there is no noise"):
-        build_target(request_for(mlp, tmp_path), digits)
+    network = build_target(request_for(mlp, tmp_path), digits)
+    assert any(isinstance(layer, NoisyBatchNorm1d) for layer in network.modules())
     with pytest.raises(UserError, match=r"virtual_batch=128: must be below the 128 images"):
         obtain_target(request_for(resnet9(virtual_batch=128), tmp_path), digits, CPU)
 
