@@ -110,12 +110,11 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
         'NoisyBatchNorm2d'
         """
         _check_size(virtual_batch)
-        layers: list[nn.Module] = []
-        others = []
+        layers, others = [], []
         for name, module in network.named_modules():
             if isinstance(module, FrozenBatchNorm1d | FrozenBatchNorm2d):
                 continue
-            if isinstance(module, tuple(NOISY)):
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                 if "forward" in vars(module) or hasattr(module, "parametrizations"):
                     raise UserError(
                         f"layer {name}: its forward pass or weight is replaced on the instance, "
