@@ -29,6 +29,7 @@ TARGETS = (  # a paper's table, its data, and the convolutions between poolings
     ("table1", "cifar10", "CIFAR-10", (4, 4, 4, 5)),
     ("table2", "cifar100", "CIFAR-100", (2, 3, 4, 4, 4)),
 )
+BEYOND = "reproduction/beyond"
 BLOCK = r"(<!-- written by scripts/write_documents.py: {} -->\n).*?(<!-- end -->)"
 
 
@@ -52,7 +53,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     for name in registry.STUDIES:
         path = ROOT / "docs" / "reproduction" / f"{name}.md"
         yield path, document(registry.find(name), OUTPUTS)
-    path = ROOT / "docs" / "reproduction" / "beyond.md"
+    path = ROOT / "docs" / f"{BEYOND}.md"
     yield path, beyond([registry.find(name) for name in registry.STUDIES], OUTPUTS)
     path = ROOT / "docs" / "results.md"
     yield path, results(path.read_text(encoding="utf-8"))
@@ -127,8 +128,8 @@ def findings() -> str:
         study, page = registry.find(name), f"reproduction/{name}.md"
         claims = claims_by_part(study, OUTPUTS, "laptop")
         sections += [f"## [{study.paper}]({page})", findings_table(study, claims, page)]
-        ours += findings_table(study, claims, page, beyond=True).splitlines()[2:]
-    sections.append("## [Beyond the papers](reproduction/beyond.md)")
+        ours += findings_table(study, claims, f"{BEYOND}.md", beyond=True).splitlines()[2:]
+    sections.append(f"## [Beyond the papers]({BEYOND}.md)")
     sections.append("\n".join(["| claim | verdict | number |", "|---|---|---|", *ours]))
     return "\n\n".join(sections)
 

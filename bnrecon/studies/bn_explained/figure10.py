@@ -218,7 +218,9 @@ def draw(rows: pd.DataFrame) -> Figure:
         )
     left.set(xlabel="epoch", ylabel="test accuracy (%)", title="a  at the selected rate")
     middle.axhline(0, color="grey", linewidth=0.8, zorder=0)
-    middle.set(xlabel="epoch", ylabel="minus that of zero bias (points)", title="b  paired by seed")
+    middle.set(
+        xlabel="epoch", ylabel="accuracy minus zero bias's (points)", title="b  paired by seed"
+    )
     for axes in (left, middle):
         axes.xaxis.get_major_locator().set_params(integer=True)
     right.set(xscale="log", xlabel="learning rate", ylabel="validation accuracy (%)")

@@ -219,7 +219,7 @@ def _agreement(compared: pd.DataFrame) -> dict[str, str]:
 
 
 def _quotient(above: float, below: float) -> str:
-    return f"{above / below:.2f}" if below else f"{above:g} to 0"
+    return f"{above / below:.2f}" if below else f"{above:g} to 0" if above else "none"
 
 
 def draw(rows: pd.DataFrame) -> Figure:

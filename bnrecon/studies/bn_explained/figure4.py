@@ -261,7 +261,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 axes.plot(RADII, middle, dashes, color=colour, label=setting)
                 ends = (middle - spread, middle + spread)
                 axes.fill_between(RADII, *ends, color=colour, alpha=0.2, linewidth=0)
-            axes.set(xlim=(0, RADII[-1]), ylim=(0, None))
+            axes.set(xscale="log", yscale="log", xlim=(RADII[0], RADII[-1]))
         line[0].set_ylabel(f"pixels {name}")
     for axes, kind in zip(grid[0], KINDS, strict=True):
         axes.set_title(NAMES[kind])

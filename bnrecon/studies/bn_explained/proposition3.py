@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
@@ -95,10 +96,14 @@ def draw(rows: pd.DataFrame) -> Figure:
                 label=f"width {width}",
             )
         axes.set_xscale("log", base=2)
+        batches = sorted(random["batch"].unique())
+        axes.set_xticks(batches, [f"{batch}" for batch in batches])
+        axes.set_yscale("symlog", linthresh=0.2)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(-0.02, 100)
         axes.set(xlabel="size B of the mini-batch", title=f"L = {depth}")
-        if not random.empty:
-            axes.legend()
     panels[0].set_ylabel("mini-batches on one side, %")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
     return figure
 
 
@@ -110,9 +115,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     wide, narrow = random[random["width"] > 1], random[random["width"] == 1]
     largest = wide[wide["batch"] == wide["batch"].max()]
     example = rows[rows["kind"] == "counterexample"]
+    shares = wide[wide["batch"] == wide["batch"].min()].eval("100 * one_sided / networks")
     numbers = {
+        "fewest": wide["batch"].min(),
+        "most": span(shares, ".0f"),
         "example": "".join(
-            f", outputs from {value:g}" for value in example.get("smallest_output", ())
+            f", both outputs {value:g}" for value in example.get("smallest_output", ())
         ),
         "failing": int(wide["one_sided"].sum()),
         "total": int(wide["networks"].sum()),

@@ -43,7 +43,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         _panel(axes, places)
         seeds = span(len(c.result.seeds) for p in places for c in places[p] if c.result)
         axes.set_title(f"({letter}) target width {width}, source seeds: {seeds}")
-        axes.set_ylabel("accuracy drop, points")
+        axes.set_ylabel("loss of accuracy, points")
     entries = legend_entries(figure)
     labels = [name for name in dict.fromkeys((*NAMES.values(), *entries)) if name in entries]
     handles = [entries[name] for name in labels]
@@ -90,15 +90,18 @@ def _panel(axes: Axes, places: Places) -> None:
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
     start = 0
+    several = len({cell.config.train.epochs for cells in places.values() for cell in cells}) > 1
     for target, group in groupby(places, lambda spot: spot[0]):
         names = list(group)
         count = len(names)
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
-        name = target.replace(", training ", "\n").replace(", ", "\n")
+        name = target.replace(", training seed", "\ntraining\nseed").replace(", ", "\n")
+        if several and "epochs" not in name:
+            name += f"\n{places[names[0]][0].config.train.epochs} epochs"
         printed = [cell for spot in names for cell in places[spot] if _is_as_wide(cell)]
         if printed and not any(cell.row.possible for cell in printed):
-            name += "\n(printed values\nimpossible)"
+            name += "\n(not compared,\nerratum 5)"
         style: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7 if count > 1 else 6}
         middle, transform = start + count / 2 - 0.5, axes.get_xaxis_transform()
         axes.text(middle, 0.99, name, transform=transform, **style)

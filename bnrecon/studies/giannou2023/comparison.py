@@ -211,7 +211,17 @@ def draw_errors(
         style = STYLES.get(name, {}) if column == "method" else {}
         options = {"marker": "o", "capsize": 2, "label": label, "color": PALETTE[number], **style}
         x = np.array(list(errors.groups)) + apart * (number - (len(labels) - 1) / 2)
+        if variable == "width" and name == "dense":  # has no source, and the same error at each c
+            options = {"color": options["color"], "linestyle": "--", "label": label}
+            axes.axhline(middle[0], **options)
+            axes.axhspan(low[0], high[0], color=options["color"], alpha=0.1, linewidth=0)
+            continue
         axes.errorbar(x, middle, [middle - low, high - middle], **options)
+    if variable == "width":
+        needed = int(rows["side"].iloc[0]) ** 2
+        axes.axvline(needed, color="0.6", linestyle=":", linewidth=1)
+        place = axes.get_xaxis_transform()
+        axes.text(needed, 1.0, "d²", transform=place, ha="center", va="bottom", fontsize=7)
     axes.set_yscale("log")
     axes.set_xlabel(AXES[variable].format(side=int(rows["side"].iloc[0])))
     axes.set_ylabel("test MSE")

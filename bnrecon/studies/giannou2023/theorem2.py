@@ -221,7 +221,7 @@ def limits(rows: pd.DataFrame) -> dict[str, Any]:
     """The settings at which float64 does not suffice for some seed, and how many others there are.
 
     >>> limits(pd.DataFrame({"block": [1, 2], "side": [8, 8], "functional_error": [0.5, 1e-9]}))
-    {'lost': 'd = 8 (k = 1)', 'kept': 1}
+    {'lost': 'd = 8 (k = 1)', 'kept': 1, 'settings': 2}
     """
     errors = rows.fillna({"functional_error": math.inf}).groupby(["block", "side"])
     worst = errors["functional_error"].max()
@@ -230,7 +230,8 @@ def limits(rows: pd.DataFrame) -> dict[str, Any]:
         f"d = {', '.join(map(str, group['side']))} (k = {block})"
         for block, group in lost.groupby("block")
     )
-    return {"lost": "; ".join(listed) or "none", "kept": len(worst) - len(lost)}
+    kept = len(worst) - len(lost)
+    return {"lost": "; ".join(listed) or "none", "kept": kept, "settings": len(worst)}
 
 
 FIXED = {"seeds": SEEDS, "digits": DIGITS, "refinements": REFINEMENTS}

@@ -251,8 +251,11 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
     verdict = "confirmed" if held else "contradicted" if fails else "undecided"
     since = f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown"
-    if held and short:
-        since += f", not shown at d = {', '.join(map(str, short))}"
+    missed = [side for side in short if most[side] < 1 - 1 / side]
+    unclear = [side for side in short if side not in missed]
+    for words, sides in (("missed", missed), ("not shown", unclear)):
+        if held and sides:
+            since += f", {words} at d = {', '.join(map(str, sides))}"
     listed = ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items())
     return "Theorem 3", verdict, {"since": since, "bounds": listed}
 

@@ -189,7 +189,11 @@ def _printed(cells: Sequence[Cell], grid: Grid) -> list[page.Block]:
     """The paper's table with ours at its own setting; nothing where none is run there."""
     printed = grids.as_printed(cells, grid, grid.way) if grid.way else {}
     tables = [page.Table(frame, title=name) for name, frame in printed.items()]
-    return [page.Text(READING.sentence("in print")), *tables] if tables else []
+    impossible = any(not cell.row.possible for cell in cells)
+    bracketed = (
+        "Bracketed numbers look like copies from CIFAR-10 (erratum 5). " if impossible else ""
+    )
+    return [page.Text(READING.sentence("in print", bracketed=bracketed)), *tables] if tables else []
 
 
 def _grids(cells: Sequence[Cell], grid: Grid) -> list[page.Block]:
