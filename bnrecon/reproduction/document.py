@@ -73,18 +73,21 @@ def document(
         if not page.exists():
             lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
             continue
-        if (unfinished := _unfinished(page)) is not None:
+        first, *paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
+        progress = re.search(r"(\d+) of (\d+) \w+ finished$", first)
+        assert progress is not None, page
+        if progress[1] != progress[2]:
             rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
-            lines.append(f"{unfinished}; {rest}.")
+            lines.append(f"{progress[0]}; {rest}.")
         text = Claims(tuple(claims[name])).markdown
-        paragraphs = [text if _is_of_claims(shown) else shown for shown in _shown(page)]
+        above = paragraphs[: paragraphs.index(RULE.text)]
         picture = f"{name}-{scale}.svg)"
         lines += [
             shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
-            for shown in paragraphs
+            for shown in (text if _is_of_claims(paragraph) else paragraph for paragraph in above)
             if shown
         ]
-        whole = f"{WHOLE.lower()}, " if WHOLE in page.read_text(encoding="utf-8") else ""
+        whole = f"{WHOLE.lower()}, " if f"**{WHOLE}**" in paragraphs else ""
         details = f"[Details]({link}/{study.name}/{page.name})"
         lines.append(f"{details}: {whole}settings, columns, origin.")
     return "\n\n".join(lines) + "\n"
@@ -143,25 +146,11 @@ def _heading(study: Study, name: str) -> str:
     return f"{part.where}: {part.title}"
 
 
-def _shown(page: Path) -> list[str]:
-    """The paragraphs of a part's page without its heading and what stands below the rule."""
-    paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    return paragraphs[: paragraphs.index(RULE.text)]
-
-
 def _is_of_claims(paragraph: str) -> bool:
     """Whether a paragraph of a written page is one of ``Claims``."""
     return paragraph.startswith("- ") and any(
         f" **{verdict.capitalize()}**: " in paragraph for verdict in VERDICTS
     )
-
-
-def _unfinished(page: Path) -> str | None:
-    """How much of a part is finished, as its first line says; ``None`` if all of it is."""
-    with page.open(encoding="utf-8") as lines:
-        found = re.search(r"(\d+) of (\d+) \w+ finished$", next(lines).rstrip())
-    assert found is not None, page
-    return None if found[1] == found[2] else found[0]
 
 
 def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:
