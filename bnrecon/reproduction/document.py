@@ -92,18 +92,21 @@ def _part(
     link: str,
     claims: Mapping[str, Sequence[Claim]],
 ) -> Iterator[str]:
-    """The paragraphs of a part, of its written page."""
+    """The paragraphs of a part: those of its written page that stand above the rule."""
     page = _page(study, outputs, name, scale)
+    first, *paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
     yield f"## {_heading(study, name)}"
-    if (unfinished := _unfinished(page)) is not None:
+    progress = re.search(r"(\d+) of (\d+) \w+ finished$", first)
+    assert progress is not None, page
+    if progress[1] != progress[2]:
         rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
-        yield f"{unfinished}; {rest}."
+        yield f"{progress[0]}; {rest}."
     text = Claims(tuple(claims[name])).markdown
     picture = f"{name}-{scale}.svg)"
-    for paragraph in _shown(page):
+    for paragraph in paragraphs[: paragraphs.index(RULE.text)]:
         if shown := text if _is_of_claims(paragraph) else paragraph:
             yield shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
-    whole = f"{WHOLE.lower()}, " if WHOLE in page.read_text(encoding="utf-8") else ""
+    whole = f"{WHOLE.lower()}, " if f"**{WHOLE}**" in paragraphs else ""
     yield f"[Details]({link}/{study.name}/{page.name}): {whole}settings, columns, origin."
 
 
@@ -160,25 +163,11 @@ def _heading(study: Study, name: str) -> str:
     return f"{part.where}: {part.title}"
 
 
-def _shown(page: Path) -> list[str]:
-    """The paragraphs of a part's page without its heading and what stands below the rule."""
-    paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    return paragraphs[: paragraphs.index(RULE.text)]
-
-
 def _is_of_claims(paragraph: str) -> bool:
     """Whether a paragraph of a written page is one of ``Claims``."""
     return paragraph.startswith("- ") and any(
         f" **{verdict.capitalize()}**: " in paragraph for verdict in VERDICTS
     )
-
-
-def _unfinished(page: Path) -> str | None:
-    """How much of a part is finished, as its first line says; ``None`` if all of it is."""
-    with page.open(encoding="utf-8") as lines:
-        found = re.search(r"(\d+) of (\d+) \w+ finished$", next(lines).rstrip())
-    assert found is not None, page
-    return None if found[1] == found[2] else found[0]
 
 
 def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:

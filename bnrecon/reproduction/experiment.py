@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction.page import (
@@ -27,7 +29,6 @@ from bnrecon.reproduction.task_store import concatenate
 from bnrecon.reproduction.work import TaskWork
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -126,7 +127,7 @@ class Experiment:
         formats: format specifications of the printed table's numbers, by column.
         claims: the statements of the paper that the rows decide, with their verdicts.
         excerpt: of a long table the lines that stand above the rule; all of them stand below.
-        reported: what the paper prints beside the rows: columns of that many cells, by name.
+        reported: what the paper prints beside a row, by column.
     """
 
     where: str
@@ -139,7 +140,7 @@ class Experiment:
     formats: Mapping[str, str] = field(default_factory=dict)
     claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
     excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None
-    reported: Callable[[pd.DataFrame], Mapping[str, Sequence[Any]]] | None = None
+    reported: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:
         """The caption, computed from the rows where it depends on them."""
@@ -162,11 +163,11 @@ class Experiment:
         """The rows of the finished tasks with task and commit, and what the paper prints beside."""
         done = [result for item in work if (result := item.result()) is not None]
         rows = concatenate(done)
-        made = {
-            name: [getattr(result, name) for result in done for _ in result.rows]
-            for name in ("task", "commit")
-        }
-        return rows.assign(**(self.reported(rows) if self.reported and done else {}), **made)
+        if self.reported:
+            rows = rows.join(pd.DataFrame(map(self.reported, rows.to_dict("records"))))
+        for name in ("task", "commit"):
+            rows[name] = [getattr(result, name) for result in done for _ in result.rows]
+        return rows
 
     def decide_claims(self, work: Sequence[TaskWork]) -> list[Claim]:
         """The statements that the finished tasks decide."""

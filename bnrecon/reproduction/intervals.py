@@ -15,15 +15,9 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 def differences_by_seed(
     left: pd.DataFrame, right: pd.DataFrame, column: str = "accuracy"
 ) -> pd.Series:
-    """``left - right`` for each seed that both have, each a mean of the seed's rows.
+    """``left - right`` by seed, for each seed that both have, each a mean of the seed's rows.
 
-    Args:
-        left: rows with the columns ``seed`` and ``column``.
-        right: rows of the same seeds. Whatever a seed draws has to be the same in both.
-        column: what is compared; missing values are left out.
-
-    Returns:
-        The differences, by seed; empty where no seed is in both.
+    Whatever a seed draws has to be the same in both. Missing values of the column are left out.
 
     >>> rows = pd.DataFrame({"seed": [0, 0, 1, 2], "accuracy": [1.0, 3.0, 5.0, 6.0]})
     >>> differences_by_seed(rows, rows[1:3]).to_dict()
@@ -38,14 +32,7 @@ def paired_difference(
 ) -> Interval | None:
     """The mean of ``left - right`` over the seeds that both have, with its Student-t interval.
 
-    Args:
-        left: rows, as of ``differences_by_seed``.
-        right: rows of the same seeds.
-        column: what is compared.
-        confidence: of the interval.
-
-    Returns:
-        The interval of the paired t-test; ``None`` where no seed is in both.
+    It is that of the paired t-test of ``differences_by_seed``; ``None`` where no seed is in both.
 
     >>> rows = pd.DataFrame({"seed": [0, 1], "error": [1.0, 2.0]})
     >>> paired_difference(rows, rows, "error")
@@ -65,15 +52,7 @@ def paired_difference_by(
     column: str = "accuracy",
     confidence: float = 0.95,
 ) -> Interval | None:
-    """The ``paired_difference`` of the rows of two values of a column.
-
-    Args:
-        rows: with the columns ``seed``, ``by`` and ``column``.
-        by: the column by which the two differ.
-        one: its value in the rows that are subtracted from.
-        other: its value in the rows that are subtracted.
-        column: what is compared.
-        confidence: of the interval.
+    """The ``paired_difference`` of rows in which the column ``by`` is ``one``, less ``other``.
 
     >>> rows = {"seed": [0, 0, 1, 1], "size": [1, 2, 1, 2], "accuracy": [3.0, 5.0, 4.0, 6.0]}
     >>> paired_difference_by(pd.DataFrame(rows), "size", 2, 1)

@@ -28,8 +28,8 @@ class Text:
     Args:
         text: as Markdown.
         kind: "reading" for details and how tables are to be read, "origin" for where the numbers
-            come from, "beside" for what lies in files of its own; empty for what belongs to this
-            page.
+            come from, "beside" for what a report shows elsewhere; empty for what belongs to
+            this page.
     """
 
     text: str
@@ -80,20 +80,7 @@ class Claims:
         )
 
 
-@dataclass(frozen=True)
-class NotRun:
-    """The commands of rows that are not run."""
-
-    commands: tuple[str, ...]
-
-    @property
-    def markdown(self) -> str:
-        """A line for each."""
-        lines = "\n".join(f"    {command}" for command in self.commands)
-        return f"Not run:\n\n{lines}" if lines else ""
-
-
-Block = Text | Table | Claims | NotRun
+Block = Text | Table | Claims
 
 
 @dataclass(frozen=True)

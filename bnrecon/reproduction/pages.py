@@ -58,7 +58,11 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
     Raises:
         UserError: an impossible request.
     """
-    for planned in _all_solvers(study, request):
+    parts = plan(study, request)
+    if set(request.parts) & set(study.solvers):  # a table stands whole on its page
+        names = tuple(part.name for part in parts)
+        parts = plan(study, dataclasses.replace(request, parts=names))
+    for planned in parts:
         heading = _heading(study, request, planned)
         try:
             shown = render(_page(planned, heading))
@@ -68,14 +72,6 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
             logger.error("%s", line, exc_info=logger.isEnabledFor(logging.DEBUG))
             shown = render(Page(heading, problem=line))
         yield shown
-
-
-def _all_solvers(study: Study, request: StudyRequest) -> list[PartPlan]:
-    """The requested parts with the rows of all solvers: a table stands whole on its page."""
-    planned = plan(study, request)
-    if not set(request.parts) & set(study.solvers):
-        return planned
-    return plan(study, dataclasses.replace(request, parts=tuple(part.name for part in planned)))
 
 
 def _render(page: Page) -> tuple[str, dict[str, bytes]]:

@@ -93,8 +93,7 @@ def with_jobs(study: StudyStatus) -> StudyStatus:
 
 def _scales(folder: Path) -> list[str]:
     """The scales that something of is stored in a study's folder."""
-    names = (*_names(folder), *_names(folder / "tasks"))
-    stems = {name.partition(".")[0] for name in names}
+    stems = {name.partition(".")[0] for name in (*_names(folder), *_names(folder / "tasks"))}
     return [scale for scale in SCALES if any(stem.endswith(f"-{scale}") for stem in stems)]
 
 

@@ -11,13 +11,15 @@ from bnrecon.reproduction.experiment import Task
 if TYPE_CHECKING:
     import pandas as pd
 
+Tasks = Callable[[str, Sequence[str]], list[Task]]
+
 
 def sweep(
     function: Callable[..., pd.DataFrame],
     name: str,
     over: Mapping[Any, Any],
     fixed: Mapping[str, Any] | None = None,
-) -> Callable[[str, Sequence[str]], list[Task]]:
+) -> Tasks:
     """A part's tasks: ``function`` once for each combination of a scale's values.
 
     Args:
@@ -37,7 +39,11 @@ def sweep(
 
     def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
         same = {argument: _at(values, scale) for argument, values in (fixed or {}).items()}
-        axes = [[_named(names, value) for value in _values(over[names], scale)] for names in over]
+        axes: list[list[Any]] = []
+        for names, values in over.items():
+            chosen, one = _at(values, scale), isinstance(names, str)
+            axis: Sequence[Any] = range(chosen) if isinstance(chosen, int) else chosen
+            axes.append([[(names, v)] if one else list(zip(names, v, strict=True)) for v in axis])
         points = (dict(itertools.chain(*point)) for point in itertools.product(*axes))
         return [Task(name.format(**point), function, point | same) for point in points]
 
@@ -48,13 +54,14 @@ def _at(values: Any, scale: str) -> Any:
     return values[scale] if isinstance(values, Mapping) else values
 
 
-def _values(values: Any, scale: str) -> Sequence[Any]:
-    chosen = _at(values, scale)
-    return range(chosen) if isinstance(chosen, int) else chosen
+def join(*kinds: Tasks) -> Tasks:
+    """The tasks of one kind after those of another, as of several sweeps.
 
-
-def _named(names: str | tuple[str, ...], value: Any) -> list[tuple[str, Any]]:
-    return [(names, value)] if isinstance(names, str) else list(zip(names, value, strict=True))
+    >>> first, second = ((lambda *_, name=name: [Task(name, print)]) for name in "ab")
+    >>> [task.name for task in join(first, second)("smoke", ())]
+    ['a', 'b']
+    """
+    return lambda scale, options: [task for kind in kinds for task in kind(scale, options)]
 
 
 def table(

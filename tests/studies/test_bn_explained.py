@@ -17,12 +17,12 @@ from bnrecon.studies.bn_explained import (
     theorem3,
 )
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
-from bnrecon.studies.bn_explained.normalized_layers import find_normalized_layers
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate, draw_network
 from bnrecon.studies.bn_explained.theorem1 import (
     batch_moments,
     check_layer,
     distances,
+    find_normalized_layers,
     mean_squared_distances,
 )
 from bnrecon.studies.bn_explained.theorem3 import Fold, formula_angles, measured_angles

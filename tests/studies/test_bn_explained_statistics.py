@@ -16,7 +16,6 @@ from bnrecon.studies.bn_explained.batch_statistics import (
     finite_population,
     measure_statistics,
     variance_of_drawn_variance,
-    variance_of_mean,
     variance_of_variance,
 )
 from bnrecon.studies.bn_explained.proposition2 import (
@@ -47,7 +46,7 @@ def test_equation_13_is_for_the_unbiased_variance(batch):
     printed = variance_of_variance(variance, fourth_moment(values), batch)
     assert batches.var(1, ddof=1).var() == pytest.approx(printed)
     assert batches.var(1).var() == pytest.approx(printed * biased(batch))
-    assert batches.mean(1).var() == pytest.approx(variance_of_mean(variance, batch))
+    assert batches.mean(1).var() == pytest.approx(variance / batch)
 
 
 def test_the_mean_of_a_mini_batch_needs_no_diagonal_covariance():
@@ -73,7 +72,7 @@ def test_the_counterexample_to_equation_13():
 def test_mini_batches_without_replacement_have_smaller_variances(batch):
     """All mini-batches of seven numbers, exact."""
     drawn = np.array(list(itertools.combinations(SKEW, batch)))
-    expected = variance_of_mean(SKEW.var(), batch) * finite_population(batch, len(SKEW))
+    expected = SKEW.var() / batch * finite_population(batch, len(SKEW))
     assert drawn.mean(1).var() == pytest.approx(expected)
     exact = variance_of_drawn_variance(SKEW.var(), fourth_moment(SKEW), batch, len(SKEW))
     assert drawn.var(1, ddof=1).var() == pytest.approx(exact)
@@ -100,7 +99,7 @@ def test_the_counterexample_to_equation_13_above_a_normalized_layer(slope):
     assert z.mean(1).detach().numpy() == pytest.approx((1 - slope) / 2)
     assert z.var(1, unbiased=False).detach().numpy() == pytest.approx(((1 + slope) / 2) ** 2)
     rho = z.var(unbiased=False).item()  # of all inputs: 1 and -slope, each half of them
-    assert variance_of_mean(rho, 2) > 0.1
+    assert rho / 2 > 0.1
 
 
 @pytest.mark.parametrize("slope", ACTIVATIONS.values())

@@ -19,7 +19,6 @@ from bnrecon.solvers import lbfgs
 from bnrecon.studies.burkholz2024 import (
     accuracy,
     excess_layers,
-    power_laws,
     single_layers,
     solver_steps,
     table1,
@@ -201,7 +200,7 @@ def test_an_exponent_is_the_slope_of_a_seeds_logarithms():
             "error": [1.2, 1.9, 3.0, 4.5, 1.0, 2.0, 7.0],
         }
     )
-    found = power_laws.exponents(rows, "size", "error")
+    found = accuracy.exponents(rows, "size", "error")
     expected = [
         stats.linregress(np.log(own["size"]), np.log(own["error"])).slope
         for own in (rows[rows["seed"] == 0], rows[rows["seed"] == 1])

@@ -19,7 +19,6 @@ from bnrecon.studies.random_features import (
     matching,
     matching_bound,
     minimum_width,
-    printed_law,
     projection,
     ranks,
 )
@@ -98,8 +97,8 @@ def test_ranks_of_draws_are_those_of_m():
 
 
 def printed_mass(aspect):
-    low, high = printed_law.printed_edges(aspect)
-    return integrate.quad(lambda x: printed_law.printed_density(x, aspect), low, high)[0]
+    low, high = spectrum_part.printed_edges(aspect)
+    return integrate.quad(lambda x: spectrum_part.printed_density(x, aspect), low, high)[0]
 
 
 @pytest.mark.parametrize("aspect", [0.5, 1.0, 1.2, 3.0])
@@ -107,9 +106,9 @@ def test_the_printed_density_is_the_law_without_its_atom_for_more_features_than_
     """Its mass is n/c1 for c1 ≥ n; for c1 < n it is the law of the inverse aspect."""
     assert printed_mass(aspect) == pytest.approx(min(aspect, 1 / aspect), abs=1e-6)
     x = np.linspace(*spectrum.edges(max(aspect, 1 / aspect)), 52)[1:-1]
-    printed = printed_law.printed_density(x, aspect) / printed_mass(aspect)
+    printed = spectrum_part.printed_density(x, aspect) / printed_mass(aspect)
     np.testing.assert_allclose(printed, spectrum.density(x, max(aspect, 1 / aspect)), rtol=1e-5)
-    shares = printed_law.printed_distribution(x, aspect)
+    shares = spectrum_part.printed_distribution(x, aspect)
     expected = spectrum.distribution(x, max(aspect, 1 / aspect))
     np.testing.assert_allclose(shares, expected, atol=1e-3)
 
@@ -123,7 +122,7 @@ def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equatio
     assert verdicts(spectrum_part.PART, rows[1.2])[where] == "undecided"
     blurred = rows[0.8].assign(mean_distance=0.1)
     assert verdicts(spectrum_part.PART, blurred)[where] == "undecided"
-    printed = np.diff(printed_law.printed_distribution(spectrum_part.BINS, 0.8))
+    printed = np.diff(spectrum_part.printed_distribution(spectrum_part.BINS, 0.8))
     drawn_from_it = rows[0.8].assign(
         density=printed / np.diff(spectrum_part.BINS), mean_distance=0.08, distance_half_width=0.01
     )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bnrecon.construction.kernel_composition import kernel_composition_system
-from bnrecon.studies.burkholz2024.width_threshold import (
+from bnrecon.studies.burkholz2024.thresholds import (
     SETTINGS,
     SUCCESS,
     Setting,

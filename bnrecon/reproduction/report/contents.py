@@ -169,12 +169,8 @@ def _texts(page: Page, kind: str) -> list[str]:
 def _verdicts(page: Page, anchor: str) -> list[Verdict]:
     """The claims that a page decides."""
     heading, so_far = page.heading, page.progress if page.lacking else ""
-    return [
-        Verdict(heading.paper, heading.study, anchor, claim, so_far)
-        for block in page.blocks
-        if isinstance(block, Claims)
-        for claim in block.claims
-    ]
+    claims = [claim for one in page.blocks if isinstance(one, Claims) for claim in one.claims]
+    return [Verdict(heading.paper, heading.study, anchor, claim, so_far) for claim in claims]
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:

@@ -33,19 +33,16 @@ class Origins:
 
 def origins_of(page: Page) -> Origins:
     """A record for each finished task or run of a page."""
-    records = tuple(map(_record, page.results))
-    return (
-        Origins(TASKS if isinstance(page.results[0], TaskResult) else RUNS, records)
-        if records
-        else Origins()
-    )
+    if not page.results:
+        return Origins()
+    headings = TASKS if isinstance(page.results[0], TaskResult) else RUNS
+    return Origins(headings, tuple(map(_record, page.results)))
 
 
 def _record(one: TaskResult | FinishedRun) -> Record:
     if isinstance(one, TaskResult):
-        return Record(
-            (one.task, one.commit, device_name(one.machine), f"{one.seconds:.1f}", one.key)
-        )
+        device = device_name(one.machine)
+        return Record((one.task, one.commit, device, f"{one.seconds:.1f}", one.key))
     result = one.result
     cells = (
         one.name,
@@ -73,14 +70,13 @@ def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
     counts = {"task": len(tasks), "run": len(runs)}
     machines = (*(task.machine for task in tasks), *(run.device for run in runs))
     versions = {", ".join(f"{name} {v}" for name, v in run.versions.items()) for run in runs}
+    images = {f"{run.data.name} {run.data.checksum}" for run in runs}
     terms = {
         "results": " and ".join(count_of(n, name) for name, n in counts.items() if n),
         "commits": listed([*(t.commit for t in tasks), *(r.commit or "installed" for r in runs)]),
         "devices": listed(map(device_name, machines)),
         "versions": "; ".join(sorted(versions)),
-        "images (SHA-256)": "; ".join(
-            sorted({f"{run.data.name} {run.data.checksum}" for run in runs})
-        ),
+        "images (SHA-256)": "; ".join(sorted(images)),
         "seeds of the sources": listed(str(seed.seed) for run in runs for seed in run.seeds),
         "time": format_duration(seconds) if seconds else "",
     }

@@ -9,11 +9,6 @@ import numpy as np
 CHUNK = 2**15  # outputs at a time
 
 
-def variance_of_mean(variance: float, batch: int) -> float:
-    """var(mu) = sigma² / B of B independent samples (Eq. 13, left)."""
-    return variance / batch
-
-
 def variance_of_variance(variance: float, fourth: float, batch: int) -> float:
     """Variance (phi4 - sigma⁴ (B - 3) / (B - 1)) / B of the unbiased sample variance.
 

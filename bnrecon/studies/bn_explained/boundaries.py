@@ -14,10 +14,7 @@ from bnrecon.partition import Slice, partition, set_statistics
 def decision_boundary(network: nn.Module, inputs: torch.Tensor, plane: Slice) -> np.ndarray:
     """Where the output is zero with the mu and sigma of these inputs: segments (S, 2, 2), exact.
 
-    Args:
-        network: of one output; it is not changed.
-        inputs: (B, *input shape), a mini-batch or the whole training set.
-        plane: the slice and its window.
+    Of a network of one output, which is not changed, and inputs (B, *input shape).
     """
     normalized = set_statistics(copy.deepcopy(network), inputs)
     return partition(normalized, plane).zero_set(0)
@@ -40,13 +37,9 @@ def distances_to(points: np.ndarray, boundary: np.ndarray) -> np.ndarray:
 def distance_between(one: np.ndarray, other: np.ndarray, spacing: float) -> float:
     """The symmetric mean distance of two boundaries.
 
-    The mean over one boundary, by length, of the distance to the other, and the other way round,
-    averaged. NaN where a boundary has no segment.
-
-    Args:
-        one: (S, 2, 2).
-        other: (T, 2, 2).
-        spacing: the integrals' step, at most.
+    The mean over one boundary (S, 2, 2), by length, of the distance to the other (T, 2, 2), and the
+    other way round, averaged; ``spacing`` is the integrals' step, at most. NaN where a boundary has
+    no segment.
 
     >>> floor = np.array([[[0.0, 0.0], [1.0, 0.0]]])
     >>> round(distance_between(floor, floor + [0.0, 0.25], 0.1), 3)

@@ -7,7 +7,7 @@ is measured.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -28,6 +28,7 @@ from bnrecon.studies.bn_explained import measured_noise, trained_networks
 REPORTED = read_reported(__package__)["controlled_noise"]
 BATCH = 128
 PRINTED = 1.15  # "increasing these variances about 15%"
+NOISES = {1.0: "none", PRINTED: "noise"}  # factors that are printed
 NEAR = 0.1  # a measured factor of 1.05 to 1.25 counts as about 15%
 DATA = {
     "smoke": ("digits",),
@@ -111,35 +112,22 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         factors = measured[(measured["data"] == data) & (measured["factor"] == factor)]
         line: dict[str, Any] = {"data": data, "nominal factor (Eq. 13)": f"{factor:g}"}
         line["V"] = f"{BATCH / factor:.4g}"
-        for (statistic, symbol), source in itertools.product(
-            measured_noise.STATISTICS.items(), measured_noise.SOURCES
-        ):
-            words = (
-                measured_noise.describe_factors(factors, source, statistic) if factor != 1 else ""
-            )
-            line[f"var({symbol}), measured, {measured_noise.SOURCES[source]}"] = words
-        printed = REPORTED.get(data, {}) if factor in (1, PRINTED) else {}
-        line["reported"] = printed.get("noise" if factor == PRINTED else "none", "")
+        kinds = itertools.product(measured_noise.STATISTICS.items(), measured_noise.SOURCES.items())
+        for (statistic, symbol), (source, title) in kinds:
+            words = measured_noise.describe_factors(factors, source, statistic)
+            line[f"var({symbol}), measured, {title}"] = words if factor != 1 else ""
+        line["reported"] = REPORTED.get(data, {}).get(NOISES.get(factor), "")
         for column, title in (("accuracy", "test"), ("training_accuracy", "training")):
             line[f"{title} accuracy"] = mean_interval(list(noisy[column])) if len(noisy) else None
-        difference = paired_difference_by(of_data, "factor", factor, 1.0) if factor != 1 else None
-        line["difference to no noise"] = (
-            trained_networks.describe(difference) if factor != 1 else ""
-        )
-        lines.append(line)
+        difference = trained_networks.describe(paired_difference_by(of_data, "factor", factor, 1.0))
+        lines.append(line | {"difference to no noise": difference if factor != 1 else ""})
     return pd.DataFrame(lines).fillna("not measured")
 
 
-def reported(rows: pd.DataFrame) -> dict[str, list]:
+def reported(row: Mapping[str, Any]) -> dict[str, Any]:
     """The accuracy in print of trainings without noise, and with the noise that is printed."""
-    noises = {1.0: "none", PRINTED: "noise"}
-    cells = zip(rows["kind"], rows["data"], rows["factor"], strict=True)
-    return {
-        "reported_accuracy": [
-            REPORTED.get(data, {}).get(noises.get(factor)) if kind == "trained" else None
-            for kind, data, factor in cells
-        ]
-    }
+    printed = REPORTED.get(row["data"], {}).get(NOISES.get(row["factor"]))
+    return {"reported_accuracy": printed if row["kind"] == "trained" else None}
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
@@ -205,27 +193,19 @@ def decide(rows: pd.DataFrame) -> Decisions:
     far = (noise["ratio"] - PRINTED).abs() + 4 * noise["error"] > NEAR
     raised, largest = intervals.decide(small.values()), trained["factor"].max()
     plain = trained[trained["factor"] == 1].groupby("data", sort=False)["accuracy"].mean()
-    numbers = {
-        "small": ", ".join(
-            f"{data} {trained_networks.describe(change)}" for data, change in small.items()
-        ),
+    numbers: dict[str, Any] = {
+        "small": ", ".join(f"{d} {trained_networks.describe(one)}" for d, one in small.items()),
         "reached": ", ".join(f"{accuracy:.1f}% ({data})" for data, accuracy in plain.items()),
-        **{name: _factors(noise[noise["statistic"] == name]) for name in measured_noise.STATISTICS},
     }
+    for name in measured_noise.STATISTICS:  # of the first BatchNorm and of the others
+        some = noise[noise["statistic"] == name]
+        first, ratios = some["layer"] == some["layer"].min(), some["ratio"]
+        numbers[name] = {"first": span(ratios[first], ".2f"), "others": span(ratios[~first], ".2f")}
     # The trainings decide only if their variances are raised by about 15%.
     literal = "undecided" if noise.empty or far.any() else raised
     verdicts = {"as in Figure 7": raised, "15%": literal, "margin": "not at the paper's size"}
     more = [_decide_large(trained, largest)] if largest > PRINTED else []
     return merge((verdicts, numbers), *more)
-
-
-def _factors(noise: pd.DataFrame) -> dict[str, str]:
-    """Measured factors of the first BatchNorm and of the others, over data sets."""
-    first = noise["layer"] == noise["layer"].min()
-    return {
-        "first": span(noise["ratio"][first], ".2f"),
-        "others": span(noise["ratio"][~first], ".2f"),
-    }
 
 
 def _decide_large(trained: pd.DataFrame, factor: float) -> Decisions:

@@ -26,18 +26,6 @@ OFFSETS = (0.0, 3.0)  # of the data's mean from the origin, in the data's standa
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 200}
 REACH = 30.0  # distances beyond it count as this
 SHOWN = {"seed": 0, "offset": 3.0, "reach": 4.0}  # the network and the window of the picture
-COLUMNS = [
-    "data's mean",
-    "network",
-    "setting",
-    "layer",
-    "distance to the nearest line",
-    "lines through the hull",
-    "regions in the hull",
-    "of those in the window",
-    "distance, BN to this",
-    "regions, BN to this",
-]
 LAYER, SHAPE = ("offset", "layer"), ("offset", "depth", "width")  # of the two kinds of rows
 SAME = (0.0, 1)  # offset and layer: there mu = 0, and zero bias has the lines of BN
 
@@ -54,21 +42,20 @@ def measure(seed: int) -> pd.DataFrame:
     rows = []
     for offset in OFFSETS:
         points = planar.draw_clusters(seed, offset=offset)
-        centre = points.mean(0)
+        centre, hull = points.mean(0), planar.hull(points)
         for setting in planar.SETTINGS:
             layers = planar.draw_layers(WIDTHS, setting, points, seed)
             far = partition(layers, planar.square(centre, REACH)).folds
-            near = partition(layers, planar.hull(points)).folds
+            near = partition(layers, hull).folds
             for layer in range(len(WIDTHS)):
                 upto = layers[: layer + 1]
                 gaps = planar.distances(far.of(layer), points).clip(max=REACH)
                 row = {"kind": "network", "seed": seed, "offset": offset, "setting": setting}
                 row |= {"layer": layer + 1, "distance": float(np.median(gaps))}
                 row |= {"lines": len(np.unique(near.of(layer).unit))}
-                row |= {"regions": len(partition(upto, planar.hull(points)).regions)}
-                rows.append(
-                    row | {"window": len(partition(upto, planar.square(centre, 5.0)).regions)}
-                )
+                for name, plane in (("regions", hull), ("window", planar.square(centre, 5.0))):
+                    row[name] = len(partition(upto, plane).regions)
+                rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -105,9 +92,8 @@ def measure_widths(seed: int) -> pd.DataFrame:
     cases = itertools.product(OFFSETS, (1, 2), WIDE, ("random bias", "BN"))
     for offset, depth, width, setting in cases:
         points = planar.draw_clusters(seed, offset=offset)
-        divided = partition(
-            planar.draw_layers((width,) * depth, setting, points, seed), planar.hull(points)
-        )
+        layers = planar.draw_layers((width,) * depth, setting, points, seed)
+        divided = partition(layers, planar.hull(points))
         row = {"kind": "wide", "seed": seed, "offset": offset, "setting": setting}
         row |= {"depth": depth, "width": width, "regions": len(divided.regions)}
         rows.append(row | {"lines": len(np.unique(divided.folds.of(depth - 1).unit))})
@@ -131,7 +117,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         ["offset", "setting", "layer"], sort=False
     ):
         line = _line(group, f"{len(WIDTHS)} layers of {WIDTHS[0]}", layer)
-        line["distance to the nearest line"] = mean_interval(group["distance"].tolist())
         line["of those in the window"] = f"{group['regions'].sum() / group['window'].sum():.0%}"
         for column in ("distance", "regions") if setting != "BN" else ():
             ratio = geometric_mean(_paired(rows, column, setting)[offset, layer])
@@ -145,13 +130,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             ratio = geometric_mean(ratios[offset, depth, width])
             line["regions, BN to this"] = f"{ratio:.2f}"
         lines.append(line)
-    return pd.DataFrame(lines, columns=COLUMNS).fillna("")
+    return pd.DataFrame(lines).fillna("")
 
 
 def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
     """What the lines of all networks have."""
     line: dict[str, Any] = {"data's mean": f"{group['offset'].iloc[0]:.0f} from the origin"}
     line |= {"network": network, "setting": group["setting"].iloc[0], "layer": f"{layer:.0f}"}
+    near = group["distance"].dropna().tolist()
+    line["distance to the nearest line"] = mean_interval(near) if near else ""
     line["lines through the hull"] = mean_interval(group["lines"].tolist())
     return line | {"regions in the hull": mean_interval(group["regions"].tolist())}
 

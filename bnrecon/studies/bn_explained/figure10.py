@@ -28,6 +28,8 @@ STARTS = {
     "frozen_scale": "frozen BN scale",
 }
 BN = "frozen_statistics"
+COLUMNS = {"test accuracy": "accuracy", "first half of the epochs": "early"}
+COLUMNS |= {"training accuracy": "training_accuracy"}
 OPTIONS = {
     "smoke": ("data=digits", "scale=smoke"),
     "laptop": ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),
@@ -59,15 +61,9 @@ def train_at_best_rate(
 ) -> pd.DataFrame:
     """Train on all training images at the rate that validation selects; a row for each epoch.
 
-    The rate is that of the largest validation accuracy after the last epoch, at seed 0. What was
-    trained to select it is read, or trained again where it is missing.
-
-    Args:
-        start: a value of ``target.initialization``.
-        seed: of the initial weights and the order of images.
-        rates: the learning rates to select from.
-        validation: images that are held out to select.
-        options: overrides of the run, without rate and seed.
+    The rate is that of the largest accuracy on so many held-out images after the last epoch, at
+    seed 0. What was trained to select it is read, or trained again where it is missing. ``start``
+    is a value of ``target.initialization``.
     """
     reached = {rate: _epochs(at_rate(options, rate, validation))[-1]["accuracy"] for rate in rates}
     best = max(reached, key=reached.__getitem__)
@@ -86,22 +82,17 @@ def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
     named = {"diverged": False, "seconds": trained.about["seconds"]}
     named |= {"data": config["data"]["name"], "width": config["target"]["width"]}
     named |= {"batch_size": config["train"]["batch_size"], "images": trained.about["images"]}
-    return [
-        {"epoch": row["epoch"], "accuracy": row["test_accuracy"]}
-        | {"training_accuracy": row["accuracy"], **named}
-        for row in trained.about["log"]
-    ]
+    columns = {"epoch": "epoch", "accuracy": "test_accuracy", "training_accuracy": "accuracy"}
+    log = trained.about["log"]
+    return [{name: row[of] for name, of in columns.items()} | named for row in log]
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each start and learning rate, then one for each start and seed."""
     compared = {"target.initialization", "data.validation", "train.lr", "train.seed"}
     refuse_compared(options, compared)
-    rates, validation = RATES[scale], VALIDATION[scale]
-    runs = {
-        start: (*common_options(scale), f"target.initialization={start}", *options)
-        for start in STARTS
-    }
+    rates, validation, common = RATES[scale], VALIDATION[scale], common_options(scale)
+    runs = {s: (*common, f"target.initialization={s}", *options) for s in STARTS}
     selection = [
         Task(
             f"{STARTS[start]}, rate {rate:g}, validation",
@@ -124,10 +115,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def _final(rows: pd.DataFrame) -> pd.DataFrame:
-    """The tests after the last epoch; ``early``: their mean over the first half of the epochs.
-
-    Without trainings that diverged, which are counted apart.
-    """
+    """The tests after the last epoch, and ``early``, their mean over the first half of them."""
     test = rows[(rows["kind"] == "test") & ~rows["diverged"].astype(bool)].sort_values("epoch")
     first_half = test[test["epoch"] <= test["epoch"].max() / 2]
     early = first_half.groupby(["start", "seed"])["accuracy"].mean().rename("early")
@@ -150,20 +138,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for start, title in STARTS.items():
         tested = final[final["start"] == start]
         rates = _validation(rows, start)
-        line: dict[str, Any] = {
-            "initialization": title,
-            "validation accuracy by learning rate": ", ".join(
-                f"{rate:g}: {'diverged' if diverged else f'{accuracy:.1f}'}"
-                for rate, accuracy, diverged in rates[["rate", "accuracy", "diverged"]].values
-            ),
-        }
+        line: dict[str, Any] = {"initialization": title}
+        line["validation accuracy by learning rate"] = ", ".join(
+            f"{rate:g}: {'diverged' if diverged else f'{accuracy:.1f}'}"
+            for rate, accuracy, diverged in rates[["rate", "accuracy", "diverged"]].values
+        )
         if len(tested):
-            line |= {
-                "rate": f"{tested['rate'].iloc[0]:g}",
-                "test accuracy": mean_interval(list(tested["accuracy"])),
-                "first half of the epochs": mean_interval(list(tested["early"])),
-                "training accuracy": mean_interval(list(tested["training_accuracy"])),
-            }
+            line["rate"] = f"{tested['rate'].iloc[0]:g}"
+            for heading, column in COLUMNS.items():
+                line[heading] = mean_interval(list(tested[column]))
             if start != BN:
                 line["frozen BN statistics minus it"] = describe(_gain(final, start))
         lines.append(line)
@@ -200,14 +183,13 @@ def draw(rows: pd.DataFrame) -> Figure:
         beside = number - (len(STARTS) - 1) / 2  # bars of one epoch or rate stand side by side
         means = test[test["start"] == start].groupby("epoch")["accuracy"].mean()
         left.plot(means.index, means, label=title, **style)
-        gains = {
-            epoch: _gain(some, "zero_bias", better=start) for epoch, some in test.groupby("epoch")
-        }
-        known = {epoch: gain for epoch, gain in gains.items() if gain and start != "zero_bias"}
+        epochs = test.groupby("epoch") if start != "zero_bias" else ()
+        gains = {epoch: _gain(some, "zero_bias", better=start) for epoch, some in epochs}
+        known = [(epoch, gain) for epoch, gain in gains.items() if gain]
         middle.errorbar(
-            [epoch + 0.15 * beside for epoch in known],
-            [gain.mean for gain in known.values()],
-            [gain.half_width or 0.0 for gain in known.values()],
+            [epoch + 0.15 * beside for epoch, _ in known],
+            [gain.mean for _, gain in known],
+            [gain.half_width or 0.0 for _, gain in known],
             linestyle="",
             **style,
         )
@@ -260,12 +242,11 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     tried = rows.loc[rows["kind"] == "validation", "rate"]
     chosen = rows[rows["kind"] == "test"].drop_duplicates("start")
     edge = chosen[chosen["rate"].isin([tried.min(), tried.max()])]["start"]
-    if edge.empty:
-        return ""
     names = ", ".join(STARTS[start] for start in edge)
-    return (
+    said = (
         f" The selected rate is at the edge of those tried for {names}: a wider range may differ."
     )
+    return said if names else ""
 
 
 PART = part(__file__, tasks, summarize, draw, decide, fill_caption, options=common_options)

@@ -28,19 +28,12 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of sigma_1,i
 
 
 def adjusted(
-    layers: nn.Sequential,
-    *,
-    shift: float = 0.0,
-    sigma1: float | np.ndarray = 1.0,
-    sigma2: float = 1.0,
+    layers: nn.Sequential, shift: float = 0.0, sigma1: float | np.ndarray = 1.0, sigma2: float = 1.0
 ) -> nn.Sequential:
-    """A copy with other statistics.
+    """A copy of two layers with other statistics.
 
-    Args:
-        layers: two layers with batch normalization.
-        shift: added to mu_2,k of the unit k.
-        sigma1: factors of layer 1's standard deviations, one number or (8,).
-        sigma2: factor of layer 2's standard deviations.
+    ``shift`` is added to mu_2,k of the unit k, ``sigma1``, one number or (8,), and ``sigma2``
+    multiply the standard deviations of layers 1 and 2.
     """
     changed = copy.deepcopy(layers)
     changed.get_buffer("1.1.running_mean")[UNIT] += shift
@@ -98,10 +91,8 @@ def _turns(layers: nn.Sequential, first: Folds, second: Folds) -> np.ndarray:
 
 def _gap(first: Folds, second: Folds) -> float:
     """How far the ends of either set of segments are from the other set."""
-    between = [
-        planar.distances(there, here.ends.reshape(-1, 2))
-        for here, there in ((first, second), (second, first))
-    ]
+    one, other = (folds.ends.reshape(-1, 2) for folds in (first, second))
+    between = [planar.distances(second, one), planar.distances(first, other)]
     return float(np.concatenate(between).max(initial=0.0))
 
 
@@ -221,9 +212,8 @@ def picture(seed: int) -> pd.DataFrame:
     first = partition(layers, plane).folds.of(0)
     rows = planar.point_rows(features, panel="a")
     for panel in ("b", "c"):
-        rows += planar.point_rows(points, panel=panel) + planar.line_rows(
-            first, panel=panel, role="layer 1"
-        )
+        rows += planar.point_rows(points, panel=panel)
+        rows += planar.line_rows(first, panel=panel, role="layer 1")
     rows += planar.line_rows(first.of(0, unit), panel="c", role="varied")
     for shift in SHIFTS:
         moved = adjusted(layers, shift=shift * deviation)
@@ -253,27 +243,18 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     def worst(column: str) -> str:
         return f"{largest[column]:.0e}"
 
+    own = "direction of the hyperplane in a slice of layer 2's inputs"
+    facets = "direction of a facet within a region of layer 1"
+    points = f"{total['pivots']:.0f} points where the line meets the hyperplane of unit i"
     lines = [
-        (
-            "μ_2,k",
-            "direction of the hyperplane in a slice of layer 2's inputs",
-            worst("own_turned"),
-        ),
+        ("μ_2,k", own, worst("own_turned")),
         ("μ_2,k", "its distance from where Eq. 5 puts it", worst("own_gap")),
-        (
-            "μ_2,k",
-            f"direction of a facet within a region of layer 1, {pairs}",
-            worst("folded_turned"),
-        ),
+        ("μ_2,k", f"{facets}, {pairs}", worst("folded_turned")),
         ("μ_2,k", f"distance of {folds} from layer 1's hyperplanes", worst("off_layer1")),
         ("σ_1, random factors", "layer 1's hyperplanes", worst("layer1_moved")),
-        ("σ_1, random factors", "direction of a facet within a region of layer 1, median", turn),
+        ("σ_1, random factors", f"{facets}, median", turn),
         ("σ_1, random factors", f"distance of {folds} from them", worst("off_layer1_sigma")),
-        (
-            "σ_1,i, times 4",
-            f"{total['pivots']:.0f} points where the line meets the hyperplane of unit i",
-            worst("pivots_moved"),
-        ),
+        ("σ_1,i, times 4", points, worst("pivots_moved")),
         ("σ_1, all times 2", "the line, to that of 2 μ_2,k", worst("common")),
         ("σ_2, times 3", "layer 2's folded hyperplanes", worst("own_sigma")),
     ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import torch
@@ -19,10 +22,9 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers, square
-from bnrecon.studies.tasks import join
 
 CENTRE = (1.0, 1.0)  # off the origin, where all folded hyperplanes of zero bias meet
 REACH = 2.5  # the window is [-REACH, REACH]²
@@ -34,6 +36,7 @@ RIM = 2.0  # beyond it a point of the window is on its rim, which the star does 
 SAMPLES = 256  # of a ball, where the paper's count is made
 EXCESS = 1.25  # a smaller ratio of counts is no focus
 Ratios = list[Interval | None]
+_shown = partial(spell, absent="none counted")
 WIDTH = {"smoke": 64, "laptop": 1024, "paper": 1024}
 SMALL = {"smoke": 6, "laptop": 32, "paper": 32}  # width at which the exact partition is feasible
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 20}
@@ -76,8 +79,7 @@ def grid(side: int) -> np.ndarray:
 
 
 def _draw(width: int, setting: str, seed: int) -> torch.nn.Module:
-    layers: torch.nn.Module = draw_layers((width,) * DEPTH, setting, draw_star(seed), seed)
-    return layers
+    return draw_layers((width,) * DEPTH, setting, draw_star(seed), seed)
 
 
 def _count(network: torch.nn.Module, points: np.ndarray) -> np.ndarray:
@@ -160,16 +162,12 @@ def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
 
 
 SIZE = {"width": WIDTH, "side": SIDE}
+COMPARISON = "comparison, width {width}"
 BOTH = {scale: ((WIDTH[scale], False), (SMALL[scale], True)) for scale in WIDTH}
 TASKS = join(
     sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE),
     sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE),
-    sweep(
-        compare_counts,
-        "comparison, width {width}",
-        {("width", "exact"): BOTH},
-        {"points": CHECKED},
-    ),
+    sweep(compare_counts, COMPARISON, {("width", "exact"): BOTH}, {"points": CHECKED}),
 )
 
 
@@ -181,7 +179,7 @@ def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataF
 def _ratio(counts: pd.DataFrame, above: str, below: str) -> Interval | None:
     """Of two mean counts, paired by seed; ``None`` where nothing was counted below.
 
-    Of the ratio r of the means; its interval is that of r + (a - r b) / mean(b), linearized.
+    The interval is that of r + (a - r b) / mean(b), linearized at the ratio r of the means.
     """
     if counts[below].sum() == 0:
         return None
@@ -193,29 +191,22 @@ def _ratio(counts: pd.DataFrame, above: str, below: str) -> Interval | None:
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per setting and layer."""
     lines = []
-    for setting in SETTINGS:
-        for layer in LAYERS:
-            line = {"setting": setting, "layer": layer}
-            counts = _select(rows, "counts", setting, layer)
-            if not counts.empty:
-                line["mean count"] = f"{counts['window'].mean():.1f}"
-                line["at the data, to mean"] = _shown(_ratio(counts, "data", "window"))
-                line["at the data, to turned data"] = _shown(_ratio(counts, "data", "turned"))
-                line["on the rim, to mean"] = _shown(_ratio(counts, "rim", "window"))
-            line |= _agreement(_select(rows, "comparison", setting, layer))
-            lines.append(line)
+    for setting, layer in itertools.product(SETTINGS, LAYERS):
+        line = {"setting": setting, "layer": layer}
+        counts = _select(rows, "counts", setting, layer)
+        if not counts.empty:
+            line["mean count"] = f"{counts['window'].mean():.1f}"
+            line["at the data, to mean"] = _shown(_ratio(counts, "data", "window"))
+            line["at the data, to turned data"] = _shown(_ratio(counts, "data", "turned"))
+            line["on the rim, to mean"] = _shown(_ratio(counts, "rim", "window"))
+        for row in _select(rows, "comparison", setting, layer).to_dict("records"):
+            local, width = row["local"], f"width {int(row['width'])}"
+            line[f"local map to sampled, {width}"] = _quotient(local, row["sampled"])
+            if row.get("units", np.nan) >= 0:
+                line[f"local map to exact, {width}"] = _quotient(local, row["units"])
+                line[f"facets a unit, {width}"] = _quotient(row["facets"], row["units"])
+        lines.append(line)
     return pd.DataFrame(lines).fillna("")
-
-
-def _agreement(compared: pd.DataFrame) -> dict[str, str]:
-    line = {}
-    for row in compared.to_dict("records"):
-        local, width = row["local"], int(row["width"])
-        line[f"local map to sampled, width {width}"] = _quotient(local, row["sampled"])
-        if row.get("units", np.nan) >= 0:
-            line[f"local map to exact, width {width}"] = _quotient(local, row["units"])
-            line[f"facets a unit, width {width}"] = _quotient(row["facets"], row["units"])
-    return line
 
 
 def _quotient(above: float, below: float) -> str:
@@ -236,12 +227,8 @@ def draw(rows: pd.DataFrame) -> Figure:
             side = round(len(cells) ** 0.5)
             if side:
                 counts = cells[f"layer_{layer}"].to_numpy(float).reshape(side, side)
-                panel.imshow(
-                    np.log1p(counts),
-                    extent=(-REACH, REACH, -REACH, REACH),
-                    origin="lower",
-                    cmap="Blues",
-                )
+                extent = (-REACH, REACH, -REACH, REACH)
+                panel.imshow(np.log1p(counts), extent=extent, origin="lower", cmap="Blues")
                 panel.set_title(f"{counts.min():.0f} to {counts.max():.0f}", loc="right", pad=2)
     for panel in axes.flat:
         panel.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), xticks=[], yticks=[], aspect="equal")
@@ -254,9 +241,8 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """The three conclusions of Section 3.3, and how the count is made."""
-    kinds = {"counts": _conclude, "comparison": _compare_ways}
-    finished = [(conclude, rows[rows["kind"] == kind]) for kind, conclude in kinds.items()]
-    counts = rows[rows["kind"] == "counts"]
+    counts, compared = (rows[rows["kind"] == kind] for kind in ("counts", "comparison"))
+    finished = ((_conclude, counts), (_compare_ways, compared))
     width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
     size = {"depth": DEPTH, "width": width, "radius": RADIUS, "reach": REACH}
     size |= {"limit": RIM, "samples": SAMPLES}
@@ -328,10 +314,6 @@ def _list(ratios: Ratios) -> str:
 
 def _span(ratios: Ratios) -> str:
     return span([ratio.mean for ratio in ratios if ratio], ".2f", absent="none counted")
-
-
-def _shown(ratio: Interval | None) -> str:
-    return spell(ratio, absent="none counted")
 
 
 PART = part(__file__, TASKS, summarize, draw, decide)

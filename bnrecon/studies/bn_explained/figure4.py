@@ -48,13 +48,9 @@ IMAGES = {"smoke": 4, "laptop": 40, "paper": 100}  # seeds vary more than images
 PROBES = {"smoke": 16, "laptop": 16, "paper": 64}
 CHECKED = {"smoke": 1, "laptop": 2, "paper": 4}
 EXCESS = 1.1  # a smaller ratio of counts is no focus
-NAMES = {  # of the kinds of images
-    "training": "training images",
-    "Gaussian": "Gaussian images",
-    "smooth": "smooth random images",
-}
 *OTHERS, NORM = ZERO, RANDOM, _ = SETTINGS
-KINDS = TRAINING, GAUSSIAN, SMOOTH = tuple(NAMES)
+KINDS = TRAINING, GAUSSIAN, SMOOTH = "training", "Gaussian", "smooth"  # of images
+NAMES = {kind: f"{kind} images" for kind in KINDS} | {SMOOTH: "smooth random images"}
 
 
 class TrainingImages:
@@ -65,9 +61,9 @@ class TrainingImages:
 
     def __init__(self, data: InMemoryImages, pixels: str):
         self.data = data
-        mean, deviation = (values[:, None, None] for values in data.moments())
-        raw = pixels == PIXELS[1]
-        self._mean, self._factor = (mean, deviation) if raw else (0 * mean, 1 + 0 * mean)
+        self._mean, self._factor = (values[:, None, None] for values in data.moments())
+        if pixels == PIXELS[0]:
+            self._mean, self._factor = 0 * self._mean, 1 + 0 * self._mean
         self.deviation = float(self._factor.square().mean().sqrt())  # of a pixel
 
     def __iter__(self) -> Iterator[torch.Tensor]:
@@ -104,14 +100,9 @@ def measure_seed(
 ) -> pd.DataFrame:
     """Mean counts around images, for the three settings of the same random weights.
 
-    Args:
-        seed: of weights, biases and images.
-        pixels: one of ``PIXELS``.
-        images: of each kind.
-        probes: directions that estimate a gradient's norm.
-        checked: how many images of each kind the count is compared at: with exact gradient norms,
-            and with samples of the ball.
-        options: overrides of a run, for the data and the target.
+    Of so many ``images`` of each kind; ``probes`` directions estimate a gradient's norm. At
+    ``checked`` images of each kind the count is compared with exact gradient norms, and with
+    samples of the ball.
 
     Returns:
         Kind ``curve``: ``count`` of the ReLUs' zero sets, mean over images, by radius; at
@@ -149,10 +140,8 @@ def _prepare(
         data = load(config.data)
     if not isinstance(data, InMemoryImages):
         raise UserError(f"data={config.data.name}: not held in memory; give data=cifar10")
-    network = build_target(config.target_request, data)
-    stages = nn.Sequential(
-        *(module for name, module in network.named_children() if name.startswith(STAGES))
-    )
+    parts = build_target(config.target_request, data).named_children()
+    stages = nn.Sequential(*(module for name, module in parts if name.startswith(STAGES)))
     batches = TrainingImages(data, pixels)
     if setting == SETTINGS[2]:
         set_statistics(stages, batches)
@@ -282,12 +271,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     # The count at training images to that at Gaussian ones.
     others, norm = (
-        [
-            _ratio(one, (setting, TRAINING), (setting, GAUSSIAN))
-            for one in counts
-            for setting in some
-        ]
-        for some in (OTHERS, (NORM,))
+        [_ratio(one, (name, TRAINING), (name, GAUSSIAN)) for one in counts for name in names]
+        for names in (OTHERS, (NORM,))
     )
     more = [ratio for one in counts for ratio in _contrasts(one, GAUSSIAN)]
     content = [_ratio(one, (NORM, TRAINING), (NORM, SMOOTH)) for one in counts]
@@ -299,22 +284,18 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "others": intervals.decide(-_beyond(ratio) for ratio in others),
         "content": intervals.decide(map(_beyond, content)),
     }
-    numbers = {
+    ratios = {"more": more, "others": others, "norm": norm, "content": content, "less": less}
+    numbers = {name: _ends(some) for name, some in ratios.items()} | {
         "units": int(rows.loc[rows["layer"] == 0, "units"].iloc[0]),
         "images": int(rows["points"].iloc[0]),
         "probes": int(rows["probes"].iloc[0]),
         "reference": REFERENCE,
         "random": gains[GAUSSIAN][0],
         "at_training": gains[TRAINING][0],
-        "gains": {kind: _ends(ratios) for kind, ratios in gains.items()},
+        "gains": {kind: _ends(some) for kind, some in gains.items()},
         "by_layer": _gain_by_layer(rows),
-        "more": _ends(more),
         "above": sum(ratio.logarithm.sign > 0 for ratio in more),
         "compared": len(more),
-        "others": _ends(others),
-        "norm": _ends(norm),
-        "content": _ends(content),
-        "less": _ends(less),
     }
     checks = (_check_probes, _check_sampling) if (rows["kind"] == "sampling").any() else ()
     return merge((verdicts, numbers), *(check(rows) for check in checks))
@@ -342,9 +323,7 @@ def _gain_by_layer(rows: pd.DataFrame) -> str:
 
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:
     """BN's share of training images to others, over those of zero and of random bias."""
-    norm, *others = (
-        counts[setting, TRAINING] / counts[setting, kind] for setting in (NORM, *OTHERS)
-    )
+    norm, *others = (counts[name, TRAINING] / counts[name, kind] for name in (NORM, *OTHERS))
     return [geometric_mean(norm / other) for other in others]
 
 
@@ -365,18 +344,10 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
 def _check_sampling(rows: pd.DataFrame) -> Decisions:
     """Samples of the ball against the local map."""
     near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
-    names = ("sampled", "expected", "expected_many")
-    shares = {name: 100 * near[name].sum() / near["exact"].sum() for name in names}
-    verdict = {"samples": bool(shares["sampled"] > 90)}
-    return verdict, shares | {"samples": SAMPLES, "many": MANY}
+    total = near[["sampled", "expected", "expected_many", "exact"]].sum()
+    shares = (100 * total / total["exact"]).to_dict() | {"samples": SAMPLES, "many": MANY}
+    return {"samples": bool(shares["sampled"] > 90)}, shares
 
 
-PART = part(
-    __file__,
-    tasks,
-    summarize,
-    draw,
-    decide,
-    options=no_overrides,
-    formats={NAMES[kind]: ".0f" for kind in KINDS},
-)
+FORMATS = dict.fromkeys(NAMES.values(), ".0f")
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS)

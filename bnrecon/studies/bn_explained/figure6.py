@@ -21,12 +21,11 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained import boundaries, toy_classifier
 from bnrecon.studies.bn_explained.batch_statistics import finite_population
 from bnrecon.studies.bn_explained.planar import input_plane
-from bnrecon.studies.tasks import join
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,10 +89,8 @@ def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFra
             with torch.no_grad():
                 outputs, beside = toy_classifier.run_batches(network, drawn, probes)
             single = [boundaries.decision_boundary(network, batch, plane) for batch in drawn]
-            apart = [
-                boundaries.distance_between(one, boundary, STEP * (high - low).max())
-                for one in single
-            ]
+            step = STEP * (high - low).max()
+            apart = [boundaries.distance_between(one, boundary, step) for one in single]
             one_sided = (outputs > 0).all(1) | (outputs < 0).all(1)
             row = {"kind": "jitter", "state": state, "batch": size, "batches": batches}
             row |= {"changed": float(((beside > 0) != (full > 0)).double().mean())}
@@ -104,18 +101,12 @@ def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFra
 
 
 def margins(
-    outputs: torch.Tensor, data: tuple[torch.Tensor, torch.Tensor], boundary: np.ndarray
+    outputs: torch.Tensor, data: toy_classifier.Data, boundary: np.ndarray
 ) -> dict[str, float]:
     """How far the training points are from the boundary; negative where they are misclassified.
 
-    Args:
-        outputs: (N,), of the training points.
-        data: the points (N, 2) and their classes (N,).
-        boundary: (S, 2, 2).
-
-    Returns:
-        ``accuracy``; the mean distance of the 5% ``nearest`` points, and the ``smallest``; NaN
-        where there is no boundary.
+    Of the outputs (N,) at points (N, 2) with classes (N,), and a boundary (S, 2, 2): ``accuracy``;
+    the mean distance of the 5% ``nearest`` points, and the ``smallest``; NaN without a boundary.
     """
     right = ((outputs > 0) == (data[1] > 0)).numpy()
     accuracy = {"accuracy": float(right.mean())}
@@ -127,10 +118,9 @@ def margins(
 
 
 def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
-    """The figure's lines and points for one seed.
+    """A row for each boundary, for the window and the points of each class, as text in ``path``.
 
-    A row for each boundary, for the window and for the points of each class, with the coordinates
-    as text in ``path``. The first boundary of a state, of ``batch`` N, is the full data's.
+    The first boundary of a state, of ``batch`` N, is the full data's.
     """
     data = toy_classifier.two_moons(SAMPLES, seed)
     plane = _window(data[0])
@@ -154,7 +144,7 @@ def _window(points: torch.Tensor) -> Slice:
 
 
 def _networks(
-    data: tuple[torch.Tensor, torch.Tensor], updates: int, seed: int, states: Iterable[str]
+    data: toy_classifier.Data, updates: int, seed: int, states: Iterable[str]
 ) -> dict[str, nn.Sequential]:
     """The network at initialization, or after a training from there, for each state."""
     first = toy_classifier.draw_classifier(WIDTHS, seed)
@@ -248,11 +238,10 @@ def draw(rows: pd.DataFrame) -> Figure:
     keys = [
         Line2D([], [], color=PALETTE[0], linewidth=0.8, label="boundary by one mini-batch"),
         Line2D([], [], color="black", linewidth=0.9, label="by the training set"),
-        *(
-            Line2D([], [], marker="o^"[label], color=colour, ms=2.5, lw=0, label=f"class {label}")
-            for label, colour in COLOURS.items()
-        ),
     ]
+    for label, colour in COLOURS.items():
+        style: dict[str, Any] = {"marker": "o^"[label], "color": colour, "ms": 2.5, "lw": 0}
+        keys.append(Line2D([], [], label=f"class {label}", **style))
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
     return figure
 
@@ -286,10 +275,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers: dict[str, Any] = {"points": SAMPLES, "expected": expected_ratio()}
     numbers |= {"groups": len(GROUPS), "measured": ""}
     if "batches" in rows:
-        batches = rows["batches"].max()
-        numbers["measured"] = (
-            f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals."
-        )
+        batches = f"{rows['batches'].max():.0f} mini-batches"
+        numbers["measured"] = f"Table: means over {batches} of each size, 95% intervals."
     rows = rows[rows["kind"].isin(["jitter", "margins"])]
     if rows["seed"].nunique() < 2:  # what is finished decides nothing
         return {}, numbers

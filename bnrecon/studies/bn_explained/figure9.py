@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
@@ -68,9 +70,8 @@ def measure_units(layers: nn.Sequential, points: np.ndarray, folds: Folds) -> pd
     """
     rows, features = [], torch.from_numpy(points)
     for index, layer in enumerate(layers):
-        mean, variance = (
-            layers.get_buffer(f"{index}.1.{name}") for name in ("running_mean", "running_var")
-        )
+        mean = layers.get_buffer(f"{index}.1.running_mean")
+        variance = layers.get_buffer(f"{index}.1.running_var")
         with torch.no_grad():
             weight = layers.get_parameter(f"{index}.0.weight")
             size = weight.norm(dim=1)
@@ -192,19 +193,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     deep = networks[networks["layer"] > 1].groupby(["layer", "state"], sort=False)
     ranks = [mean_interval(group["rank"].tolist()) for _, group in deep]
     disordered, spread = deep["disordered"].mean(), deep["spread"].median()
-    numbers = {
-        "width": WIDTHS[0],
-        "points": POINTS,
-        "steps": STEPS,
-        "rate": RATE,
-        "accuracy": networks["accuracy"].mean(),
-        "seeds": networks["seed"].nunique(),
-        "worst": networks["eq8"].max(),
-        "first": networks.loc[networks["layer"] == 1, "same"].max(),
-        "ranks": span([rank.mean for rank in ranks], ".2f"),
-        "disordered": [disordered.min(), disordered.max()],
-        "spread": [spread.min(), spread.max()],
-    }
+    numbers: dict[str, Any] = {"width": WIDTHS[0], "points": POINTS, "steps": STEPS, "rate": RATE}
+    numbers |= {"accuracy": networks["accuracy"].mean(), "seeds": networks["seed"].nunique()}
+    numbers |= {"worst": networks["eq8"].max(), "ranks": span([r.mean for r in ranks], ".2f")}
+    numbers |= {"first": networks.loc[networks["layer"] == 1, "same"].max()}
+    numbers |= {"disordered": [disordered.min(), disordered.max()]}
+    numbers |= {"spread": [spread.min(), spread.max()]}
     closer = bool(ranks) and all(rank.sign > 0 for rank in ranks)
     return {
         "Eq. 8, Figure 9": bool(numbers["worst"] < 1e-9),

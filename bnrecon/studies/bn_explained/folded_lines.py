@@ -73,13 +73,9 @@ def affine_pieces(network: SmallNetwork) -> Pieces:
 def fold(pieces: Pieces, weight: np.ndarray, threshold: float) -> Segments:
     """The folded hyperplane {x: <w, z(x)> = mu} (Eq. 11), facet by facet.
 
-    Where the map is constant and equal to mu, as where all ReLUs are off, the folded hyperplane
-    is a region, of which only the edges are found.
-
-    Args:
-        pieces: of the layers before the unit.
-        weight: the unit's w (K,).
-        threshold: mu.
+    Of a unit with weight w (K,) and threshold mu behind layers with these pieces. Where the map is
+    constant and equal to mu, as where all ReLUs are off, the folded hyperplane is a region, of
+    which only the edges are found.
     """
     normal = np.einsum("pkd,k->pd", pieces.slope, weight)
     level = pieces.offset @ weight - threshold

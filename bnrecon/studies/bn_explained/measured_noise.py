@@ -34,12 +34,6 @@ def measure_noise(
     training. A factor f is measured twice: with the noise of the virtual batch V = B / f on the
     same mini-batches (``noise``), and without noise on other mini-batches, of V images (``batch``).
 
-    Args:
-        data: the data set's name, for the rows.
-        factors: nominal factors of the variances, above 1.
-        draws: mini-batches.
-        options: overrides of the training.
-
     Returns:
         A row for each factor, source, statistic and BatchNorm. ``ratio`` is the median over
         channels of the variance over mini-batches, to that of BatchNorm on mini-batches of B
@@ -59,11 +53,8 @@ def measure_noise(
     rows = []
     for factor in factors:
         virtual = size / factor
-        changed = {
-            "noise": measure(virtual, size, seed),
-            "batch": measure(None, round(virtual), seed + 1),
-        }
-        for source, layers in changed.items():
+        noise, batch = measure(virtual, size, seed), measure(None, round(virtual), seed + 1)
+        for source, layers in (("noise", noise), ("batch", batch)):
             named = {"data": data, "kind": "measured", "factor": factor, "source": source}
             named |= {"batch": round(virtual), "draws": draws}
             for layer, (one, other) in enumerate(zip(layers, plain, strict=True), 1):
@@ -87,8 +78,7 @@ def _mini_batches(
 def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.ndarray]:
     """Of each BatchNorm, mu and sigma² (mini-batches, 2, channels) that it normalizes by.
 
-    They are read off input x and output y: with scales 1 and shifts 0, as a network starts,
-    y = (x - mu) / sigma.
+    As a network starts, with scales 1 and shifts 0, the output is y = (x - mu) / sigma.
     """
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     statistics: dict[nn.Module, list[torch.Tensor]] = {norm: [] for norm in norms}
@@ -116,10 +106,7 @@ def _moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _ratio(one: np.ndarray, other: np.ndarray, paired: bool) -> tuple[float, float]:
-    """Median over channels of the ratio of two variances over mini-batches; its standard error.
-
-    Both are (mini-batches, channels), where ``paired`` of the same mini-batches.
-    """
+    """Median over channels of the ratio of variances over mini-batches (N, C); standard error."""
     generator = np.random.Generator(np.random.Philox(0))
     resampled = []
     for _ in range(RESAMPLES):

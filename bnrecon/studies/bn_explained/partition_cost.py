@@ -26,13 +26,9 @@ KINDS = {True: "with batch normalization", False: "without"}
 def measure_network(units: int, depth: int, batch_norm: bool) -> pd.DataFrame:
     """One row: units, regions, segments and seconds of a plane, from (-2, -2) to (2, 2).
 
-    Of a random leaky-ReLU network, the fastest of the repeats. ``processor_seconds`` is the
-    processor's time, which other processes change less than they do ``seconds``.
-
-    Args:
-        units: of all hidden layers together.
-        depth: hidden layers, of equal width.
-        batch_norm: with the statistics of 50 normal points, or with random biases.
+    Of a random leaky-ReLU network with so many units in layers of equal width, with the statistics
+    of 50 normal points or with random biases; the fastest of the repeats. ``processor_seconds`` is
+    the processor's time, which other processes change less than they do ``seconds``.
     """
     plane = slice_along(torch.zeros(2), torch.eye(2), rectangle((-2, -2), (2, 2)))
     # Not measured: the first call.
@@ -44,17 +40,11 @@ def measure_network(units: int, depth: int, batch_norm: bool) -> pd.DataFrame:
         parts = partition(network, plane)
         runs.append((time.process_time() - processor, time.perf_counter() - start))
     processor_seconds, seconds = min(runs)
-    row = {
-        "depth": depth,
-        "batch_norm": batch_norm,
-        "units": sum(layer.units for layer in parts.layers),
-        "regions": len(parts.regions),
-        "segments": len(parts.folds),
-        "seconds": seconds,
-        "microseconds_per_region": 1e6 * seconds / len(parts.regions),
-        "processor_seconds": processor_seconds,
-    }
-    return pd.DataFrame([row])
+    row: dict[str, Any] = {"depth": depth, "batch_norm": batch_norm}
+    row |= {"units": sum(layer.units for layer in parts.layers), "regions": len(parts.regions)}
+    row |= {"segments": len(parts.folds), "seconds": seconds}
+    row |= {"microseconds_per_region": 1e6 * seconds / len(parts.regions)}
+    return pd.DataFrame([row | {"processor_seconds": processor_seconds}])
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -112,14 +102,10 @@ def draw(rows: pd.DataFrame) -> Figure:
     """Regions against units, and seconds against regions."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.6))
     for (norm, depth), group in rows.groupby(["batch_norm", "depth"], sort=False):
-        style = {
-            "color": PALETTE[0 if norm else 1],
-            "marker": "o" if depth == rows["depth"].min() else "s",
-            "linestyle": "-" if depth == rows["depth"].min() else "--",
-            "label": f"{depth} layers, {KINDS[norm]}",
-        }
-        left.plot(group["units"], group["regions"], **style)
-        right.plot(group["regions"], group["processor_seconds"], **style)
+        form = "o-" if depth == rows["depth"].min() else "s--"
+        style = {"color": PALETTE[0 if norm else 1], "label": f"{depth} layers, {KINDS[norm]}"}
+        left.plot(group["units"], group["regions"], form, **style)
+        right.plot(group["regions"], group["processor_seconds"], form, **style)
     left.set(xlabel="units", ylabel="regions", xscale="log", yscale="log")
     right.set(xlabel="regions", ylabel="seconds of processor time", xscale="log", yscale="log")
     left.legend()

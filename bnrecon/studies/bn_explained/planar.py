@@ -41,17 +41,9 @@ def draw_layers(
 ) -> nn.Sequential:
     """Layers of Eq. 1, or of Eq. 2 with gamma = 1 and beta = 0, in eval mode and float64.
 
-    Weights are normal of variance 1 / fan-in, random biases standard normal. All settings have the
-    same weights at a seed.
-
-    Args:
-        widths: units of each layer.
-        setting: one of ``SETTINGS``. "BN" takes its statistics from the points (Eq. 3).
-        points: (n, 2), the training data.
-        seed: of weights and biases.
-
-    Returns:
-        A sequence with one module for each layer: linear, normalization if any, leaky ReLU.
+    One module for each layer of these widths: linear, normalization if any, leaky ReLU. Weights are
+    normal of variance 1 / fan-in, random biases standard normal; all ``SETTINGS`` have the same
+    weights at a seed. "BN" takes its statistics from the training points (n, 2) (Eq. 3).
 
     >>> points = draw_clusters(0)
     >>> layers = draw_layers((6, 6), "BN", points, 0)
@@ -63,16 +55,13 @@ def draw_layers(
     for inputs, units in pairwise((2, *widths)):
         weight = generator.normal(size=(units, inputs)) / inputs**0.5
         bias = generator.normal(size=units) * (setting == "random bias")
-        linear = nn.utils.skip_init(
-            nn.Linear, inputs, units, bias=setting != "BN", dtype=torch.float64
-        )
-        with torch.no_grad():
-            linear.weight.copy_(torch.from_numpy(weight))
-            if linear.bias is not None:
-                linear.bias.copy_(torch.from_numpy(bias))
-        norms = []
-        if setting == "BN":
-            norms = [nn.BatchNorm1d(units, eps=EPSILON, affine=False, dtype=torch.float64)]
+        options = {"bias": setting != "BN", "dtype": torch.float64}
+        linear = nn.utils.skip_init(nn.Linear, inputs, units, **options)
+        linear.weight.data = torch.from_numpy(weight)
+        if setting != "BN":
+            linear.bias.data = torch.from_numpy(bias)
+        norm = nn.BatchNorm1d(units, eps=EPSILON, affine=False, dtype=torch.float64)
+        norms = [norm] if setting == "BN" else []
         layers.append(nn.Sequential(linear, *norms, nn.LeakyReLU(SLOPE)))
     network = nn.Sequential(*layers).eval()
     set_statistics(network, torch.from_numpy(points))

@@ -98,10 +98,10 @@ def absorb_with_signs(network: TwoLayers) -> TwoLayers:
     return network
 
 
-RECIPES: dict[str, Callable[[TwoLayers], TwoLayers]] = {
-    "printed": absorb_as_printed,
-    "sizes": absorb_sizes,
-    "signed": absorb_with_signs,
+RECIPES: dict[str, tuple[Callable[[TwoLayers], TwoLayers], str]] = {  # with their columns' titles
+    "printed": (absorb_as_printed, "difference, Eq. 28"),
+    "sizes": (absorb_sizes, "difference, abs(γ) for γ"),
+    "signed": (absorb_with_signs, "difference, signs absorbed by W"),
 }
 
 
@@ -118,14 +118,12 @@ def compare_absorptions(activation: str, signs: str, seeds: int) -> pd.DataFrame
         points = torch.randn(POINTS, INPUTS, generator=generator, dtype=torch.float64)
         row = {"activation": activation, "signs": signs, "seed": seed}
         network.train()(points)  # running statistics that are not trivial
-        for name, absorb in RECIPES.items():
+        for name, (absorb, _) in RECIPES.items():
             absorbed = absorb(network)
             for mode in ("eval", "train"):
-                both = [
-                    copy.deepcopy(one).train(mode == "train")(points) for one in (network, absorbed)
-                ]
-                error = (both[0] - both[1]).abs().max() / both[0].abs().max()
-                row[f"{name}_{mode}"] = float(error)
+                copies = (copy.deepcopy(one) for one in (network, absorbed))
+                one, other = (each.train(mode == "train")(points) for each in copies)
+                row[f"{name}_{mode}"] = float((one - other).abs().max() / one.abs().max())
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -140,11 +138,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for (activation, signs), group in rows.groupby(["activation", "signs"], sort=False):
         line = {"activation": activation, "entries of γ": signs}
-        for name, title in (
-            ("printed", "difference, Eq. 28"),
-            ("sizes", "difference, abs(γ) for γ"),
-            ("signed", "difference, signs absorbed by W"),
-        ):
+        for name, (_, title) in RECIPES.items():
             error = _worst(group, name)
             line[title] = "undefined" if np.isnan(error) else f"{error:.0e}"
         lines.append(line | {"networks": len(group)})
@@ -173,10 +167,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return {"Proposition 1": repaired, "Proposition 1, Eq. 28, 29": as_printed}, numbers
 
 
-TASKS = sweep(
-    compare_absorptions,
-    "{activation}, gamma {signs}",
-    {"activation": ACTIVATIONS, "signs": SIGNS},
-    {"seeds": SEEDS},
-)
+OVER = {"activation": ACTIVATIONS, "signs": SIGNS}
+TASKS = sweep(compare_absorptions, "{activation}, gamma {signs}", OVER, {"seeds": SEEDS})
 PART = part(__file__, TASKS, summarize, decide=decide)

@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
-from bnrecon.studies.tasks import join
 
 BATCHES = {"smoke": (2, 16), "laptop": (2, 4, 16, 64, 256), "paper": (2, 4, 16, 64, 256)}
 DRAWS = {"smoke": 2_000, "laptop": 40_000, "paper": 200_000}
@@ -28,6 +27,7 @@ TICKS = (2, 4, 16, 64, 256)
 ACTIVATIONS = {**SLOPES, "linear": 1.0}  # alpha
 WIDTH = 8  # units of the layer below a normalized one
 SIDE = 8  # entries of z
+INPUTS = {"shared": "{} above statistics of the mini-batch", "fixed": "{} above fixed statistics"}
 
 # Draws of mean 0 and variance 1, and their excess kurtosis.
 DISTRIBUTIONS: dict[str, tuple[Callable[[np.random.Generator, tuple[int, ...]], np.ndarray], float]]
@@ -55,12 +55,8 @@ def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFra
 
     measured = batch_statistics.measure_statistics(sample, batch, draws)
     row = {"kind": "simulated", "distribution": distribution, "batch": batch, "draws": draws}
-    row |= {
-        "predicted_mean": batch_statistics.variance_of_mean(variance, batch),
-        "bound_mean": float(np.linalg.norm(weight**2) * np.linalg.norm(rho)) / batch,
-        "predicted_variance": batch_statistics.variance_of_variance(variance, fourth, batch),
-        "expected_share": 1.0,
-    }
+    bound = float(np.linalg.norm(weight**2) * np.linalg.norm(rho))
+    row |= _predicted(variance, fourth, batch, bound) | {"expected_share": 1.0}
     return pd.DataFrame([row | measured]).drop(columns=["own_variance", "own_fourth"])
 
 
@@ -68,14 +64,19 @@ def enumerate_batches(batch: int) -> pd.DataFrame:
     """One row: all 2^B mini-batches of z = ±1 with w = 1, exact."""
     outputs = np.array(list(itertools.product((-1.0, 1.0), repeat=batch)))
     row = {"kind": "enumerated", "distribution": "±1", "batch": batch, "draws": len(outputs)}
-    row |= {"predicted_mean": batch_statistics.variance_of_mean(1, batch), "bound_mean": 1 / batch}
-    row |= {
-        "predicted_variance": batch_statistics.variance_of_variance(1, 1, batch),
-        "expected_share": 1.0,
-    }
+    row |= _predicted(1, 1, batch, 1) | {"expected_share": 1.0}
     row |= {"measured_mean": float(outputs.mean(1).var())}
     row |= {"measured_variance": float(outputs.var(1).var())}
     return pd.DataFrame([row | {"mean_error": 0.0, "variance_error": 0.0}])
+
+
+def _predicted(variance: float, fourth: float, batch: int, bound: float) -> dict[str, float]:
+    """Eq. 13 for these moments of an output, and the bound of var(mu)."""
+    return {
+        "predicted_mean": variance / batch,
+        "bound_mean": bound / batch,
+        "predicted_variance": batch_statistics.variance_of_variance(variance, fourth, batch),
+    }
 
 
 def geary(batch: int) -> tuple[float, float]:
@@ -147,27 +148,16 @@ def _measure(activation: str, batch: int, draws: int, fixed: bool, seed: int) ->
     variance, fourth = measured.pop("own_variance"), measured.pop("own_fourth")
     # All entries of z have the same variance.
     bound = variance * WIDTH**0.5 * np.linalg.norm(weight**2) / np.sum(weight**2)
-    return measured | {
-        "predicted_mean": batch_statistics.variance_of_mean(variance, batch),
-        "bound_mean": float(bound) / batch,
-        "predicted_variance": batch_statistics.variance_of_variance(variance, fourth, batch),
-    }
+    return measured | _predicted(variance, fourth, batch, float(bound))
 
 
+SIMULATED = {"distribution": tuple(DISTRIBUTIONS), "batch": BATCHES}
+LAYERS = {"activation": tuple(ACTIVATIONS), "batch": LAYER_BATCHES}
+LAYER_NAME = "above a normalized layer, {activation}, B = {batch}"
 TASKS = join(
     sweep(enumerate_batches, "±1, B = {batch}, enumerated", {"batch": ENUMERATED}),
-    sweep(
-        simulate,
-        "{distribution}, B = {batch}",
-        {"distribution": tuple(DISTRIBUTIONS), "batch": BATCHES},
-        {"draws": DRAWS, "seed": 0},
-    ),
-    sweep(
-        simulate_layer,
-        "above a normalized layer, {activation}, B = {batch}",
-        {"activation": tuple(ACTIVATIONS), "batch": LAYER_BATCHES},
-        {"draws": LAYER_DRAWS, "seed": 0},
-    ),
+    sweep(simulate, "{distribution}, B = {batch}", SIMULATED, {"draws": DRAWS, "seed": 0}),
+    sweep(simulate_layer, LAYER_NAME, LAYERS, {"draws": LAYER_DRAWS, "seed": 0}),
 )
 
 
@@ -186,9 +176,6 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
         repaired_error=error / factor,
         factor=factor,
     )
-
-
-INPUTS = {"shared": "{} above statistics of the mini-batch", "fixed": "{} above fixed statistics"}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -282,9 +269,8 @@ def _decide_independent(ratios: pd.DataFrame) -> Decisions:
         "undecided": int((printed & repaired).sum()),
         "repaired_agrees": repaired.sum(),
         "example": "".join(
-            f" (z = ±1, B = 2, all mini-batches: {row.measured_variance:g}, Eq. 13 says "
-            f"{row.predicted_variance:g})"
-            for row in two.itertuples()
+            f" (z = ±1, B = 2, all mini-batches: {measured:g}, Eq. 13 says {predicted:g})"
+            for measured, predicted in two[["measured_variance", "predicted_variance"]].to_numpy()
         ),
     }
     return {

@@ -9,11 +9,9 @@ from scipy.stats import binomtest
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
-from bnrecon.studies.bn_explained.small_networks import SLOPES, draw_network
-from bnrecon.studies.tasks import join
+from bnrecon.studies.bn_explained.small_networks import SLOPES, digit_vectors, draw_network
 
 WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
 BATCHES = {"smoke": (2, 8), "laptop": (2, 4, 8, 16, 64), "paper": (2, 4, 8, 16, 64)}
@@ -63,10 +61,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     random = rows[rows["kind"] == "random"]
     for (depth, width), group in random.groupby(["depth", "width"], sort=True):
         line = {"layers L": depth, "width": width, "networks": int(group["networks"].iloc[0])}
-        line |= {
-            f"one-sided, B = {row.batch}": f"{100 * row.one_sided / row.networks:.1f}%"
-            for row in group.sort_values("batch").itertuples()
-        }
+        for row in group.sort_values("batch").itertuples():
+            line[f"one-sided, B = {row.batch}"] = f"{100 * row.one_sided / row.networks:.1f}%"
         lines.append(line)
     for row in rows[rows["kind"] == "counterexample"].itertuples():
         line = {"layers L": row.depth, "width": row.width, "networks": "counterexample"}
@@ -119,9 +115,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers = {
         "fewest": wide["batch"].min(),
         "most": span(shares, ".0f"),
-        "example": "".join(
-            f", both outputs {value:g}" for value in example.get("smallest_output", ())
-        ),
+        "example": "".join(f", both outputs {v:g}" for v in example.get("smallest_output", ())),
         "failing": int(wide["one_sided"].sum()),
         "total": int(wide["networks"].sum()),
         "batch": largest["batch"].max(),
@@ -136,13 +130,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
+NAME = "L = {depth}, width {width}, B = {batch}"
+OVER = {"depth": DEPTHS, "width": WIDTHS, "batch": BATCHES}
 TASKS = join(
     sweep(counterexample, "counterexample", {}),
-    sweep(
-        count_one_sided,
-        "L = {depth}, width {width}, B = {batch}",
-        {"depth": DEPTHS, "width": WIDTHS, "batch": BATCHES},
-        {"networks": NETWORKS},
-    ),
+    sweep(count_one_sided, NAME, OVER, {"networks": NETWORKS}),
 )
 PART = part(__file__, TASKS, summarize, draw, decide)

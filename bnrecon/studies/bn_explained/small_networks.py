@@ -1,11 +1,15 @@
-"""Small normalized networks in NumPy, whose geometry is computed exactly."""
+"""Small normalized networks in NumPy, whose geometry is computed exactly, and real inputs."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+
+from bnrecon.data import DataSpec, load
 
 SLOPES = {"leaky ReLU": 0.1, "absolute value": -1.0, "ReLU": 0.0}  # alpha of Eq. 23
 
@@ -61,3 +65,15 @@ def draw_network(
         layers.append(Layer(weight, outputs.mean(0), outputs.std(0)))
         points = activate(layers[-1].normalize(points), slope)
     return SmallNetwork(tuple(layers), slope)
+
+
+@functools.cache
+def digit_vectors() -> np.ndarray:
+    """The training images (N, 64) of the embedded digits, normalized, float64.
+
+    >>> digit_vectors().shape
+    (1437, 64)
+    """
+    data = load(DataSpec("digits", crop_padding=1, flip=False))
+    batches = data.plain_train_batches(data.sizes[0], torch.device("cpu"), data.sizes[0])
+    return next(iter(batches)).flatten(1).double().numpy()

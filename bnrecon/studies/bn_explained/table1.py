@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -102,49 +102,32 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def reported(rows: pd.DataFrame) -> dict[str, list]:
-    """The accuracy in print of each network that was trained, where there is one."""
-    cells = zip(rows["network"], rows["data"], rows["affine"], strict=True)
-    return {
-        "reported_accuracy": [
-            REPORTED[network].get(data, {}).get("learned" if affine else "fixed")
-            for network, data, affine in cells
-        ]
-    }
+def reported(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The accuracy in print of a network that was trained, where there is one."""
+    printed = REPORTED[row["network"]].get(row["data"], {})
+    return {"reported_accuracy": printed.get("learned" if row["affine"] else "fixed")}
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Do learned scales and shifts have very little impact, in print and here?
-
-    Here they have if every network on every data set of the rows is compared, and within a point.
-    """
+    """Do learned scales and shifts have very little impact, in print and, within a point, here?"""
     cells = [cell for network in TARGETS for cell in REPORTED[network].values()]
     printed = {"cells": cells, "imagenet": list(REPORTED["imagenet"].values())}
     widths = rows.drop_duplicates("network").set_index("network")["width"]
     listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
-    numbers: dict[str, Any] = {
-        "sizes": ", ".join(
-            f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
-            for name, width in widths.items()
-        ),
-        "training": trained_networks.describe_training(rows),
-        "seconds": rows["seconds"].sum(),
-        "negligible": NEGLIGIBLE,
-    }
+    sizes = (f"{n} of width {w:g} (Appendix D: {listed[str(n)]})" for n, w in widths.items())
+    numbers: dict[str, Any] = {"sizes": ", ".join(sizes), "negligible": NEGLIGIBLE}
+    numbers["training"] = trained_networks.describe_training(rows)
+    numbers["seconds"] = rows["seconds"].sum()
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
         large = sum(abs(gap) > NEGLIGIBLE for gap in gaps)
         numbers[name] = {"min": min(gaps), "max": max(gaps), "n": len(gaps), "large": large}
-    differences = {
-        f"{network} on {data}": paired_difference_by(
-            _measured(rows, network, data), "affine", False, True
-        )
-        for data in rows["data"].unique()
-        for network in TARGETS
-    }
-    numbers["shown"] = "; ".join(
-        f"{cell}: {trained_networks.describe(d)}" for cell, d in differences.items()
-    )
+    differences = {}
+    for data, network in itertools.product(rows["data"].unique(), TARGETS):
+        cell = _measured(rows, network, data)
+        differences[f"{network} on {data}"] = paired_difference_by(cell, "affine", False, True)
+    shown = (f"{cell}: {trained_networks.describe(d)}" for cell, d in differences.items())
+    numbers["shown"] = "; ".join(shown)
     means = [d.mean for d in with_values(differences.values())] or [float("nan")]
     halves = [d.half_width or 0.0 for d in with_values(differences.values())]
     numbers |= {"least": min(means), "most": max(means), "widest": max(halves, default=0.0)}

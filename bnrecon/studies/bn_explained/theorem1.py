@@ -2,20 +2,117 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import obtain
-from bnrecon.studies.bn_explained.normalized_layers import NormalizedLayer, find_normalized_layers
+
+
+@dataclass(frozen=True)
+class NormalizedLayer:
+    """A linear layer or convolution in front of a BatchNorm, on one batch, float64."""
+
+    name: str  # of the linear layer
+    points: np.ndarray  # its inputs (B, D); of a convolution the patches, each position a point
+    weight: np.ndarray  # (K, D)
+    batch_mean: np.ndarray  # mu (K,), as the BatchNorm module computes it
+    batch_deviation: np.ndarray  # sigma (K,), with 1/B and without the module's epsilon
+    stored_mean: np.ndarray  # the running mean that the network was trained to (K,)
+    # Where a stored pre-activation is zero: running mean - beta sigma / gamma (K,)
+    stored_threshold: np.ndarray
+
+
+Linear = nn.Linear | nn.Conv2d
+Norm = nn.BatchNorm1d | nn.BatchNorm2d
+
+
+@torch.no_grad()
+def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[NormalizedLayer]:
+    """The layers that a BatchNorm follows, in order, on this batch in training mode.
+
+    The network itself is left as it is.
+
+    Raises:
+        ValueError: such a layer has a bias, or more than one group.
+    """
+    network = copy.deepcopy(network).double().train()
+    names = {id(module): name for name, module in network.named_modules()}
+    produced: list[tuple[Linear, torch.Tensor, torch.Tensor]] = []
+    layers: list[NormalizedLayer] = []
+
+    def remember(module: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        assert isinstance(module, Linear)
+        produced.append((module, inputs[0], output))
+
+    def collect(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+        assert isinstance(norm, Norm)
+        for layer, before, output in produced:
+            if output is inputs[0]:
+                layers.append(_as_matrices(names[id(layer)], layer, before, output, norm))
+
+    for module in network.modules():
+        if isinstance(module, Linear):
+            module.register_forward_hook(remember)
+        elif isinstance(module, Norm):
+            module.register_forward_pre_hook(collect)
+    network(images.double())
+    return layers
+
+
+def _as_matrices(
+    name: str, layer: Linear, inputs: torch.Tensor, output: torch.Tensor, norm: Norm
+) -> NormalizedLayer:
+    """One layer; mean and deviation of the batch are computed by a BatchNorm without a past."""
+    if layer.bias is not None or getattr(layer, "groups", 1) > 1:
+        raise ValueError(f"{name}: must have no bias and one group")
+    stored_mean, variance = _statistics(norm)
+    threshold = stored_mean - norm.bias * (variance + norm.eps).sqrt() / norm.weight
+    fresh = type(norm)(norm.num_features, momentum=1.0, affine=False, dtype=torch.float64).train()
+    fresh(output)
+    mean, unbiased = _statistics(fresh)
+    count = output.numel() // norm.num_features
+    deviation = (unbiased * ((count - 1) / count)).sqrt()
+    return NormalizedLayer(
+        name,
+        _patches(layer, inputs).numpy(),
+        layer.weight.flatten(1).numpy(),
+        *(array.numpy() for array in (mean, deviation, stored_mean, threshold)),
+    )
+
+
+def _statistics(norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies of the running mean and of the running, unbiased variance."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return norm.running_mean.clone(), norm.running_var.clone()
+
+
+def _patches(layer: Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """The vectors that a layer's weight is multiplied by (B, D)."""
+    if isinstance(layer, nn.Linear):
+        return inputs
+    assert not isinstance(layer.padding, str)
+    columns = nn.functional.unfold(
+        inputs,
+        kernel_size=layer.kernel_size,
+        dilation=layer.dilation,
+        padding=layer.padding,
+        stride=layer.stride,
+    )
+    return columns.transpose(1, 2).flatten(0, 1)
+
 
 # Inputs, units, points: also more units than inputs, and fewer points than inputs.
 SIZES = {
@@ -25,7 +122,17 @@ SIZES = {
 }
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 10}
 BATCHES = {"smoke": (16,), "laptop": (16, 256), "paper": (16, 256)}
-ERRORS = ("minimizer_error", "value_error", "excess_error", "centre_error")
+ERRORS = {
+    "minimizer_error": "error of the minimizer",
+    "value_error": "error of σ²/‖w‖²",
+    "excess_error": "error of the excess",
+    "centre_error": "distance of the mean",
+}
+OFFSETS = {
+    "running_offset": "offset, running mean",
+    "learned_offset": "offset, learned",
+    "map_offset": "offset, mean map",
+}
 DISPLACEMENTS = 8  # other thresholds that every unit's batch mean is compared with
 COMPARED = 8  # units of a random layer whose L_k is shown in the figure
 THRESHOLDS = {
@@ -44,15 +151,9 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.nda
 
 
 def distances(points: np.ndarray, weight: np.ndarray, threshold: np.ndarray) -> np.ndarray:
-    """Distances |<w, v> - mu| / ||w|| of points to hyperplanes <w, v> = mu (Eq. 7).
+    """Distances |<w, v> - mu| / ||w|| (B, K) of points to hyperplanes <w, v> = mu (Eq. 7).
 
-    Args:
-        points: (B, D).
-        weight: rows w (K, D), none of them zero.
-        threshold: mu (K,).
-
-    Returns:
-        (B, K).
+    Of points (B, D), rows w (K, D), none of them zero, and thresholds mu (K,).
 
     >>> distances(np.array([[3.0, 4.0]]), np.array([[0.0, 2.0]]), np.array([2.0]))
     array([[3.]])
@@ -94,11 +195,7 @@ def check_layer(
 ) -> dict[str, float]:
     """Compare what Theorem 1, Eq. 8 and Corollary 2 say of a layer with direct computations.
 
-    Args:
-        points: the layer's inputs (B, D).
-        weight: its rows (K, D).
-        mean: the batch mean mu (K,) that the normalization computes.
-        generator: draws the other thresholds.
+    Of its inputs (B, D), rows (K, D) and the batch mean mu (K,) that the normalization computes.
 
     Returns:
         ``minimizer_error``: largest difference to the least-squares solution, in sigma.
@@ -208,13 +305,11 @@ def _trained_rows(layer: NormalizedLayer, named: dict[str, Any]) -> list[dict[st
         values[alive] for values in (layer.weight, layer.batch_mean, layer.batch_deviation)
     )
     maps = (layer.points @ weight.T).reshape(named["images"], -1, len(weight))
-    offsets = {
-        "running_offset": (layer.stored_mean - layer.batch_mean)[alive] / deviation,
-        "learned_offset": (layer.stored_threshold - layer.stored_mean)[alive] / deviation,
-        "map_offset": (maps.mean(0) - mean) / deviation,
-    }
+    running = (layer.stored_mean - layer.batch_mean)[alive]
+    offsets = (running, (layer.stored_threshold - layer.stored_mean)[alive], maps.mean(0) - mean)
     row = named | {"kind": "layer", "units": len(weight), "seed": 0}
-    row |= {name: float(np.sqrt(np.square(offset).mean())) for name, offset in offsets.items()}
+    for name, offset in zip(OFFSETS, offsets, strict=True):
+        row[name] = float(np.sqrt(np.square(offset / deviation).mean()))
     generator = np.random.Generator(np.random.Philox(0))
     rows = [row | check_layer(layer.points, weight, mean, generator)]
     learned = layer.batch_mean + layer.stored_threshold - layer.stored_mean
@@ -230,17 +325,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     grouped = rows.groupby(["layer", "dimension", "units", "points"], sort=False)
     for (layer, dimension, units, points), group in grouped:
         line = {"layer": layer, "inputs D": dimension, "units": units, "points B": points}
-        line |= {
-            "better thresholds": int(group["better"].sum()),
-            "error of the minimizer": f"{group['minimizer_error'].max():.0e}",
-            "error of σ²/‖w‖²": f"{group['value_error'].max():.0e}",
-            "error of the excess": f"{group['excess_error'].max():.0e}",
-            "distance of the mean": f"{group['centre_error'].max():.0e}",
-        }
+        line |= {"better thresholds": int(group["better"].sum())}
+        line |= {title: f"{group[name].max():.0e}" for name, title in ERRORS.items()}
         if "learned_offset" in group and group["learned_offset"].notna().all():
-            line["offset, running mean"] = f"{group['running_offset'].mean():.3f}"
-            line["offset, learned"] = f"{group['learned_offset'].mean():.3f}"
-            line["offset, mean map"] = f"{group['map_offset'].mean():.3f}"
+            line |= {title: f"{group[name].mean():.3f}" for name, title in OFFSETS.items()}
         lines.append(line)
     return pd.DataFrame(lines).fillna("")
 

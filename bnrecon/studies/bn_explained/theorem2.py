@@ -25,7 +25,14 @@ from bnrecon.studies.bn_explained.small_networks import (
 )
 
 POINTS, PAIRS = 64, 32  # of a batch, and comparisons a network
-SIDES = ("same", "other")
+COUNTS = {  # of pairs, and what the table calls them
+    "same": "one side: pairs",
+    "same_violated": "violated",
+    "same_empty": "F or F' empty",
+    "other": "two sides: pairs",
+    "other_violated": "violated there",
+    "other_empty": "empty there",
+}
 THRESHOLDS = 41  # of a scan over [-2 sigma, 2 sigma] around the batch mean
 CORNER = 0.1  # slope of the counterexample's leaky ReLU
 INPUT = (0.1, 0.0)  # x of the counterexamples
@@ -36,14 +43,10 @@ SEEDS = {"smoke": 3, "laptop": 40, "paper": 200}
 def compare_pair(
     pieces: Pieces, weight: np.ndarray, x: np.ndarray, output: float, thresholds: np.ndarray
 ) -> dict[str, bool | float]:
-    """The premise and the conclusion of Theorem 2 for one input and two thresholds.
+    """The premise and the conclusion of Theorem 2 for one input x (2,) and two thresholds.
 
-    Args:
-        pieces: of the layers before the unit.
-        weight: the unit's w (K,).
-        x: the input (2,).
-        output: <w, z(x)>.
-        thresholds: mu and mu', the nearer to the output first.
+    These are mu and mu', the nearer to the output <w, z(x)> first, of a unit with the weight w (K,)
+    behind layers with these pieces.
 
     Returns:
         ``same_side``: both hyperplanes lie on one side of z, or the first contains it.
@@ -52,9 +55,7 @@ def compare_pair(
         ``near``, ``far``: these distances.
     """
     gaps = thresholds - output
-    near, far = (
-        float(fold(pieces, weight, threshold).distances(x[None])[0]) for threshold in thresholds
-    )
+    near, far = (float(fold(pieces, weight, mu).distances(x[None])[0]) for mu in thresholds)
     return {
         "same_side": bool(gaps[0] * gaps[1] >= 0),
         "empty": bool(np.isinf(max(near, far))),
@@ -86,7 +87,7 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
         weight = generator.normal(size=widths[-1])
         outputs, pieces = network(points) @ weight, affine_pieces(network)
         mean, deviation = outputs.mean(), outputs.std()
-        counts = {f"{side}{what}": 0 for side in SIDES for what in ("", "_violated", "_empty")}
+        counts = dict.fromkeys(COUNTS, 0)
         for number in range(PAIRS):
             thresholds = mean + deviation * generator.normal(size=2)
             thresholds = thresholds[np.argsort(np.abs(thresholds - outputs[number]))]
@@ -97,8 +98,12 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
         row: dict[str, Any] = {"kind": "random", "activation": activation}
         row |= {"widths": " ".join(map(str, widths)), "seed": seed, **counts}
         row |= _check_corollary(network, pieces, weight, points)
-        scan = _scan(pieces, weight, points, mean, deviation)
-        rows.append(row | scan | _compare_to_zero_bias(network, weight, points, scan["loss"]))
+        row |= _scan(pieces, weight, points, mean, deviation)
+        plain = without_normalization(network)
+        zero = np.square(distances_with_zero_bias(plain, weight, points)).mean()
+        row["nearer_than_zero"] = bool(row["loss"] < zero)
+        row["zero_is_point"] = not len(fold(affine_pieces(plain), weight, 0.0).origin)
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -122,10 +127,7 @@ def _check_corollary(
 
 
 def _varies(network: SmallNetwork, weight: np.ndarray, point: np.ndarray) -> bool:
-    """Whether the output is not constant around a point, as where all ReLUs are off.
-
-    There F is a region and not a line.
-    """
+    """Whether the output varies around a point: where all ReLUs are off F is a region, no line."""
     around = point + 1e-6 * np.array([[0, 0], [1, 0], [0, 1]])
     return bool(np.ptp(network(around) @ weight) > 0)
 
@@ -138,23 +140,8 @@ def _scan(
     folded = (fold(pieces, weight, mean + shift * deviation) for shift in shifts)
     losses = np.array([np.square(one.distances(points)).mean() for one in folded])
     best, middle = int(losses.argmin()), losses[THRESHOLDS // 2]
-    return {
-        "best_threshold": float(shifts[best]),
-        "loss": float(middle),
-        "loss_ratio": float(middle / losses[best]),
-    }
-
-
-def _compare_to_zero_bias(
-    network: SmallNetwork, weight: np.ndarray, points: np.ndarray, loss: float
-) -> dict[str, bool]:
-    """The mean squared distance to F, with batch means, against that with zero bias."""
-    plain = without_normalization(network)
-    distances = distances_with_zero_bias(plain, weight, points)
-    return {
-        "nearer_than_zero": bool(loss < np.square(distances).mean()),
-        "zero_is_point": not len(fold(affine_pieces(plain), weight, 0.0).origin),
-    }
+    ratio = float(middle / losses[best])
+    return {"best_threshold": float(shifts[best]), "loss": float(middle), "loss_ratio": ratio}
 
 
 def without_normalization(network: SmallNetwork) -> SmallNetwork:
@@ -222,23 +209,13 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     random = rows[rows["kind"] == "random"]
     for (activation, widths), group in random.groupby(["activation", "widths"], sort=False):
-        lines.append(
-            {
-                "activation": activation,
-                "units before": widths,
-                "one side: pairs": f"{group['same'].sum():.0f}",
-                "violated": f"{group['same_violated'].sum():.0f}",
-                "F or F' empty": f"{group['same_empty'].sum():.0f}",
-                "two sides: pairs": f"{group['other'].sum():.0f}",
-                "violated there": f"{group['other_violated'].sum():.0f}",
-                "empty there": f"{group['other_empty'].sum():.0f}",
-                "Corollary 1, largest error": f"{group[['on_line', 'on_point']].max().max():.0e}",
-                "batch mean is best": f"{(group['best_threshold'] == 0).sum()} of {len(group)}",
-                "median loss to the best": f"{group['loss_ratio'].median():.2f}",
-                "nearer than zero bias": f"{group['nearer_than_zero'].sum():.0f} of {len(group)}",
-                "zero bias: F a point": f"{group['zero_is_point'].sum():.0f}",
-            }
-        )
+        line = {"activation": activation, "units before": widths}
+        line |= {title: f"{group[name].sum():.0f}" for name, title in COUNTS.items()}
+        line["Corollary 1, largest error"] = f"{group[['on_line', 'on_point']].max().max():.0e}"
+        line["batch mean is best"] = f"{(group['best_threshold'] == 0).sum()} of {len(group)}"
+        line["median loss to the best"] = f"{group['loss_ratio'].median():.2f}"
+        line["nearer than zero bias"] = f"{group['nearer_than_zero'].sum():.0f} of {len(group)}"
+        lines.append(line | {"zero bias: F a point": f"{group['zero_is_point'].sum():.0f}"})
     for row in rows[rows["kind"] != "random"].itertuples():
         line = {"activation": row.activation, "units before": f"{row.widths}, {row.kind}"}
         reached = "none on F, F'" if row.empty else f"{row.near:g} > {row.far:g}"
@@ -268,13 +245,10 @@ def draw(_rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def _arrow(
-    axes: Axes,
-    start: tuple[float, float],
-    end: tuple[float, float],
-    colour: str,
-    offset: tuple[float, float],
-) -> None:
+Point = tuple[float, float]
+
+
+def _arrow(axes: Axes, start: Point, end: Point, colour: str, offset: Point) -> None:
     """A two-headed arrow with its length at its middle, moved by points."""
     style: dict[str, Any] = {"arrowstyle": "<->", "color": colour, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops=style)
@@ -302,9 +276,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     columns = ("same", "same_violated", "other", "other_violated", "nearer_than_zero")
     numbers = {name: int(random[name].sum()) for name in columns} | {
         "example": "".join(
-            f" (counterexample: {row.layer_near:g} < {row.layer_far:g}, but {row.near:g} > "
-            f"{row.far:g})"
-            for row in example.itertuples()
+            f" (counterexample: {r.layer_near:g} < {r.layer_far:g}, but {r.near:g} > {r.far:g})"
+            for r in example.itertuples()
         ),
         "error": random[["on_line", "on_point"]].max().max(),
         "networks": len(random),

@@ -10,11 +10,15 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
-from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
-from bnrecon.studies.bn_explained.small_networks import SLOPES, Layer, SmallNetwork, draw_network
-from bnrecon.studies.tasks import join
+from bnrecon.studies.bn_explained.small_networks import (
+    SLOPES,
+    Layer,
+    SmallNetwork,
+    digit_vectors,
+    draw_network,
+)
 
 POINTS = 64  # of a batch
 FACTORS = tuple(10.0**power for power in np.linspace(-4, 4, 33))  # of sigma
@@ -48,10 +52,7 @@ class Fold:
 
 
 def _angle(one: np.ndarray, other: np.ndarray) -> float:
-    """arccos(<a, b> / ||a|| ||b||), accurate for small angles, too; NaN for a zero vector.
-
-    A normal is zero where all ReLUs are off.
-    """
+    """arccos(<a, b> / ||a|| ||b||), accurate if small; NaN for the zero vector of ReLUs all off."""
     if not (one.any() and other.any()):
         return float("nan")
     one, other = one / np.linalg.norm(one), other / np.linalg.norm(other)
@@ -75,13 +76,8 @@ def formula_angles(fold: Fold) -> dict[str, float]:
         min(angle, np.pi - angle)
         for angle in (_angle(normal, layer.weight[unit]) for normal in normals)
     )
-    between = _angle(*normals)
-    return {
-        "eq24": one,
-        "eq25": other,
-        "eq26": min(between, np.pi - between),
-        "repaired": np.pi - between,
-    }
+    repaired = np.pi - (between := _angle(*normals))
+    return {"eq24": one, "eq25": other, "eq26": min(between, repaired), "repaired": repaired}
 
 
 def measured_angles(fold: Fold) -> dict[str, float]:
@@ -204,19 +200,11 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for (activation, inputs, units), group in grouped:
         errors = _errors(group)
         wrong = (group["eq26"] - group["measured26"]).abs() > TOLERANCE
-        lines.append(
-            {
-                "activation": activation,
-                "inputs D": f"{inputs:.0f}",
-                "units": str(units),
-                "folds": str(len(group)),
-                "error of Eq. 24": f"{errors['eq24']:.0e}",
-                "of Eq. 25": f"{errors['eq25']:.0e}",
-                "of Eq. 26": f"{errors['eq26']:.2f}",
-                "Eq. 26 wrong": str(wrong.sum()),
-                "of Eq. 26 repaired": f"{errors['repaired']:.0e}",
-            }
-        )
+        line = {"activation": activation, "inputs D": f"{inputs:.0f}", "units": str(units)}
+        line |= {"folds": str(len(group)), "error of Eq. 24": f"{errors['eq24']:.0e}"}
+        line |= {"of Eq. 25": f"{errors['eq25']:.0e}", "of Eq. 26": f"{errors['eq26']:.2f}"}
+        line |= {"Eq. 26 wrong": str(wrong.sum())}
+        lines.append(line | {"of Eq. 26 repaired": f"{errors['repaired']:.0e}"})
     for activation in dict.fromkeys(rows.loc[rows["kind"] == "sweep", "activation"]):
         for factor in (LIMIT, SMALL, 1, LARGE):
             middle = _at(rows, activation, factor)[[*ANGLES.values()]].median()
@@ -239,9 +227,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         left.plot(measured, random["repaired"], ".", color=PALETTE[0], label="repaired")
         left.legend()
     left.set(xlabel="measured angle of the facets, rad", ylabel="by formula, rad", aspect="equal")
-    for (activation, group), colour in zip(
-        swept.groupby("activation", sort=False), PALETTE, strict=False
-    ):
+    groups = swept.groupby("activation", sort=False)
+    for (activation, group), colour in zip(groups, PALETTE, strict=False):
         middle = group.groupby("factor")[["eq24", "eq25"]].median()
         right.semilogx(middle.index, middle["eq24"], color=colour, label=str(activation))
         right.semilogx(middle.index, middle["eq25"], "--", color=colour)
@@ -323,6 +310,7 @@ def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     }
 
 
+VARIED = {"activation": tuple(SLOPES)}
 TASKS = join(
     sweep(  # the theorem is for leaky ReLU and absolute value
         measure_folds,
@@ -330,9 +318,7 @@ TASKS = join(
         {"activation": ("leaky ReLU", "absolute value"), ("inputs", "units"): SIZES},
         {"folds": FOLDS},
     ),
-    sweep(
-        vary_sigma, "sweep of sigma, {activation}", {"activation": tuple(SLOPES)}, {"seeds": FOLDS}
-    ),
+    sweep(vary_sigma, "sweep of sigma, {activation}", VARIED, {"seeds": FOLDS}),
     sweep(measure_spread, "sigma on the digits", {}, {"units": RANDOM_UNITS}),
 )
 PART = part(__file__, TASKS, summarize, draw, decide)

@@ -15,7 +15,10 @@ NOISE = 0.1  # standard deviation around the two half circles of radius 1
 RATE, MOMENTUM = 0.1, 0.9
 
 
-def two_moons(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+Data = tuple[torch.Tensor, torch.Tensor]
+
+
+def two_moons(count: int, seed: int) -> Data:
     """Points (count, 2) around two interleaved half circles, and their classes 0 or 1 (count,)."""
     points, labels = make_moons(count, noise=NOISE, random_state=seed)
     return torch.from_numpy(points), torch.from_numpy(labels)
@@ -43,15 +46,10 @@ def draw_classifier(widths: Sequence[int], seed: int) -> nn.Sequential:
 def run_batches(
     network: nn.Sequential, batches: torch.Tensor, probes: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The outputs of mini-batches, each normalized by its own mu and sigma (Eq. 3), all at once.
+    """The outputs (M, B) of mini-batches (M, B, inputs), each normalized by its own mu and sigma.
 
-    Args:
-        network: of one output; its running statistics are neither read nor changed.
-        batches: (M, B, inputs).
-        probes: (P, inputs), points that are normalized by every mini-batch's statistics.
-
-    Returns:
-        Outputs of the mini-batches (M, B), and of the probes for each mini-batch (M, P).
+    And those (M, P) of probes (P, inputs), which are normalized by every mini-batch's statistics
+    (Eq. 3). The network's running statistics are neither read nor changed.
     """
     beside = batches[:, :0] if probes is None else probes.expand(len(batches), -1, -1)
     for module in network:
@@ -65,22 +63,12 @@ def run_batches(
 
 
 def train(
-    network: nn.Sequential,
-    data: tuple[torch.Tensor, torch.Tensor],
-    batch: int,
-    groups: int,
-    updates: int,
-    seed: int,
+    network: nn.Sequential, data: Data, batch: int, groups: int, updates: int, seed: int
 ) -> nn.Sequential:
     """Train by SGD with momentum on the cross-entropy, in place.
 
-    Args:
-        network: as ``draw_classifier`` makes it.
-        data: points (N, 2) and their classes (N,).
-        batch: B, the size of a mini-batch, whose own statistics normalize it.
-        groups: mini-batches whose gradients are averaged for one update.
-        updates: steps of SGD.
-        seed: of the mini-batches, drawn without replacement.
+    A mini-batch of ``batch`` points, drawn without replacement, is normalized by its own
+    statistics; the gradients of so many ``groups`` are averaged for one of the ``updates``.
     """
     points, labels = data
     generator = np.random.Generator(np.random.Philox(seed))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
@@ -32,8 +33,27 @@ from bnrecon.solvers.base import Answer
 from bnrecon.solvers.dense import approximate_inverse, corrected, factorize
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize, minimize_weight_error
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.studies.burkholz2024.power_laws import exponents
 from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, SingleLayer, single_layer
+
+
+def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
+    """The p of value ~ size^p of each seed: its least-squares slope of the logarithms.
+
+    A seed's solves share layer and features, so that only seeds are independent: a seed gives one
+    slope, and none if it has a single size.
+
+    >>> rows = {"seed": [0, 0, 1, 1, 2], "n": [1, 10, 1, 100, 1], "error": [2, 20, 3, 0.03, 7]}
+    >>> [round(p, 12) for p in exponents(pd.DataFrame(rows), "n", "error")]
+    [1.0, -1.0]
+    """
+    slopes = []
+    for _, of_seed in rows.groupby("seed"):
+        x, y = np.log(of_seed[size].to_numpy(float)), np.log(of_seed[value].to_numpy(float))
+        x = x - x.mean()
+        if of_seed[size].nunique() > 1:
+            slopes.append(float(x @ y / (x @ x)))
+    return slopes
+
 
 LU, LBFGS, LBFGS_IN_FLOAT64, REFINED = "LU", "LU, LBFGS", "LU, LBFGS in float64", "refined"
 DEFAULTS = "LU, LBFGS with PyTorch's settings"
@@ -122,15 +142,12 @@ def measure_literal(layer: str, seed: int, options: Sequence[str]) -> pd.DataFra
 
 
 def _rows(single: SingleLayer, solutions: Solutions, labels: Mapping[str, Any]) -> pd.DataFrame:
-    common = _labels(single, labels)
-    return pd.DataFrame(
-        [
-            common
-            | {"step": step, **_errors(single, single.system.scales(answer.x.double()))}
-            | {"iterations": answer.iterations, "at_limit": answer.at_limit, "seconds": seconds}
-            for step, answer, seconds in solutions
-        ]
-    )
+    common, rows = _labels(single, labels), []
+    for step, answer, seconds in solutions:
+        row = {"step": step, **_errors(single, single.system.scales(answer.x.double()))}
+        row |= {"iterations": answer.iterations, "at_limit": answer.at_limit, "seconds": seconds}
+        rows.append(common | row)
+    return pd.DataFrame(rows)
 
 
 def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,10 +168,7 @@ def _errors(single: SingleLayer, scales: Scales) -> dict[str, float]:
 
 
 def _solutions(system: System, spec: SolverSpec) -> Solutions:
-    """Step, solution and seconds of one float32 LU, in place, and of what starts from it.
-
-    The LU's solution is that of ``torch.linalg.solve``, bit for bit, in half the memory.
-    """
+    """Step, solution and seconds of one float32 LU, ``torch.linalg.solve``'s, and what follows."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.float()
     products, exact = (operator.matvec, operator.rmatvec), system.operator
     with exact_float32():
@@ -169,11 +183,8 @@ def _solutions(system: System, spec: SolverSpec) -> Solutions:
         if len(rhs) <= SMALL:
             products, rhs, start = (exact.matvec, exact.rmatvec), system.rhs, start.double()
             yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
-        refined, operator = SolverSpec("refined"), system.operator
-        yield _timed(
-            REFINED,
-            lambda: corrected(system, refined, approximate_inverse(operator.matvec, factors)),
-        )
+        refined, inverse = SolverSpec("refined"), approximate_inverse(exact.matvec, factors)
+        yield _timed(REFINED, lambda: corrected(system, refined, inverse))
 
 
 def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:
@@ -186,10 +197,9 @@ def _cancellation(system: System, scales: Scales) -> float:
     matrix = system.matrix
     if not isinstance(matrix, KhatriRao):
         raise TypeError("the features have a pattern")
-    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision).matvec(
-        scales.inner.abs()
-    )
-    table = sizes.reshape(len(scales.outer), -1) * scales.outer.abs()[:, None]
+    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision)
+    inner, outer = sizes.matvec(scales.inner.abs()), scales.outer.abs()
+    table = inner.reshape(len(outer), -1) * outer[:, None]
     return float(table.norm() / system.weight.norm())
 
 
@@ -199,20 +209,14 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     order = rows.assign(step=pd.Categorical(rows["step"], STEPS))
     for (n, width, step), group in order.groupby(["n", "width", "step"], observed=True):
         steps, limited = group["iterations"], int(group["at_limit"].sum())
+        line = {"n": n, "c1 = n - c2 + 1": width, "step": step, "systems": len(group)}
+        for column, title in zip(("error", "assembled_error"), ERRORS, strict=True):
+            line[title] = geometric_mean(group[column])
+        line["cancellation"] = geometric_mean(group["cancellation"])
         iterates = step != LU
-        lines.append(
-            {
-                "n": n,
-                "c1 = n - c2 + 1": width,
-                "step": step,
-                "systems": len(group),
-                "error in float64": geometric_mean(group["error"]),
-                "error in the float32 network": geometric_mean(group["assembled_error"]),
-                "cancellation": geometric_mean(group["cancellation"]),
-                "iterations": f"{steps.min():,} to {steps.max():,}" if iterates else "",
-                "stopped by the limit": f"{limited} of {len(group)}" if iterates else "",
-            }
-        )
+        line["iterations"] = f"{steps.min():,} to {steps.max():,}" if iterates else ""
+        line["stopped by the limit"] = f"{limited} of {len(group)}" if iterates else ""
+        lines.append(line)
     return pd.DataFrame(lines)
 
 
@@ -243,9 +247,8 @@ def draw(rows: pd.DataFrame) -> Figure:
             means = of_step.groupby("n")[column].apply(geometric_mean)
             beside = 1.06 ** (number - 2)  # so that intervals do not cover each other
             _plot(axes, list(beside * means.index), list(means), step, colour)
-            axes.plot(
-                beside * of_step["n"], of_step[column], ".", color=colour, markersize=3, alpha=0.5
-            )
+            style = {"color": colour, "markersize": 3, "alpha": 0.5}
+            axes.plot(beside * of_step["n"], of_step[column], ".", **style)
         axes.set_xscale("log")
         axes.set_yscale("log")
         sizes = sorted(rows["n"].unique())
@@ -292,13 +295,9 @@ def _accumulation(rows: pd.DataFrame) -> Decision:
 def _reductions(rows: pd.DataFrame) -> list[Decision]:
     """One claim a size. Paired: both errors are of the same system."""
     errors = rows.pivot_table(index=["n", "seed"], columns="step", values="error")
-    factors = {
-        n: geometric_mean(group[LU] / group[LBFGS]) for n, group in errors.groupby(level="n")
-    }
-    return [
-        ("reduction", decide([factor.logarithm]), _factor(n, factor))
-        for n, factor in factors.items()
-    ]
+    ratios = (errors[LU] / errors[LBFGS]).groupby(level="n")
+    factors = [(n, geometric_mean(group)) for n, group in ratios]
+    return [("reduction", decide([one.logarithm]), _factor(n, one)) for n, one in factors]
 
 
 def _by_defaults(rows: pd.DataFrame) -> list[Decision]:

@@ -75,17 +75,12 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         is_target = row["network"] == "target"
         weights = 4 * (row["trainable"] + row["frozen"])
         times = row["operations"] / target["operations"]
-        lines.append(
-            {
-                "network": row["network"],
-                "trainable": f"{row['trainable']:,}",
-                "frozen": "" if is_target else f"{row['frozen']:,}",
-                "weights, float32": f"{weights / 1e6:,.1f} MB",
-                "operations": f"{row['operations'] / 1e9:,.2f} G",
-                "largest map": f"{row['map_bytes'] / 1e6:,.2f} MB",
-                "operations / target's": "" if is_target else f"{times:,.0f}",
-            }
-        )
+        line = {"network": row["network"], "trainable": f"{row['trainable']:,}"}
+        line |= {"frozen": "" if is_target else f"{row['frozen']:,}"}
+        line |= {"weights, float32": f"{weights / 1e6:,.1f} MB"}
+        line |= {"operations": f"{row['operations'] / 1e9:,.2f} G"}
+        line |= {"largest map": f"{row['map_bytes'] / 1e6:,.2f} MB"}
+        lines.append(line | {"operations / target's": "" if is_target else f"{times:,.0f}"})
     return pd.DataFrame(lines)
 
 

@@ -52,9 +52,8 @@ class Setting:
         total = deep.least_total_width(self.equations, self.layers) + beyond
         fan_in = self.inputs * self.taps
         if self.narrow == "last":
-            hidden = deep.balanced_widths(
-                total - self.outputs, self.inputs, self.layers - 1, fan_in
-            )
+            rest = total - self.outputs
+            hidden = deep.balanced_widths(rest, self.inputs, self.layers - 1, fan_in)
             return (*hidden, self.outputs)
         least = 1 if self.narrow else fan_in
         return deep.balanced_widths(total, self.outputs, self.layers, least)
@@ -102,29 +101,17 @@ def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
     """
     layer = Setting(**setting)
     tried = [(beyond, layer.widths(beyond)) for beyond in BEYOND]
-    return pd.DataFrame(
-        [
-            _rate(layer, beyond, widths, draws)
-            for beyond, widths in tried
-            if not layer.is_low_rank(widths)
-        ]
-    )
+    kept = [one for one in tried if not layer.is_low_rank(one[1])]
+    return pd.DataFrame([_rate(layer, beyond, widths, draws) for beyond, widths in kept])
 
 
 def _rate(setting: Setting, beyond: int, widths: tuple[int, ...], draws: int) -> dict[str, Any]:
     errors = [_error(setting, widths, seed) for seed in range(draws)]
-    return {
-        "target": setting.name,
-        "layers": setting.layers,
-        "n": setting.equations,
-        "widths": ", ".join(map(str, widths)),
-        "beyond": beyond,
-        "reachable_dimensions": deep.generic_rank(
-            deep.draw_deep(setting.inputs, setting.taps, widths, 0)
-        ),
-        **count_rebuilt(errors, SUCCESS),
-        "starts": STARTS,
-    }
+    rate = {"target": setting.name, "layers": setting.layers, "n": setting.equations}
+    rate |= {"widths": ", ".join(map(str, widths)), "beyond": beyond}
+    weights = deep.draw_deep(setting.inputs, setting.taps, widths, 0)
+    rate["reachable_dimensions"] = deep.generic_rank(weights)
+    return rate | count_rebuilt(errors, SUCCESS) | {"starts": STARTS}
 
 
 def _error(setting: Setting, widths: tuple[int, ...], seed: int) -> float:
@@ -190,14 +177,11 @@ def judge(rows: pd.DataFrame) -> Decisions:
     """The theorem, at its total width."""
     at, refuting = rows[rows["beyond"] == 1], len(_counterexamples(rows))
     most = int((at["rebuilt"] > at["draws"] / 2).sum())
-    note = f"{refuting} settings within the conditions reach fewer than n dimensions"
+    note = f"{refuting} settings within the conditions reach fewer than n dimensions (erratum 4)"
     verdict = "confirmed" if 0 < most == len(at) else "undecided"
-    return {"Theorem 2.5": "false as stated" if refuting else verdict}, {
-        "notes": _describe(rows),
-        "most": most,
-        "settings": len(at),
-        "counterexamples": f"{note} (erratum 4)" if refuting else "none",
-    }
+    numbers = {"notes": _describe(rows), "most": most, "settings": len(at)}
+    numbers |= {"counterexamples": note if refuting else "none"}
+    return {"Theorem 2.5": "false as stated" if refuting else verdict}, numbers
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -221,11 +205,11 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.tick_params(labelbottom=True)
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    handles = legend_entries(figure)
+    labels, handles = zip(*sorted(legend_entries(figure).items()), strict=True)
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.legend(
-        [handles[label] for label in sorted(handles)],
-        sorted(handles),
+        handles,
+        labels,
         title=f"{draws} draws a point,\n95% intervals; dotted:\nn + L (Theorem 2.5)",
         loc="lower right",
     )

@@ -21,26 +21,19 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
     finished = [cell for cell in smooth if cell.result is not None]
     kept = [cell for cell in finished if cell.result and not cell.result.unconverged]
-    shares = [_share_of_bound(cell) for cell in kept]
+    # The largest differences of a logit over L times the epsilon of a layer.
+    depths = [len(result.seeds[0].layers) for result in results_of(kept)]
+    apart = [result.evaluation.largest_difference_to_target for result in results_of(kept)]
+    bounds = [n * cell.config.features.epsilon for n, cell in zip(depths, kept, strict=True)]
+    shares = [difference / bound for difference, bound in zip(apart, bounds, strict=True)]
     if not shares:
         return []
     within = all(share <= 1 for share in shares)  # a NaN is not
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     others = len(finished) - len(kept)
-    numbers = {
-        "kept": len(kept),
-        "most": max(shares),
-        "others": f"; {others} with other layers do not decide" if others else "",
-    }
+    words = f"; {others} with other layers do not decide" if others else ""
+    numbers = {"kept": len(kept), "most": max(shares), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
-
-
-def _share_of_bound(cell: Cell) -> float:
-    """The largest difference of a logit over L times the epsilon of a layer."""
-    assert cell.result is not None
-    depth = len(cell.result.seeds[0].layers)
-    difference = cell.result.evaluation.largest_difference_to_target
-    return difference / (depth * cell.config.features.epsilon)
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
@@ -73,6 +66,11 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     return figure
 
 
+RUNS: dict[str, tuple[str, ...]] = {"relu": ("features.activation=relu",)} | {
+    f"{name}, {epsilon}": (f"features.activation={name}", f"features.epsilon={float(epsilon):g}")
+    for name, epsilons in EPSILONS.items()
+    for epsilon in epsilons
+}
 PART = run_table(
     __file__,
     list_rows(
@@ -83,17 +81,7 @@ PART = run_table(
             "laptop": ("scale=laptop", "target.width=16", "evaluate=source"),
             "paper": ("scale=paper", "target.width=64", "evaluate=source"),
         },
-        {
-            "relu": ("features.activation=relu",),
-            **{
-                f"{name}, {epsilon}": (
-                    f"features.activation={name}",
-                    f"features.epsilon={float(epsilon):g}",
-                )
-                for name, epsilons in EPSILONS.items()
-                for epsilon in epsilons
-            },
-        },
+        RUNS,
     ),
     draw,
     decide=judge,

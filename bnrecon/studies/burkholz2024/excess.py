@@ -27,9 +27,8 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     if not finished:
         return []
     losses = [None if cell.result is None else cell.result.loss for cell in above]
-    results = results_of(above)
+    results, few_results = results_of(above), results_of(finished)
     layers = [layer for result in results for layer in result.layers]
-    few_results = results_of(finished)
     few_losses = [result.loss for result in few_results]
     largest = max(layer.equations for result in few_results for layer in result.layers)
     whole = len(finished) == len(few) and largest == N

@@ -62,7 +62,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def _named(share: float | None) -> str:
-    return "minimum width" if share is None else f"{share:g}% more features"
+    return "minimum width" if pd.isna(share) else f"{share:g}% more features"
 
 
 def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) -> pd.DataFrame:
@@ -89,7 +89,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Any] = {
         "n": "n",
         "c1 - n": "excess",
-        "share of n": lambda group: _percent(group["share"].iloc[0]),
+        "share of n": lambda group: _named(group["share"].iloc[0]).partition(" more")[0],
         "layers": len,
         "error in float64": lambda group: geometric_mean(group["error"]),
         "error in the float32 network": lambda group: geometric_mean(group["assembled_error"]),
@@ -97,10 +97,6 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         LIMITED: _stopped,
     }
     return table(rows, ["n", "excess"], **columns)
-
-
-def _percent(share: float) -> str:
-    return "minimum width" if pd.isna(share) else f"{share:g}%"
 
 
 def _steps(rows: pd.DataFrame) -> str:
@@ -168,9 +164,8 @@ def _more_accurate(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any
 def _faster(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
     """Whether the largest share needs fewer iterations than the smallest one, paired by seed.
 
-    A solve that the limit stopped needs at least as many as the limit: the differences, and so
-    their mean, are at least what is computed. That may confirm and not contradict. Nothing is known
-    where the largest share was stopped itself.
+    Where the limit stopped the solve with fewer, the differences are at least what is computed,
+    which may confirm and not contradict. Nothing is known where the other was stopped.
     """
     least = paired_difference(few, many, "iterations")
     if least is None or numbers["few"] == numbers["many"]:

@@ -60,10 +60,9 @@ def _by_place(cells: Sequence[Cell]) -> Places:
     features = list(FEATURES)
 
     def order(cell: Cell) -> tuple[int, int, str, int]:
-        labels = cell.row.labels
-        activation = activations.index(_activation(cell))
+        labels, seed = cell.row.labels, cell.config.train.seed
         column = features.index(labels["features"])
-        return activation, cell.config.train.seed, labels["target"], column
+        return activations.index(_activation(cell)), seed, labels["target"], column
 
     by_place: Places = {}
     for cell in sorted(cells, key=order):
@@ -77,10 +76,10 @@ def _activation(cell: Cell) -> str:
 
 
 def _panel(axes: Axes, places: Places) -> None:
-    for spot, cells in enumerate(places.values()):
-        for cell in cells:
+    for spot, of_place in enumerate(places.values()):
+        for cell in of_place:
             _point(axes, spot, cell)
-        _reported(axes, spot, cells[0])
+        _reported(axes, spot, of_place[0])
     axes.use_sticky_edges = False  # the bars' lower ends are no edge
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlim(-0.6, max(len(places), 2) - 0.4)
@@ -99,8 +98,9 @@ def _panel(axes: Axes, places: Places) -> None:
         name = target.replace(", training seed", "\ntraining\nseed").replace(", ", "\n")
         if several and "epochs" not in name:
             name += f"\n{places[names[0]][0].config.train.epochs} epochs"
-        printed = [cell for spot in names for cell in places[spot] if _is_as_wide(cell)]
-        if printed and not any(cell.row.possible for cell in printed):
+        cells = [(cell.row, cell.config.target.width) for spot in names for cell in places[spot]]
+        printed = [row for row, width in cells if row.reported and row.reported.width == width]
+        if printed and not any(row.possible for row in printed):
             name += "\n(not compared,\nerratum 5)"
         style: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7 if count > 1 else 6}
         middle, transform = start + count / 2 - 0.5, axes.get_xaxis_transform()
@@ -110,11 +110,6 @@ def _panel(axes: Axes, places: Places) -> None:
     lines = 1 + max(text.get_text().count("\n") for text in axes.texts)
     # Room for the activations' names: a line takes a twelfth of the axes.
     axes.set_ylim(low, high + (high - low) / (12 / lines - 1))
-
-
-def _is_as_wide(cell: Cell) -> bool:
-    """Whether the paper's target is as wide."""
-    return cell.row.reported is not None and cell.row.reported.width == cell.config.target.width
 
 
 def _point(axes: Axes, spot: int, cell: Cell) -> None:

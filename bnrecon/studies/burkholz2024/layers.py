@@ -88,9 +88,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     for solver, colour in COLOURS.items():
         errors_by_layer = rows[rows["solver"] == solver].groupby("layer", sort=False)["error"]
         middle = errors_by_layer.apply(lambda values: geometric_mean(values).mean).to_numpy()
-        low = middle - errors_by_layer.min().to_numpy()
-        high = errors_by_layer.max().to_numpy() - middle
-        ends = np.stack([low, high]).clip(min=0)
+        low, high = errors_by_layer.min().to_numpy(), errors_by_layer.max().to_numpy()
+        ends = np.stack([middle - low, high - middle]).clip(min=0)
         style = {"marker": "o", "capsize": 3, "color": colour, "label": solver}
         axes.errorbar(range(len(names)), middle, ends, **style)
     axes.set_yscale("log")

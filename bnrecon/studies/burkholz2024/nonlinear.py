@@ -102,15 +102,13 @@ def _inputs(
     network: nn.Module, layers: Sequence[FoundLayer], images: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """What each layer is given when the network sees these images."""
+    names = {network.get_submodule(layer.name): layer.name for layer in layers}
     held: dict[str, torch.Tensor] = {}
 
-    def hold(name: str) -> torch.utils.hooks.RemovableHandle:
-        module = dict(network.named_modules())[name]
-        return module.register_forward_pre_hook(
-            lambda _, inputs: held.__setitem__(name, inputs[0].clone())
-        )
+    def hold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        held[names[module]] = inputs[0].clone()
 
-    handles = [hold(layer.name) for layer in layers]
+    handles = [module.register_forward_pre_hook(hold) for module in names]
     with torch.inference_mode(), exact_float32():
         network(images)
     for handle in handles:

@@ -68,21 +68,18 @@ def judge(cells: Sequence[Cell]) -> Decisions:
         for setting in dict.fromkeys(_setting(cell) for cell in cells)
         if (of_setting := _gains([cell for cell in cells if _setting(cell) == setting]))
     }
-    listed = "; ".join(
-        f"{setting}: {', '.join(f'{gain:.2f}' for gain in by_seed.values())}"
-        + (f", mean {mean_interval(list(by_seed.values()))}" if len(by_seed) > 1 else "")
-        for setting, by_seed in gains.items()
-    )
-    added = [
-        mean_interval([gain for seed, gain in by_seed.items() if seed != SUGGESTED])
-        for by_seed in gains.values()
-        if set(by_seed) - {SUGGESTED}
-    ]
+    listed, added = [], []
+    for setting, by_seed in gains.items():
+        values, later = list(by_seed.values()), [by_seed[s] for s in by_seed if s != SUGGESTED]
+        mean = f", mean {mean_interval(values)}" if len(values) > 1 else ""
+        listed.append(f"{setting}: {', '.join(f'{gain:.2f}' for gain in values)}{mean}")
+        added += [mean_interval(later)] if later else []
     decided_by = (
         f" Training seeds but {SUGGESTED} were added after seed {SUGGESTED} had suggested it, and "
         f"only they decide. These alone: {', '.join(map(str, added))}."
     )
-    numbers = {"gains": listed or "not computed yet", "decided_by": decided_by if added else ""}
+    numbers = {"gains": "; ".join(listed) or "not computed yet"}
+    numbers["decided_by"] = decided_by if added else ""
     return {"Beyond Sect. 3.2: the plan": decide(added)}, numbers
 
 
@@ -93,15 +90,15 @@ def _setting(cell: Cell) -> str:
 
 def _gains(cells: Sequence[Cell]) -> dict[str, float]:
     """The second plan's accuracy less the first's, by training seed."""
-    accuracies: dict[str, dict[str, float]] = {}
-    for cell in cells:
-        if cell.result is not None:
-            labels = cell.row.labels
-            by_plan = accuracies.setdefault(labels["training seed"], {})
-            by_plan[labels["groups"]] = cell.result.target.accuracy
-    one, other = PLANS
-    both = {seed: plans for seed, plans in accuracies.items() if len(plans) == 2}
-    return {seed: plans[other] - plans[one] for seed, plans in both.items()}
+    one, other = (
+        {
+            cell.row.labels["training seed"]: cell.result.target.accuracy
+            for cell in cells
+            if cell.row.labels["groups"] == plan and cell.result is not None
+        }
+        for plan in PLANS
+    )
+    return {seed: other[seed] - one[seed] for seed in one if seed in other}
 
 
 PART = run_table(__file__, _rows, decide=judge)

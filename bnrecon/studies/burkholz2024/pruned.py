@@ -2,22 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bnrecon.construction.residual import layer_system
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction.assembly import assemble
+from bnrecon.reconstruction.planned_layer import PlannedLayer
+from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.source_file import collapse
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import part, read_text
+from bnrecon.reproduction.trainings import obtain
+from bnrecon.run.evaluation import evaluate_source
+from bnrecon.solvers.base import Solution
+from bnrecon.solvers.pruning import prune_to, refit
+from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024 import pruned_limits
-from bnrecon.studies.burkholz2024.pruned_networks import OVERSAMPLING, RANDOM, WEIGHTS, rebuild
+
+RANDOM, WEIGHTS = "random", "weights"  # beside the options of features.pruning
+OVERSAMPLING = 1.5
+SOURCE_IMAGES = 64  # of each row, through the real source network
+
+
+def rebuild(
+    method: str, shares: Sequence[float], seed: int, options: Sequence[str]
+) -> pd.DataFrame:
+    """A row for each share: errors of the layers, and accuracy.
+
+    Args:
+        method: one of ``PRUNINGS``; ``random``: the first features and least squares, which is
+            drawing fewer of them; ``weights``: the target's own weights (id_cond) by magnitude.
+        shares: kept features over n.
+        seed: of the features.
+        options: overrides of the run whose target is rebuilt.
+    """
+    trained, data, device = obtain(options)
+    started = time.monotonic()
+    features = FeatureSpec("he_normal", oversampling=OVERSAMPLING)
+    if method == WEIGHTS:
+        features = FeatureSpec("id_cond", width="maximum")
+    plan = plan_layers(trained.network, features, seed=seed)
+    equations = [layer.shape.equations for layer in plan.layers]
+    solutions = [dict[str, Solution]() for _ in shares]
+    for layer in plan.layers:
+        solved = _solve(layer, method, shares, device)
+        for of_share, solution in zip(solutions, solved, strict=True):
+            of_share[layer.name] = solution
+    config, rows = trained.about["config"], []
+    named = {"method": method}
+    named |= {"network": f"{config['target']['name']} on {config['data']['name']}"}
+    named |= {"activation": config["target"]["activation"]}
+    seconds = time.monotonic() - started
+    for share, of_share in zip(shares, solutions, strict=True):
+        source = assemble(plan, of_share)
+        networks = (source.network, collapse(source.network), trained.network)
+        outcome = evaluate_source(*networks, data, device, SOURCE_IMAGES)
+        errors = [layer.relative_error for layer in source.layers]
+        kept = sum(int((solution.scale != 0).sum()) for solution in of_share.values())
+        row = named | {"share": share, "seed": seed, "kept_over_n": kept / sum(equations)}
+        row |= {"median_error": statistics.median(errors), "largest_error": max(errors)}
+        row |= {"layers": len(errors), "n": max(equations)}
+        row |= {"target_accuracy": trained.about["accuracy"], "accuracy": outcome.accuracy}
+        row |= {"images": outcome.images, "predicted_otherwise": outcome.predictions.differ}
+        row |= {"source_images": outcome.source_images}
+        row |= {"largest_logit_difference": outcome.largest_logit_difference}
+        rows.append(row | {"solving_seconds": seconds})
+    return pd.DataFrame(rows)
+
+
+def _solve(
+    layer: PlannedLayer, method: str, shares: Sequence[float], device: torch.device
+) -> Iterator[Solution]:
+    """A layer's solutions, one for each share."""
+    system = layer_system(layer.found.target, layer.draw(), device, orthogonal=False)
+    counts = [max(1, round(share * layer.shape.equations)) for share in shares]
+    if method == RANDOM:
+        return (refit(system, SolverSpec(), torch.arange(count, device=device)) for count in counts)
+    return prune_to(system, SolverSpec(), counts, "magnitude" if method == WEIGHTS else method)
+
 
 LABELS = {
     "magnitude": "magnitude",
@@ -39,16 +114,12 @@ FIRST = "relu"  # as target.activation by default
 ADDED = ("tanh", "sigmoid", "leaky_relu")  # after the results of relu were known
 
 
-def _by_activation(common: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """A target's options by its activation."""
-    added = {name: (*common, f"target.activation={name}") for name in ADDED}
-    return {FIRST: common, **added}
-
-
-TARGETS: dict[str, dict[str, tuple[str, ...]]] = {
+TARGETS: dict[str, dict[str, tuple[str, ...]]] = {  # by activation
     "smoke": {FIRST: ("data=digits", "target=vgg_small", "scale=smoke")},
-    "laptop": _by_activation(LAPTOP),
-    "paper": _by_activation(PAPER),
+    **{
+        scale: {FIRST: common, **{name: (*common, f"target.activation={name}") for name in ADDED}}
+        for scale, common in (("laptop", LAPTOP), ("paper", PAPER))
+    },
 }
 SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
 # Shares of the 1.5 n features; kept features over n are 1.5 times these.
@@ -103,20 +174,13 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
             drawn = 1.0 if method == WEIGHTS else OVERSAMPLING  # c1 / n
             by_target = group.groupby("activation", sort=False)
             losses = {name: loss_of(of_target) for name, of_target in by_target}
-            lines.append(
-                {
-                    "kept by": label,
-                    "kept / n": share,
-                    "kept / c1": float(str(share)) / drawn,
-                    "median layer error": group["median_error"].mean(),
-                    "largest layer error": group["largest_error"].max(),
-                    **{f"loss, {name}": losses.get(name) for name in targets},
-                    f"loss at most {LOSS}": _verdict(method, losses, len(targets)),
-                    "images predicted otherwise": (
-                        f"{group['predicted_otherwise'].sum():,} of {group['images'].sum():,}"
-                    ),
-                }
-            )
+            line = {"kept by": label, "kept / n": share, "kept / c1": float(str(share)) / drawn}
+            line["median layer error"] = group["median_error"].mean()
+            line["largest layer error"] = group["largest_error"].max()
+            line |= {f"loss, {name}": losses.get(name) for name in targets}
+            line[f"loss at most {LOSS}"] = _verdict(method, losses, len(targets))
+            counts = f"{group['predicted_otherwise'].sum():,} of {group['images'].sum():,}"
+            lines.append(line | {"images predicted otherwise": counts})
     return pd.DataFrame(lines)
 
 
@@ -141,11 +205,8 @@ def _verdict(method: str, losses: dict[str, Interval], targets: int) -> str:
         by_word.setdefault(is_small(method, loss), []).append(name)
     if len(by_word) == 1 and len(losses) == targets:
         return next(iter(by_word))
-    return "; ".join(
-        f"{word}: {', '.join(by_word[word])}"
-        for word in ("yes", "undecided", "no")
-        if word in by_word
-    )
+    words = [word for word in ("yes", "undecided", "no") if word in by_word]
+    return "; ".join(f"{word}: {', '.join(by_word[word])}" for word in words)
 
 
 def loss_of(rows: pd.DataFrame) -> Interval:
@@ -215,7 +276,14 @@ def draw(rows: pd.DataFrame) -> Figure:
         panel.axvline(1, color="grey", linewidth=0.8)
         panel.set_xlim(0.25, OVERSAMPLING + 0.05)
         panel.set_xlabel("κ: features kept, over n")
-    _add_legend(figure, axes[0], rows)
+    seeds = rows["seed"].nunique()
+    several = "s, 95% intervals" if seeds > 1 else ""
+    title = (
+        f"features kept by (largest n = {rows['n'].max():,}, grey; {seeds} seed{several}; of a "
+        f"target's own weights one choice;\ndotted: a loss of {LOSS}; axes end at −1)"
+    )
+    options: Any = {"loc": "outside lower center", "ncols": 3, "title_fontsize": 7}
+    figure.legend(*axes[0].get_legend_handles_labels(), title=title, **options)
     return figure
 
 
@@ -284,20 +352,6 @@ def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("median relative error")
     axes.legend(loc="lower right", fontsize=6)
-
-
-def _add_legend(figure: Figure, panel: Axes, rows: pd.DataFrame) -> None:
-    seeds = rows["seed"].nunique()
-    several = "s, 95% intervals" if seeds > 1 else ""
-    figure.legend(
-        *panel.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        title=f"features kept by (largest n = {rows['n'].max():,}, grey; {seeds} seed{several}; "
-        f"of a target's own weights one choice;\ndotted: a loss of {LOSS}; "
-        "axes end at −1)",
-        title_fontsize=7,
-    )
 
 
 FORMATS = {"kept / n": ".3f", "kept / c1": ".3f"}

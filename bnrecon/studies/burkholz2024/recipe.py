@@ -41,22 +41,18 @@ SMOKE = ("target.groups=[1,1]", "target.poolings=1")  # plans for images of 8x8
 
 def list_settings(scale: str) -> dict[str, tuple[str, ...]]:
     """Overrides by the setting's name, plans first; that of the first plan is the activation's."""
-    smoke = scale == "smoke"
-    settings = {}
-    for plan, groups in PLANS.items():
-        for activation in ACTIVATIONS:
-            overrides = SMOKE if smoke and groups else () if smoke else groups
-            settings[f"{plan}; {activation}"] = (*overrides, f"target.activation={activation}")
-    third = SMOKE if smoke else PLANS[THIRD]
-    settings[f"{CENTRED}; sigmoid"] = (*third, "target.activation=centred_sigmoid")
-    for variant, changed in VARIANTS.items():
-        for activation in ACTIVATIONS:
-            settings[f"{variant}; {activation}"] = (
-                *third,
-                *changed,
-                f"target.activation={activation}",
-            )
-    return settings
+    plans = {plan: SMOKE if scale == "smoke" and own else own for plan, own in PLANS.items()}
+    variants = {variant: (*plans[THIRD], *changed) for variant, changed in VARIANTS.items()}
+
+    def by_activation(named: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        return {
+            f"{name}; {activation}": (*overrides, f"target.activation={activation}")
+            for name, overrides in named.items()
+            for activation in ACTIVATIONS
+        }
+
+    centred = (*plans[THIRD], "target.activation=centred_sigmoid")
+    return by_activation(plans) | {f"{CENTRED}; sigmoid": centred} | by_activation(variants)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -107,30 +103,21 @@ def draw(rows: pd.DataFrame) -> Figure:
 def decide(rows: pd.DataFrame) -> Decisions:
     """The plan by its gain over activations, the padding by the sigmoid less 1/2 beside tanh."""
     accuracy = tabulate(rows, "accuracy")
-    gains = [
-        accuracy.loc[THIRD, name] - accuracy.loc[FIRST, name]
-        for name in accuracy
-        if {FIRST, THIRD} <= set(accuracy.index)
-    ]
-    gains = [float(gain) for gain in gains if gain == gain]
+    plans = accuracy.reindex([FIRST, THIRD])
+    gains = (plans.loc[THIRD] - plans.loc[FIRST]).dropna().tolist()
     verdicts: dict[str, bool | str] = {}
     numbers: dict[str, object] = {"activations": len(gains)}
     if gains:
         interval = mean_interval(gains)
         verdicts["plan"], numbers["gain"] = decide_by([interval]), interval
-    there = {THIRD, CENTRED} <= set(accuracy.index) and {"tanh", "sigmoid"} <= set(accuracy)
-    if there:
-        tanh, sigmoid = (float(accuracy.loc[THIRD, name]) for name in ("tanh", "sigmoid"))
-        centred = float(accuracy.loc[CENTRED, "sigmoid"])
-        if tanh == tanh and sigmoid == sigmoid and centred == centred:
-            # One training each: a verdict only where the difference is far beyond a seed's.
-            clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
-            verdicts["padding"] = "confirmed" if clear else "undecided"
-            numbers |= {
-                "centred": f"{centred:.2f}",
-                "sigmoid": f"{sigmoid:.2f}",
-                "tanh": f"{tanh:.2f}",
-            }
+    wide = accuracy.reindex(index=[THIRD, CENTRED], columns=["tanh", "sigmoid"])
+    tanh, sigmoid, _, centred = wide.to_numpy(float).ravel()
+    if tanh == tanh and sigmoid == sigmoid and centred == centred:
+        # One training each: a verdict only where the difference is far beyond a seed's.
+        clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
+        verdicts["padding"] = "confirmed" if clear else "undecided"
+        named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh}
+        numbers |= {name: f"{value:.2f}" for name, value in named.items()}
     return verdicts, numbers
 
 

@@ -226,21 +226,13 @@ def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
 
     This bounds each network's own loss of accuracy, so that one network a cell is enough.
     """
-    rates = [_most_changed(cell) for cell in cells]
-    counted = [rate for rate in rates if rate is not None]
+    counted = [max(rates) for cell in cells if (rates := _otherwise(cell))]
     if not any(cell.result for cell in cells):
         return
     verdict = "confirmed" if len(counted) == len(cells) else "undecided"
     if counted and max(counted) > MOST_CHANGED:
         verdict = "contradicted"
     yield name, verdict, {"most": MOST_CHANGED} | _networks(cells)
-
-
-def _most_changed(cell: Cell) -> float | None:
-    """The largest share of images, of 10,000, that a network of the cell predicts otherwise."""
-    counts = [seed.predictions for seed in cell.result.seeds] if cell.result else [None]
-    rates = [PER * one.differ / one.images for one in counts if one is not None]
-    return max(rates) if len(rates) == len(counts) else None
 
 
 def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
@@ -257,17 +249,17 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
 
 
 def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
-    """Whether the paper's solver leaves more images predicted otherwise, averaged by target.
+    """Whether the paper's solver leaves more images predicted otherwise.
 
-    Paired by cell, since both have the same features. Cells of one target share its errors, and are
-    not independent.
+    Paired by cell, as both have the same features; averaged by target, whose errors cells share.
     """
     same = {_place(cell): cell for cell in minimum}
     by_target: dict[str, list[tuple[float, float]]] = {}
     for cell in paper:
-        pair = _otherwise(cell), _otherwise(same.get(_place(cell)))
-        if pair[0] is not None and pair[1] is not None:
-            by_target.setdefault(cell.row.labels["target"], []).append((pair[0], pair[1]))
+        one, other = _otherwise(cell), _otherwise(same.get(_place(cell)))
+        if one and other:
+            pair = (sum(one) / len(one), sum(other) / len(other))
+            by_target.setdefault(cell.row.labels["target"], []).append(pair)
     if not by_target:
         return
     means = [tuple(map(mean, zip(*pairs, strict=True))) for pairs in by_target.values()]
@@ -292,10 +284,8 @@ def _place(cell: Cell) -> tuple[str, ...]:
     return tuple(cell.row.labels[name] for name in ("target", "features"))
 
 
-def _otherwise(cell: Cell | None) -> float | None:
-    """Images of 10,000 that a cell's networks predict otherwise, their mean; ``None``: unknown."""
-    if cell is None or cell.result is None:
-        return None
-    counts = [seed.predictions for seed in cell.result.seeds]
-    rates = [PER * one.differ / one.images for one in counts if one is not None]
-    return sum(rates) / len(rates) if len(rates) == len(counts) else None
+def _otherwise(cell: Cell | None) -> list[float]:
+    """Images of 10,000 that each network of a cell predicts otherwise; none if one is unknown."""
+    seeds = cell.result.seeds if cell and cell.result else ()
+    rates = [PER * one.differ / one.images for seed in seeds if (one := seed.predictions)]
+    return rates if len(rates) == len(seeds) else []

@@ -103,12 +103,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-TASKS = sweep(
-    measure,
-    "{outputs}x{inputs}, {side}x{side}",
-    {("outputs", "inputs", "side"): SHAPES},
-    {"seeds": SEEDS},
-)
+OVER = {("outputs", "inputs", "side"): SHAPES}
+TASKS = sweep(measure, "{outputs}x{inputs}, {side}x{side}", OVER, {"seeds": SEEDS})
 FORMATS = {"over two layers": ".2f", "(c0 + c2)² / (c0 c2)": ".1f", "largest error": ".0e"}
 PART = part(
     __file__,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -81,10 +82,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         epochs = f"train.epochs={LONGER[scale]}"
         common = [epochs if option_name(o) == "train.epochs" else o for o in COMMON[scale]]
         longer = _trainings((*common, *options), SEEDS[scale], LONGER_SETTINGS)
-        planned += [
-            dataclasses.replace(task, name=f"{task.name}, {LONGER[scale]} epochs")
-            for task in longer
-        ]
+        end = f", {LONGER[scale]} epochs"
+        planned += [dataclasses.replace(task, name=f"{task.name}{end}") for task in longer]
     return planned
 
 
@@ -93,35 +92,21 @@ def _trainings(
 ) -> list[Task]:
     """Targets, then every setting once, before any is trained again."""
     usual = [item for item in common if option_name(item) != "train.warmup_epochs"]
-    targets = [
-        Task(
-            f"target, seed {seed}" if seed else "target",
-            train,
-            {"inner": TARGET, "excess": None, "seed": seed},
-            ("target=vgg18", *usual, *((f"train.seed={seed}",) if seed else ())),
-        )
-        for seed in seeds
-    ]
-    return targets + [
-        _task(inner, excess, start, seed, common)
-        for seed in seeds
-        for inner, excess, start in settings
-    ]
-
-
-def _task(inner: str, excess: int, start: str, seed: int, options: Sequence[str]) -> Task:
-    """Scales that start at 1 go without saying, in the task's name and its arguments."""
-    arguments = {"inner": inner, "excess": excess, "seed": seed}
-    name = f"{inner}, {excess}, seed {seed}"
-    if start == "weights":
-        arguments, name = arguments | {"start": start}, f"{name}, started for the steps of weights"
-    overrides = (
-        f"target.inner={inner}",
-        f"target.excess={excess}",
-        f"target.start={'weights' if start == 'weights' else 'usual'}",
-        f"train.seed={seed}",
-    )
-    return Task(name, train, arguments, ("target=vgg18_normalization", *options, *overrides))
+    tasks = []
+    for seed in seeds:
+        name, options = (f"target, seed {seed}", [f"train.seed={seed}"]) if seed else ("target", [])
+        arguments: dict[str, Any] = {"inner": TARGET, "excess": None, "seed": seed}
+        tasks.append(Task(name, train, arguments, ("target=vgg18", *usual, *options)))
+    for seed, (inner, excess, start) in itertools.product(seeds, settings):
+        arguments = {"inner": inner, "excess": excess, "seed": seed}
+        name, words = f"{inner}, {excess}, seed {seed}", "usual"
+        if start == "weights":  # scales that start at 1 go without saying
+            arguments, words = arguments | {"start": start}, start
+            name += ", started for the steps of weights"
+        options = [f"target.inner={inner}", f"target.excess={excess}", f"target.start={words}"]
+        options = ["target=vgg18_normalization", *common, *options, f"train.seed={seed}"]
+        tasks.append(Task(name, train, arguments, tuple(options)))
+    return tasks
 
 
 def train(
@@ -135,10 +120,7 @@ def train(
 def switched_off(network: nn.Module, data: Images, device: torch.device) -> dict[str, float]:
     """Shares in percent of scales with |γ| < 0.01, and of channels that are never positive.
 
-    Args:
-        network: a trained VGG, of frozen pairs or as usual.
-        data: its images; up to 1,000 test images are looked at.
-        device: where the network is.
+    Of a trained VGG, of frozen pairs or as usual; up to 1,000 test images are looked at.
     """
     features = network.get_submodule("features")  # without the normalization of logits
     inner = [module.gamma for module in network.modules() if isinstance(module, CollapsedPair)]
@@ -195,10 +177,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def reported(rows: pd.DataFrame) -> dict[str, list]:
+def reported(row: Mapping[str, Any]) -> dict[str, Any]:
     """The accuracy in print of scales that are trained with BatchNorm between the convolutions."""
-    printed = REPORTED["accuracy"]
-    return {"reported_accuracy": [printed if i == "batchnorm" else None for i in rows["inner"]]}
+    return {"reported_accuracy": REPORTED["accuracy"] if row["inner"] == "batchnorm" else None}
 
 
 def by_start(rows: pd.DataFrame) -> pd.DataFrame:
@@ -288,12 +269,10 @@ def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> No
             name = f"scales start {'at ' if label == '1' else ''}{label}"
             axes.errorbar(at, value.mean, half, color=colour, marker="o", capsize=2, label=name)
     if weights:
-        axes.axhline(
-            sum(weights) / len(weights), color="grey", linestyle="--", label="all weights trained"
-        )
-    axes.set_xticks(
-        range(len(places)), [f"{inner}\nn + {excess:.0f}" for (inner, excess), _ in places]
-    )
+        style: dict[str, Any] = {"color": "grey", "linestyle": "--"}
+        axes.axhline(sum(weights) / len(weights), label="all weights trained", **style)
+    names = [f"{inner}\nn + {excess:.0f}" for (inner, excess), _ in places]
+    axes.set_xticks(range(len(places)), names)
     axes.set_xlim(-0.5, max(len(places), 1) - 0.5)
     axes.set_xlabel("between the convolutions; features")
 

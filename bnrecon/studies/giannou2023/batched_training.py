@@ -70,15 +70,11 @@ class SourceNetworks(nn.Module):
         runs, width, side = first.shape
         self.normalization = normalization
         self.first, self.second = first.float(), second.float()[:, None]
-        self.scales = nn.ParameterList(
-            torch.ones(runs, settings, 1, size) for size in (width, side)
-        )
+        shapes = [(runs, settings, 1, size) for size in (width, side)]
+        self.scales = nn.ParameterList(map(torch.ones, shapes))
         if scales is not None:
             self.scales[0].data *= scales[:, None, None]
-        self.shifts = nn.ParameterList(
-            torch.full((runs, settings, 1, size), start)
-            for size, start in ((width, opening), (side, 0.0))
-        )
+        self.shifts = nn.ParameterList(map(torch.full, shapes, (opening, 0.0)))
         # The first layer's inputs to its normalization are the same for all settings of a run.
         self.means = [torch.zeros(runs, 1, 1, width), torch.zeros(runs, settings, 1, side)]
         self.variances = [torch.ones(runs, 1, 1, width), torch.ones(runs, settings, 1, side)]
@@ -133,12 +129,9 @@ def train(
 ) -> None:
     """Train all networks by SGD with momentum on the mean squared error, in place.
 
-    Args:
-        networks: called with (S, B, d), returns (S, Q, B).
-        optimizers: the Q settings; each has its own learning rate and schedule.
-        samples: the S runs' data.
-        epochs: passes over the training samples, in batches of 256.
-        seed: of the samples' order, the same for all settings.
+    They are called with (S, B, d) and return (S, Q, B), for the S runs' samples and the Q settings
+    of the optimizer. The samples' order, by ``seed``, is the same for all settings, in batches of
+    256.
     """
     x, y = samples.x["train"], samples.y["train"].float()
     count = x.shape[1]
@@ -157,10 +150,9 @@ def train(
             gradients = torch.autograd.grad(loss, parameters)
             rates = torch.tensor([optimizer.at(step / total) for optimizer in optimizers])
             rates = rates[None, :, None, None]
+            moved = zip(parameters, velocities, gradients, strict=True)
             with torch.no_grad():
-                for parameter, velocity, gradient in zip(
-                    parameters, velocities, gradients, strict=True
-                ):
+                for parameter, velocity, gradient in moved:
                     velocity.mul_(MOMENTUM).add_(gradient)
                     parameter.sub_(rates * velocity)
             step += 1

@@ -23,9 +23,7 @@ def measure(side: int, repeats: int) -> pd.DataFrame:
     first, second = draw_source(side, side**2, 1.0, [0])
     optimizers = batched_training.all_optimizers()
 
-    def time_trainings(
-        trainings: list[list[batched_training.Optimizer]],
-    ) -> tuple[float, torch.Tensor]:
+    def time_trainings(trainings: list[list[Any]]) -> tuple[float, torch.Tensor]:
         started, errors = time.perf_counter(), []
         for batch in trainings:
             networks = batched_training.SourceNetworks(first, second, len(batch))
@@ -37,17 +35,10 @@ def measure(side: int, repeats: int) -> pd.DataFrame:
     for repeat in range(repeats):
         batched, together = time_trainings([optimizers])
         single, alone = time_trainings([[optimizer] for optimizer in optimizers])
-        rows.append(
-            {
-                "side": side,
-                "repeat": repeat,
-                "networks": len(optimizers),
-                "batched_seconds": batched,
-                "single_seconds": single,
-                "difference": float(((together - alone).abs() / alone).max()),
-                "threads": torch.get_num_threads(),
-            }
-        )
+        row: dict[str, Any] = {"side": side, "repeat": repeat, "networks": len(optimizers)}
+        row |= {"batched_seconds": batched, "single_seconds": single}
+        row |= {"difference": float(((together - alone).abs() / alone).max())}
+        rows.append(row | {"threads": torch.get_num_threads()})
     return pd.DataFrame(rows)
 
 
@@ -68,6 +59,5 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return table(rows, ["side"], **columns)
 
 
-PART = part(
-    __file__, sweep(measure, "d = {side}", {"side": SIDES}, {"repeats": REPEATS}), summarize
-)
+TASKS = sweep(measure, "d = {side}", {"side": SIDES}, {"repeats": REPEATS})
+PART = part(__file__, TASKS, summarize)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import Tasks, sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
 from bnrecon.studies.giannou2023.constructive import constructed_error
@@ -53,9 +53,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def compared_tasks(
-    variable: str, density: float = 1.0
-) -> Callable[[str, Sequence[str]], list[Task]]:
+def compared_tasks(variable: str, density: float = 1.0) -> Tasks:
     """One task per teacher width (``side``) or source width (``width``)."""
     fixed = BY_SCALE | {"density": density}
     return sweep(compare_methods, NAMES[variable], {("side", "width"): PAIRS[variable]}, fixed)

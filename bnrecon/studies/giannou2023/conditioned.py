@@ -13,12 +13,11 @@ from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.sweeps import join, sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
 from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
-from bnrecon.studies.tasks import join
 
 FEATURES = {
     "random": "scales of random features",
@@ -38,6 +37,7 @@ PAIRS = {
     "weights": (("id_cond_drawn", OPENING), ("dense", 0.0)),
     "weights_random": (("id_cond_drawn", OPENING), ("random", OPENING)),
 }
+OPTIMIZER = ["learning_rate", "schedule"]
 CLAIMS = ("start", "dense", "conditioning", "weights")
 
 
@@ -106,9 +106,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "condition": lambda group: _number(group["condition"]),
         "test MSE": lambda group: format_errors(group["mse"]),
         "share of the variance": lambda group: f"{(group['mse'] / group['variance']).mean():.3f}",
-        "optimizer": lambda group: (
-            f"{group['learning_rate'].iloc[0]:g}, {group['schedule'].iloc[0]}"
-        ),
+        "optimizer": lambda group: "{:g}, {}".format(*group[OPTIMIZER].iloc[0]),
     }
     rows = with_opening(rows)
     order = 2 * rows["features"].map(list(FEATURES).index) + (rows["opening"] > 0)
@@ -142,15 +140,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     if not {column for pair in PAIRS.values() for column in pair} <= set(errors):
         return {}, {}
     counts = {name: int((errors[a] < errors[b]).sum()) for name, (a, b) in PAIRS.items()}
-    runs = len(errors)
-    verdicts: dict[str, bool | str] = {
-        name: count == runs or ("undecided" if 2 * count > runs else False)
-        for name, count in counts.items()
-    }
+    runs, verdicts = len(errors), dict[str, bool | str]()
+    for name in CLAIMS:
+        verdicts[name] = counts[name] == runs or ("undecided" if 2 * counts[name] > runs else False)
     medians = errors.groupby("side").median()
     numbers = {name: f"{count} of {runs}" for name, count in counts.items()}
     numbers |= {"shares": span(medians["random", OPENING] / medians["random", 0.0], ".2f")}
-    return {name: verdicts[name] for name in CLAIMS}, numbers
+    return verdicts, numbers
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

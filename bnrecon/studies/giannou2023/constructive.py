@@ -18,14 +18,8 @@ def constructed_error(
     outside the theorem's unit ball. What the normalizations do with their statistics is left out:
     scale and shift undo any (Proposition 1).
 
-    Args:
-        first: W (S, c, d).
-        second: V (S, d, c).
-        weights: W* (S, d, d), the teacher's or the student's.
-        samples: inputs and labels.
-
-    Returns:
-        By run the test error ``mse`` and the ``residual`` ||V diag(γ) W - W*|| / ||W*||.
+    Of W (S, c, d), V (S, d, c) and W* (S, d, d), the teacher's or the student's, by run: the test
+    error ``mse`` and the ``residual`` ||V diag(γ) W - W*|| / ||W*||.
     """
     errors, residuals = [], []
     for run, (w, v, weight) in enumerate(zip(first, second, weights.double(), strict=True)):

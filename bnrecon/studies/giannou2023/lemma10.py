@@ -13,9 +13,8 @@ from bnrecon.construction.sparse_invertibility import (
     iid_zero_probability,
     product_zero_probability,
 )
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.tasks import join
 
 SIDES = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 7), "paper": (2, 3, 4, 5, 6, 7, 8)}
 DRAWS = {"smoke": 1000, "laptop": 200_000, "paper": 1_000_000}
@@ -34,10 +33,7 @@ def staircases(side: int) -> Iterator[tuple[int, ...]]:
 
 
 def compare_staircases(side: int) -> pd.DataFrame:
-    """One row per q.
-
-    The smallest ratio of the right side to the left one over all staircases, exact.
-    """
+    """One row per q: the smallest ratio of the right side to the left of all staircases, exact."""
     rows = []
     for share in SHARES:
         q, p = share / side, math.sqrt(2 * share)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import mpmath
 import torch
 
@@ -24,11 +26,10 @@ def solve_in_digits(
     sizes = chain.sizes
     with mpmath.workdps(digits):
         last = _matrix(chain.out.weight)
-        mixes = [_matrix(segment.mix.weight) for segment in chain.segments()]
-        before = [
-            mix * _matrix(segment.lift.weight)
-            for mix, segment in zip(mixes, chain.segments(), strict=True)
-        ]
+        segments = chain.segments()
+        mixes = [_matrix(segment.mix.weight) for segment in segments]
+        lifts = [_matrix(segment.lift.weight) for segment in segments]
+        before = [mix * lift for mix, lift in zip(mixes, lifts, strict=True)]
         columns = [_matrix(part) for part in weight[:, chain.columns].split(sizes, dim=1)]
         after, scales = last, list[list[mpmath.mpf]]()
         for i in reversed(range(len(sizes))):
@@ -44,17 +45,11 @@ def _matrix(tensor: torch.Tensor) -> mpmath.matrix:
 
 
 def _solve(after: mpmath.matrix, before: mpmath.matrix, wanted: mpmath.matrix) -> list[mpmath.mpf]:
-    """γ of P diag(γ) Q = W*.
-
-    LU, or the shortest solution where a smaller block has fewer equations.
-    """
-    rows = [
-        [after[i, c] * before[c, j] for c in range(after.cols)]
-        for i in range(wanted.rows)
-        for j in range(wanted.cols)
-    ]
-    system = mpmath.matrix(rows)
-    right = mpmath.matrix([wanted[i, j] for i in range(wanted.rows) for j in range(wanted.cols)])
+    """γ of P diag(γ) Q = W*: by LU, or the shortest where a smaller block has fewer equations."""
+    entries = list(itertools.product(range(wanted.rows), range(wanted.cols)))
+    columns = range(after.cols)
+    system = mpmath.matrix([[after[i, c] * before[c, j] for c in columns] for i, j in entries])
+    right = mpmath.matrix([wanted[entry] for entry in entries])
     if system.rows == system.cols:
         return list(mpmath.lu_solve(system, right))
     return list(system.T * mpmath.lu_solve(system * system.T, right))

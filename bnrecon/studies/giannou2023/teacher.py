@@ -42,11 +42,8 @@ class Samples:
 
     def first_run(self) -> Samples:
         """The first run's samples, its dimension kept."""
-        return Samples(
-            self.teachers[:1],
-            {part: x[:1] for part, x in self.x.items()},
-            {part: y[:1] for part, y in self.y.items()},
-        )
+        x, y = ({part: some[:1] for part, some in all_.items()} for all_ in (self.x, self.y))
+        return Samples(self.teachers[:1], x, y)
 
 
 def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
@@ -70,11 +67,8 @@ def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
             chunks = (chunk.double() @ teachers[-1].T for chunk in inputs.split(65_536))
             outputs = torch.cat([torch.relu(chunk).sum(1) for chunk in chunks])
             y.setdefault(part, []).append(outputs)
-    return Samples(
-        torch.stack(teachers),
-        {part: torch.stack(parts) for part, parts in x.items()},
-        {part: torch.stack(parts) for part, parts in y.items()},
-    )
+    stacked = ({part: torch.stack(runs) for part, runs in drawn.items()} for drawn in (x, y))
+    return Samples(torch.stack(teachers), *stacked)
 
 
 def draw_source(

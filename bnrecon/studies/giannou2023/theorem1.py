@@ -99,9 +99,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return {"Theorem 1, Lemma 7, Proposition 1": holds, "Remark 1": holds}, numbers
 
 
-TASKS = sweep(
-    rebuild, "d = {side}, l = {depth}", {"side": SIDES, "depth": DEPTHS}, {"seeds": SEEDS}
-)
+OVER = {"side": SIDES, "depth": DEPTHS}
+TASKS = sweep(rebuild, "d = {side}, l = {depth}", OVER, {"seeds": SEEDS})
 PART = part(
     __file__,
     TASKS,

@@ -15,13 +15,12 @@ from bnrecon.construction.relu_target import read_relu_network
 from bnrecon.construction.skip_source import RebuiltChain, SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.sweeps import join, sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.runtime.errors import RunError
 from bnrecon.studies.giannou2023.comparison import place_legend
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, random_target
-from bnrecon.studies.tasks import join
 
 # (d, k): deep to shallow, and pairs of which k does not divide d.
 SETTINGS = {
@@ -70,23 +69,14 @@ def rebuild(
         # By block, of all layers: |γ|, whose smallest share of the largest is a column.
         chains = [module for module in refined.network if isinstance(module, SkipChain)]
         scales = [scale_of(one.norm).abs() for chain in chains for one in chain.segments()]
-        rows.append(
-            {
-                "side": side,
-                "block": block,
-                "depth": depth,
-                "seed": seed,
-                "layers": -(-side // block),
-                "width": side * block,
-                "error": max(segment.relative_error for segment in plain.segments),
-                "refined_error": max(segment.relative_error for segment in refined.segments),
-                "functional_error": refined.functional_error,
-                "condition": max(segment.condition or 0.0 for segment in refined.segments),
-                "smallest_scale": min(float(scale.min() / scale.max()) for scale in scales),
-                "digits_error": exact,
-                "rounded_error": rounded,
-            }
-        )
+        row: dict[str, Any] = {"side": side, "block": block, "depth": depth, "seed": seed}
+        row |= {"layers": -(-side // block), "width": side * block}
+        row |= {"error": max(segment.relative_error for segment in plain.segments)}
+        row |= {"refined_error": max(segment.relative_error for segment in refined.segments)}
+        row |= {"functional_error": refined.functional_error}
+        row |= {"condition": max(segment.condition or 0.0 for segment in refined.segments)}
+        row |= {"smallest_scale": min(float(scale.min() / scale.max()) for scale in scales)}
+        rows.append(row | {"digits_error": exact, "rounded_error": rounded})
     return pd.DataFrame(rows)
 
 
@@ -226,10 +216,8 @@ def limits(rows: pd.DataFrame) -> dict[str, Any]:
     errors = rows.fillna({"functional_error": math.inf}).groupby(["block", "side"])
     worst = errors["functional_error"].max()
     lost = worst.index[worst > HELD].to_frame(index=False)
-    listed = (
-        f"d = {', '.join(map(str, group['side']))} (k = {block})"
-        for block, group in lost.groupby("block")
-    )
+    sides = lost["side"].astype(str).groupby(lost["block"]).agg(", ".join)
+    listed = (f"d = {of_block} (k = {block})" for block, of_block in sides.items())
     kept = len(worst) - len(lost)
     return {"lost": "; ".join(listed) or "none", "kept": kept, "settings": len(worst)}
 
@@ -250,11 +238,4 @@ def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     return table[extreme].drop(columns=dropped)
 
 
-PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    draw,
-    decide,
-    excerpt=excerpt,
-)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=excerpt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from matplotlib.image import AxesImage
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, paired_difference
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
@@ -39,28 +38,13 @@ DRAWN = {
 }
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each size of the hidden layer and seed."""
-    channels = permuting.CHANNELS[scale]
+def _sizes(channels: int) -> list[tuple[int, int, list[str]]]:
+    """Hidden channels, with the missing features and the distributions that miss so many."""
     missing = {hidden: permuting.missing_features(of_2500, channels) for hidden, of_2500 in SIZES}
-    sizes = [(*size, permuting.features_of_width(channels, size[1])) for size in missing.items()]
-    every = sweep(
-        measure_alignment,
-        "hidden {hidden}, seed {seed}",
-        {"seed": range(permuting.DRAWS[scale]), ("hidden", "missing", "features"): sizes},
-        {"channels": channels, "searches": list(permuting.SEARCHES)},
-    )
-    return every(scale, options)
+    return [(*size, permuting.features_of_width(channels, size[1])) for size in missing.items()]
 
 
-def measure_alignment(
-    hidden: int,
-    missing: int,
-    seed: int,
-    channels: int,
-    searches: Sequence[str],
-    features: Sequence[str],
-) -> pd.DataFrame:
+def measure_alignment(hidden: int, channels: int, seed: int, **search: Any) -> pd.DataFrame:
     """Permute targets W2 W1 of root mean square 1: a row for each distribution of both.
 
     ``hidden`` channels stand between the two factors. The other arguments are those of
@@ -73,7 +57,7 @@ def measure_alignment(
         rank = int(torch.linalg.matrix_rank(target))
         target = target * (target.numel() ** 0.5 / target.norm())
         targets.append(({"target": label, "hidden": hidden, "rank": rank}, target))
-    return permuting.fit_targets(targets, channels, missing, seed, searches, features)
+    return permuting.fit_targets(targets, channels, seed=seed, **search)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -104,9 +88,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     """The paper's colour-coded tables: mean errors, targets in columns, features in rows."""
     _, rows = permuting.split_shared(rows)
     sizes = list(dict.fromkeys(rows["hidden"]))
-    figure, grid = new_figure(
-        len(DRAWN), len(sizes), (PAGE, 5.6), sharex=True, sharey=True, squeeze=False
-    )
+    shared = {"sharex": True, "sharey": True, "squeeze": False}
+    figure, grid = new_figure(len(DRAWN), len(sizes), (PAGE, 5.6), **shared)
     figure.set_layout_engine("constrained", w_pad=0.01, wspace=0)
     for row, (search, title) in enumerate(DRAWN.items()):
         means = rows.groupby(["hidden", "features", "target"])[search].mean()
@@ -143,13 +126,16 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
 def judge(rows: pd.DataFrame) -> Decisions:
     """What can be fitted, by which features, and whether a low rank helps."""
     shared, rows = permuting.split_shared(rows)
-    dense = rows[rows["target"].isin(DENSE)]
+    dense, shared = (some[some["target"].isin(DENSE)] for some in (rows, shared))
+    # The same for as many features, of which all outputs share one.
+    others = dense[dense["features"] != "ID cond"]
+    instead = pd.concat([others, shared.assign(features="ID cond")])
     return [
         _fitted(rows),
         _approximation(dense),
         _less_suitable("greedy", dense),
         ("exchanges", _decide_below(_pooled(dense, "exchanges")), _compared(dense, "exchanges")),
-        *_with_shared(dense, shared[shared["target"].isin(DENSE)]),
+        *([_less_suitable("shared", instead)] if len(shared) else []),
         _alike(rows),
         *_low_rank(dense),
         *_called_low_rank(rows),
@@ -185,14 +171,6 @@ def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
     """The paper's sentence on ID cond, by its greedy pass."""
     start = {"more": _channels(dense) - 1, "unpermuted": spell(_pooled(dense, "unpermuted"), ".4f")}
     return name, decide([_pooled(dense, "greedy")], ENOUGH), start | _compared(dense, "greedy")
-
-
-def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> list[Decision]:
-    """The same for as many features, of which all outputs share one."""
-    if not len(shared):
-        return []
-    others = dense[dense["features"] != "ID cond"]
-    return [_less_suitable("shared", pd.concat([others, shared.assign(features="ID cond")]))]
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
@@ -271,12 +249,16 @@ def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
     return [("called", verdict, numbers | {"sums": sums or "not computed"})]
 
 
+SIZED = {scale: _sizes(channels) for scale, channels in permuting.CHANNELS.items()}
+OVER: dict[Any, Any] = {"seed": permuting.DRAWS, ("hidden", "missing", "features"): SIZED}
+FIXED = {"channels": permuting.CHANNELS, "searches": list(permuting.SEARCHES)}
+TASKS = sweep(measure_alignment, "hidden {hidden}, seed {seed}", OVER, FIXED)
 FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
 SAY_SHARED = partial(permuting.say_shared, TEXT)
 PART = part(
     __file__,
-    tasks,
+    TASKS,
     summarize,
     draw,
     judge,

@@ -46,12 +46,9 @@ def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
     Name: mean, dtype: float64
     """
     means = {value: mean_interval(list(group[column])) for value, group in rows.groupby(by)}
-    halves = (interval.half_width for interval in means.values())
-    table = {
-        "mean": [interval.mean for interval in means.values()],
-        "half_width": [math.nan if half is None else half for half in halves],
-    }
-    return pd.DataFrame(table, index=pd.Index(list(means), name=by))
+    table = {value: (one.mean, one.half_width) for value, one in means.items()}
+    line = pd.DataFrame.from_dict(table, "index", float, ["mean", "half_width"])
+    return line.rename_axis(by)
 
 
 def errorbar_by(axes: Axes, rows: pd.DataFrame, by: str, column: str, **style: Any) -> None:
@@ -145,18 +142,15 @@ def compare_settings(
         if name in baselines
         and (difference := paired_difference_by(rows, "setting", name, baselines[name]))
     }
-    column = f"difference, paired by seed ({len(differences)} in all)"
+    title = f"difference, paired by seed ({len(differences)} in all)"
     lines = []
     for name, group in groups.items():
-        line: dict[str, Any] = {
-            heading: name,
-            "width": int(group["width"].iloc[0]),
-            "epochs": int(group["epochs"].iloc[0]),
-            **reported.get(name, {}),
-            "training accuracy": mean_interval(list(group["training_accuracy"])),
-            "test accuracy": mean_interval(list(group["accuracy"])),
-        }
+        line: dict[str, Any] = {heading: name}
+        line |= {column: int(group[column].iloc[0]) for column in ("width", "epochs")}
+        line |= reported.get(name, {})
+        line["training accuracy"] = mean_interval(list(group["training_accuracy"]))
+        line["test accuracy"] = mean_interval(list(group["accuracy"]))
         if name in differences:
-            line |= {"compared with": baselines[name], column: differences[name]}
+            line |= {"compared with": baselines[name], title: differences[name]}
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,7 @@ PRINTED_SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
 DECIDING = (0, 1, 2)  # seeds fixed before any training; two more were added after looking
 BASELINE = "1"
+SPLITS = ("training", "test")
 POOLED = "the rows above 1, pooled by seed"
 LONG_BASELINE = "no factors"
 CONDITIONS = (10, 100, 1000)  # of the log-uniform spectra
@@ -75,14 +77,11 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each spectrum and seed, of initial weights, batches and factors."""
     printed = {condition: (f"target.condition={condition}",) for condition in REPORTED}
     longer: dict[str, tuple[str, ...]] = {LONG_BASELINE: ()}
-    for condition in CONDITIONS:
-        spectrum = (f"target.condition={condition}", "target.spectrum=log_uniform")
-        longer[LOG_UNIFORM[condition]] = spectrum
+    for condition, name in LOG_UNIFORM.items():
+        longer[name] = (f"target.condition={condition}", "target.spectrum=log_uniform")
     rate = TrainSpec().lr
     faster, slower = (f"train.lr={value:.4g}" for value in (rate * RATIO, rate / RATIO))
-    longer[LONGER] = (faster,)
-    longer[HARDEST_SHORTER] = (*longer[HARDEST], slower)
-    longer[SHORTER] = (slower,)
+    longer |= {LONGER: (faster,), HARDEST_SHORTER: (*longer[HARDEST], slower), SHORTER: (slower,)}
     common = OPTIONS[scale]
     return [
         *training_tasks(printed, (*common, *PRINTED[scale]), PRINTED_SEEDS[scale], options),
@@ -131,10 +130,7 @@ def pooled(rows: pd.DataFrame) -> pd.DataFrame:
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each spectrum, beside the paper's accuracies on ImageNet."""
     reported = {
-        condition: {
-            "reported, ImageNet, training": f"{accuracies['training']:g}",
-            "reported, ImageNet, test": f"{accuracies['test']:g}",
-        }
+        condition: {f"reported, ImageNet, {split}": f"{accuracies[split]:g}" for split in SPLITS}
         for condition, accuracies in REPORTED.items()
     }
     baselines = {POOLED: BASELINE} | dict.fromkeys(LOG_UNIFORM.values(), LONG_BASELINE)
@@ -144,13 +140,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return compare_settings(ordered, "condition number", reported, baselines | BASELINES)
 
 
-def reported(rows: pd.DataFrame) -> dict[str, list]:
+def reported(row: Mapping[str, Any]) -> dict[str, Any]:
     """The accuracies on ImageNet in print, by condition number."""
-    printed = [REPORTED.get(setting, {}) for setting in rows["setting"]]
-    return {
-        f"reported_imagenet_{split}": [accuracies.get(split) for accuracies in printed]
-        for split in ("training", "test")
-    }
+    printed = REPORTED.get(row["setting"], {})
+    return {f"reported_imagenet_{split}": printed.get(split) for split in SPLITS}
 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
@@ -204,13 +197,8 @@ def _at_equal_steps(rows: pd.DataFrame) -> Decision:
         for pairs in (ALONG, AS_LONG)
     )
     alone = paired_difference_by(rows, "setting", LONGER, LONG_BASELINE)
-    numbers = {
-        "condition": max(CONDITIONS),
-        "ratio": RATIO,
-        "along": "; ".join(map(spell, along)),
-        "as_long": "; ".join(map(spell, as_long)),
-        "alone": spell(alone),
-    }
+    numbers = {"condition": max(CONDITIONS), "ratio": RATIO, "alone": spell(alone)}
+    numbers |= {"along": "; ".join(map(spell, along)), "as_long": "; ".join(map(spell, as_long))}
     return "steps", decide_fall(*along, *as_long), numbers
 
 

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, geometric_mean
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
@@ -45,15 +44,10 @@ STYLES = dict(zip(EXCESS, ("-", "--", ":"), strict=True))  # as in the paper
 APART = 0.5  # channels by which the distributions are set apart
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each size, excess and distribution; the largest and worst conditioned first."""
-    over = {"channels": CHANNELS, "excess": EXCESS, "features": tuple(FEATURES)}
-    every = sweep(measure_errors, "{channels}, {excess}, {features}", over, {"seeds": SEEDS})
-    return [
-        task
-        for task in every(scale, options)
-        if task.arguments["excess"] == 0 or task.arguments["features"] in ANY_WIDTH
-    ]
+# The largest and worst conditioned first.
+PAIRS = [(c, name) for c in EXCESS for name in FEATURES if c == 0 or name in ANY_WIDTH]
+OVER: dict[Any, Any] = {"channels": CHANNELS, ("excess", "features"): PAIRS}
+TASKS = sweep(measure_errors, "{channels}, {excess}, {features}", OVER, {"seeds": SEEDS})
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -62,12 +56,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for (label, excess), group in _largest(rows).groupby(["features", "excess"], sort=False):
         condition = geometric_mean(group["condition_number"]).mean
         note = " (not identifiable in float32)" if condition > IDENTIFIED else ""
-        line = {
-            "features": label,
-            "channels c0 = c2": rows["channels"].max(),
-            "excess c1 - n": excess,
-            "condition number": f"{condition:.3g}{note}",
-        }
+        line = {"features": label, "channels c0 = c2": rows["channels"].max()}
+        line |= {"excess c1 - n": excess, "condition number": f"{condition:.3g}{note}"}
         for solver, title in TITLES.items():
             solved = group[(group["solver"] == solver) & group["relative_rmse"].notna()]
             line[title] = _cell(solved, solver) if len(solved) else "not applicable"
@@ -237,10 +227,8 @@ def _excess(largest: pd.DataFrame) -> list[Decision]:
     rows = largest[largest["solver"].isin(["lbfgs", LONG])]
     most, channels = rows["excess"].max(), rows["channels"].max()
     many, none = (rows[rows["excess"] == excess] for excess in (most, 0))
-    differences = (
-        averages.differences_by(many, none, ["features", "solver"], "log_error") if most else []
-    )
-    return _comparison("excess", differences, most=most, channels=channels)
+    differences = averages.differences_by(many, none, ["features", "solver"], "log_error")
+    return _comparison("excess", differences if most else [], most=most, channels=channels)
 
 
 def _preconditioning(largest: pd.DataFrame) -> list[Decision]:
@@ -256,27 +244,17 @@ def _preconditioning(largest: pd.DataFrame) -> list[Decision]:
 
 def _against(rows: pd.DataFrame, plain: str) -> list[Interval]:
     """The error after an SVD less that of LBFGS alone, by distribution and excess."""
-    other = rows[rows["solver"] == plain]
-    return [
-        difference
-        for solver in ("svd_lbfgs", "svd_lu_lbfgs")
-        for difference in averages.differences_by(
-            rows[rows["solver"] == solver], other, ["features", "excess"], "log_error"
-        )
-    ]
+    other, by = rows[rows["solver"] == plain], ["features", "excess"]
+    svd = (rows[rows["solver"] == solver] for solver in ("svd_lbfgs", "svd_lu_lbfgs"))
+    return [d for one in svd for d in averages.differences_by(one, other, by, "log_error")]
 
 
 def _better_features(square: pd.DataFrame) -> list[Decision]:
     """Ortho cond features with LBFGS alone against preconditioned standard ones."""
     alone, svd = (square[square["solver"] == name] for name in ("lbfgs", "svd_lu_lbfgs"))
     plain = alone[alone["features"] == "Ortho cond"]
-    differences = [
-        difference
-        for label in ANY_WIDTH
-        for difference in averages.differences_by(
-            plain.assign(features=label), svd[svd["features"] == label], "features", "log_error"
-        )
-    ]
+    every = pd.concat([plain.assign(features=label) for label in ANY_WIDTH])
+    differences = averages.differences_by(every, svd, "features", "log_error")
     positive = plain.loc[plain["relative_rmse"] > 0, "relative_rmse"]
     errors = alone.loc[alone["features"] == "ID cond", "rmse"]
     standard = svd[svd["features"].isin(ANY_WIDTH)].groupby("features")["relative_rmse"]
@@ -292,4 +270,4 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     )
 
 
-PART = part(__file__, tasks, summarize, draw, judge, caption_numbers)
+PART = part(__file__, TASKS, summarize, draw, judge, caption_numbers)

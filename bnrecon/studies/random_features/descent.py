@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,13 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide, geometric_mean
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
-from bnrecon.studies.random_features import averages, feature_matrices
+from bnrecon.studies.random_features import averages
+from bnrecon.studies.random_features.feature_matrices import (
+    ANY_WIDTH,
+    COLOURS,
+    FEATURES,
+    feature_matrix,
+)
 
 TEXT = read_text(__file__)
 CHANNELS = {"smoke": (6, 4), "laptop": (20, 10, 5), "paper": (50, 20, 10)}
@@ -34,19 +41,11 @@ def measure_descent(features: str, channels: int, draws: int) -> pd.DataFrame:
     shape = LayerShape(channels, channels)
     n = shape.equations
     rows = []
-    for width in sorted({round(factor * n) for factor in OVERSAMPLING}):
-        for seed in range(draws):
-            matrix = feature_matrices.feature_matrix(
-                feature_matrices.FEATURES[features], shape, width, seed
-            )
-            row = {
-                "features": features,
-                "channels": channels,
-                "c1": width,
-                "oversampling": width / n,
-                "seed": seed,
-            }
-            rows.append(row | orthogonality(matrix))
+    widths, name = sorted({round(factor * n) for factor in OVERSAMPLING}), FEATURES[features]
+    for width, seed in itertools.product(widths, range(draws)):
+        row = {"features": features, "channels": channels, "c1": width}
+        row |= {"oversampling": width / n, "seed": seed}
+        rows.append(row | orthogonality(feature_matrix(name, shape, width, seed)))
     return pd.DataFrame(rows)
 
 
@@ -64,10 +63,8 @@ def orthogonality(matrix: torch.Tensor) -> dict[str, float]:
     gram = matrix.T @ matrix
     diagonal = gram.diagonal().mean()
     largest = (gram - torch.diag(gram.diagonal())).abs().max()
-    return {
-        "condition_number": float(nonzero[0] / nonzero[-1]),
-        "largest_off_diagonal": float(largest / diagonal),
-    }
+    condition = float(nonzero[0] / nonzero[-1])
+    return {"condition_number": condition, "largest_off_diagonal": float(largest / diagonal)}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +109,7 @@ def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
         numbers = group.groupby(offset.round(6))["condition_number"]
         means = numbers.agg(lambda values: geometric_mean(values).mean)
         side = means.index > 0
-        colour = feature_matrices.COLOURS[label]
+        colour = COLOURS[label]
         axes.plot(means.index[side], means[side], marker="o", color=colour, label=label)
         low, high = numbers.min()[side], numbers.max()[side]
         axes.fill_between(means.index[side], low, high, color=colour, alpha=0.15, linewidth=0)
@@ -176,10 +173,6 @@ def _columns(square: pd.DataFrame) -> Decision:
     return "columns", "false as stated" if correlated else "confirmed", numbers
 
 
-TASKS = sweep(
-    measure_descent,
-    "{features}, {channels}",
-    {"channels": CHANNELS, "features": feature_matrices.ANY_WIDTH},
-    {"draws": DRAWS},
-)
+OVER = {"channels": CHANNELS, "features": ANY_WIDTH}
+TASKS = sweep(measure_descent, "{features}, {channels}", OVER, {"draws": DRAWS})
 PART = part(__file__, TASKS, summarize, draw, judge)

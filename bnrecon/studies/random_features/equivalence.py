@@ -45,6 +45,12 @@ ORDERS, STARTS = CONTROLS.values()
 NAMES = (*ORDERS, *STARTS)
 DIVERGED = 0.01  # a relative difference of gradients from which trainings are called different
 EARLY = 100  # steps of float32 that are judged
+COLUMNS = {  # of differences, and what the table calls them
+    "loss": "largest difference of losses",
+    "first": "of gradients, first step",
+    "early": f"in {EARLY} steps",
+    "all": "in all",
+}
 ROUNDING = 1e-10  # what float64 rounding may add up to
 
 
@@ -52,14 +58,8 @@ def reparameterize(network: nn.Module, collapsed: bool) -> nn.Module:
     """Copy a network with its convolutions as id_cond pairs whose scales are the weights.
 
     Feature (i, p, j) reads input j and writes output i at tap p, so that γ holds the weight in
-    the order (outputs, taps, inputs). The inner layers have scales alone.
-
-    Args:
-        network: any network with ``nn.Conv2d`` layers.
-        collapsed: compute each pair as one convolution, else as two.
-
-    Returns:
-        A network that computes the same function, up to rounding.
+    the order (outputs, taps, inputs). The inner layers have scales alone. A pair is computed as one
+    convolution where ``collapsed``, else as two: up to rounding the same function.
     """
 
     def pair(convolution: nn.Conv2d) -> nn.Module:
@@ -167,14 +167,10 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
     dtype = getattr(torch, precision)
     data = load(DataSpec("digits", crop_padding=0, flip=False))
     weights = vgg(data.shape, len(data.classes), 8, [1, 2], "relu").to(dtype)
-    networks = {"weights": weights} | {
-        kind: reparameterize(weights, kind == "one_convolution") for kind in PAIRS
-    }
-    networks |= controls(weights)
-    optimizers = [
-        torch.optim.SGD(network.parameters(), 0.05, 0.9, weight_decay=5e-4)
-        for network in networks.values()
-    ]
+    pairs = {kind: reparameterize(weights, kind == "one_convolution") for kind in PAIRS}
+    networks = {"weights": weights} | pairs | controls(weights)
+    parameters = (network.parameters() for network in networks.values())
+    optimizers = [torch.optim.SGD(one, 0.05, 0.9, weight_decay=5e-4) for one in parameters]
     rows = []
     epochs = (data.train_batches(EpochPosition(BATCH, 0, n), CPU) for n in itertools.count())
     batches = itertools.islice(itertools.chain.from_iterable(epochs), steps)
@@ -195,10 +191,7 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
 
 
 def _differences(rows: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
-    """How far trainings of one precision are from that of the weights, a row for each.
-
-    A step of -1: it did not diverge.
-    """
+    """How far trainings of one precision are from the weights'; a step of -1: no divergence."""
     gradients = rows[[f"gradient_difference_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
     losses = rows[[f"loss_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
     diverged = gradients > DIVERGED
@@ -218,19 +211,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for precision, group in rows.groupby("precision", sort=False):
         for title, kinds in ({title: (kind,) for kind, title in PAIRS.items()} | CONTROLS).items():
             differences = _differences(group, kinds)
-            lines.append(
-                {
-                    "precision": precision,
-                    "training": title,
-                    "steps": len(group),
-                    "last loss": f"{group[f'loss_{kinds[0]}'].iloc[-1]:.3f}",
-                    "largest difference of losses": span(differences["loss"], ".1e"),
-                    "of gradients, first step": span(differences["first"], ".1e"),
-                    f"in {EARLY} steps": span(differences["early"], ".1e"),
-                    "in all": span(differences["all"], ".1e"),
-                    f"over {DIVERGED:g} from step": _steps(differences["step"]),
-                }
-            )
+            line = {"precision": precision, "training": title, "steps": len(group)}
+            line["last loss"] = f"{group[f'loss_{kinds[0]}'].iloc[-1]:.3f}"
+            line |= {name: span(differences[of], ".1e") for of, name in COLUMNS.items()}
+            lines.append(line | {f"over {DIVERGED:g} from step": _steps(differences["step"])})
     return pd.DataFrame(lines)
 
 
@@ -257,11 +241,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
         limit = ROUNDING if double else 2 * others["early"].max()
         apart = pair[judged] if double else apart
         alike[precision] = bool(pair[judged] <= limit)
-        numbers = {
-            "pair": pair[judged],
-            "others": span(others[judged], ".1e"),
-            "controls": len(NAMES),
-        }
+        numbers = {"pair": pair[judged], "others": span(others[judged], ".1e")}
+        numbers |= {"controls": len(NAMES)}
         evidence.append(TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group))))
         branch += "" if double else _branch(group, differences)
     failed = not exact or not alike.get("float64", True)

@@ -91,9 +91,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     """The probability that the target is found over p, below Theorem 4.2's bound."""
     figure, axes = new_figure(size=(COLUMN, 2.7))
     densities = np.linspace(0.7, 1, 301)
-    axes.plot(
-        densities, [_bound(density) for density in densities], color="black", label="bound, Thm 4.2"
-    )
+    axes.plot(densities, list(map(_bound, densities)), color="black", label="bound, Thm 4.2")
     for (target, group), colour in zip(rows.groupby("target", sort=False), PALETTE, strict=False):
         values = np.sort(group["critical_density"])
         shares = np.searchsorted(values, densities, side="right") / len(values)
@@ -133,13 +131,8 @@ def _more(target: str, rows: pd.DataFrame) -> Decision:
     share, needed = _share(values, DENSITY), quantile_interval(values, WANTED)
     verdict = "confirmed" if share[2] < WANTED else "undecided"
     numbers = {"degree": DEGREE, "density": DENSITY, "wanted": WANTED, "bound": _bound(DENSITY)}
-    numbers |= {
-        "inputs": rows["inputs"].iloc[0],
-        "more": needed[0] - DENSITY,
-        "needed": _bracketed(needed),
-        "share": _bracketed(share),
-        "draws": len(values),
-    }
+    numbers |= {"inputs": rows["inputs"].iloc[0], "more": needed[0] - DENSITY}
+    numbers |= {"needed": _bracketed(needed), "share": _bracketed(share), "draws": len(values)}
     return target, "contradicted" if share[1] > WANTED else verdict, numbers
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of
@@ -36,22 +34,15 @@ OTHERS = (1, 5, 40)  # c2 of the other distributions, at the largest n
 DRAWS = {"smoke": 2, "laptop": 3, "paper": 10}
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each shape, He normal first; of other distributions some of the largest n."""
-    shapes = [(outputs, inputs) for outputs, row in SHAPES[scale].items() for inputs in row]
+def _settings(by_outputs: dict[int, list[int]]) -> list[tuple[str, int, int]]:
+    """Each shape, He normal first; of other distributions some of the largest n."""
+    shapes = [(outputs, inputs) for outputs, row in by_outputs.items() for inputs in row]
     largest = max(outputs * inputs for outputs, inputs in shapes)
-    every = sweep(
-        measure_distances,
-        "{features}, c2 = {outputs}, c0 = {inputs}",
-        {"features": ANY_WIDTH, ("outputs", "inputs"): shapes},
-        {"draws": DRAWS},
-    )
-    return [
-        task
-        for task in every(scale, options)
-        for features, outputs, inputs, _ in [task.arguments.values()]
-        if features == NORMAL or (outputs in OTHERS and outputs * inputs == largest)
-    ]
+    others = [shape for shape in shapes if shape[0] in OTHERS and shape[0] * shape[1] == largest]
+    return [(n, *shape) for n in ANY_WIDTH for shape in (shapes if n == NORMAL else others)]
+
+
+SETTINGS = {scale: _settings(by_outputs) for scale, by_outputs in SHAPES.items()}
 
 
 def measure_distances(features: str, outputs: int, inputs: int, draws: int) -> pd.DataFrame:
@@ -63,29 +54,18 @@ def measure_distances(features: str, outputs: int, inputs: int, draws: int) -> p
     for seed in range(draws):
         matrix = normalize(feature_matrix(FEATURES[features], shape, shape.equations, seed))
         values = torch.linalg.svdvals(matrix).numpy()
-        rows.append(
-            {
-                "features": features,
-                "outputs": outputs,
-                "inputs": inputs,
-                "n": shape.equations,
-                "seed": seed,
-                "distance": spectrum.distance(values, 1.0),
-                "fourth_moment": float((values**4).mean()),
-                "block_correlation": block_correlation(matrix, outputs),
-            }
-        )
+        row = {"features": features, "outputs": outputs, "inputs": inputs, "n": shape.equations}
+        row |= {"seed": seed, "distance": spectrum.distance(values, 1.0)}
+        row |= {"fourth_moment": float((values**4).mean())}
+        rows.append(row | {"block_correlation": block_correlation(matrix, outputs)})
     return pd.DataFrame(rows)
 
 
 def block_correlation(matrix: torch.Tensor, outputs: int) -> float:
-    """The mean correlation, over columns, of the squared norms of a column's c0 blocks.
+    """The mean correlation, over columns of M, of the squared norms of a column's c0 blocks.
 
     Appendix A.2 takes the blocks of c2 entries that share an input for independent: it would be 0.
-
-    Args:
-        matrix: M (c2 c0, c1), rows in the order (output, input).
-        outputs: c2.
+    M is (c2 c0, c1), its rows in the order (output, input).
     """
     blocks = matrix.reshape(outputs, -1, matrix.shape[1]).square().sum(0)
     table = np.corrcoef(blocks.numpy())
@@ -166,10 +146,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 
 def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decision:
-    """Wrong where the distance at c2 = 1 stays above half of that at the smallest n.
-
-    Confirmed where at the largest n it is surely below that.
-    """
+    """Wrong where the distance at c2 = 1 stays above half of that at the smallest n."""
     fixed, growing = (
         {int(n): mean_interval(list(group["distance"])) for n, group in normal.groupby("n")}
         for normal in (single, square)
@@ -195,29 +172,24 @@ def _blocks(normal: pd.DataFrame) -> Decision:
         if interval.half_width is not None
     ]
     wrong = all(interval.sign > 0 for interval in at_largest.values())
-    verdict = "false as stated" if wrong else "undecided"
-    fewest, most = min(at_largest), max(at_largest)
-    numbers = {
-        "fewest": fewest,
-        "largest": at_largest[fewest],
-        "most": most,
-        "smallest": at_largest[most],
-        "outside": sum(one.sign != 0 for one in differences),
-        "of": len(differences),
-        "by_chance": 0.05 * len(differences),
-    }
-    return "blocks", verdict, numbers
+    fewest, most, of = min(at_largest), max(at_largest), len(differences)
+    numbers = {"fewest": fewest, "largest": at_largest[fewest]}
+    numbers |= {"most": most, "smallest": at_largest[most]}
+    numbers |= {"outside": sum(one.sign != 0 for one in differences), "of": of}
+    return "blocks", "false as stated" if wrong else "undecided", numbers | {"by_chance": 0.05 * of}
 
 
 def _listed(distances: dict[int, Interval]) -> str:
     return ", ".join(f"{interval:.3f} at n = {n}" for n, interval in distances.items())
 
 
+NAME, OVER = "{features}, c2 = {outputs}, c0 = {inputs}", ("features", "outputs", "inputs")
+TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
 DECIMALS = ("distance from the law", "mean of s⁴, law 2", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "derived, 1/(c2 + 3)"], ".3f")
 PART = part(
     __file__,
-    tasks,
+    TASKS,
     summarize,
     draw,
     judge,

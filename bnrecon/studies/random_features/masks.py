@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
@@ -29,16 +28,6 @@ ID_COND = "ID cond"  # masks are sums of its features
 GAP = 0.99  # between the last two densities
 HALF = 0.5  # lower densities are low, in our words
 PANELS = {"greedy": "(a) greedy pass", "best": "(b) best permutation found"}
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each seed."""
-    channels, seeds = permuting.CHANNELS[scale], range(permuting.DRAWS[scale])
-    missing = permuting.missing_features(MISSING, channels)
-    features = permuting.features_of_width(channels, missing)
-    fixed = {"missing": missing, "searches": list(permuting.SEARCHES), "features": features}
-    every = sweep(measure_masks, "seed {seed}", {"seed": seeds}, fixed | {"channels": channels})
-    return every(scale, options)
 
 
 def measure_masks(
@@ -171,22 +160,23 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
     sums = densest.groupby("seed")[["greedy", "unpermuted"]].sum()
     ratio = mean_interval(list(100 * sums["greedy"] / sums["unpermuted"]))
     others = shares.drop(index=ID_COND, level="features")
-    numbers = {
-        "ratio": ratio,
-        "lowest": rows["density"].min(),
-        "highest": rows["density"].max(),
-        "id_cond": ", ".join(f"{share:.0f}" for share in shares[ID_COND]),
-        "least": others.min(),
-        "most": others.max(),
-    }
+    numbers = {"ratio": ratio, "least": others.min(), "most": others.max()}
+    numbers |= {"lowest": rows["density"].min(), "highest": rows["density"].max()}
+    numbers["id_cond"] = ", ".join(f"{share:.0f}" for share in shares[ID_COND])
     return "everywhere", decide([ratio - 75], least=2), numbers
 
 
+CHANNELS = permuting.CHANNELS
+LACKING = {scale: permuting.missing_features(MISSING, n) for scale, n in CHANNELS.items()}
+USED = {scale: permuting.features_of_width(CHANNELS[scale], n) for scale, n in LACKING.items()}
+FIXED = {"missing": LACKING, "searches": list(permuting.SEARCHES)}
+FIXED |= {"features": USED, "channels": CHANNELS}
+TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
 PART = part(
     __file__,
-    tasks,
+    TASKS,
     summarize,
     draw,
     judge,

@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features import sparse_matching
 from bnrecon.studies.random_features.matching_bound import enumerate_targets
-from bnrecon.studies.tasks import join
 
 TEXT = read_text(__file__)
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
@@ -54,28 +53,18 @@ def _simulated(
     draws: int,
     partition: float = math.nan,
 ) -> dict[str, Any]:
-    """A row: how often the target was found, with the exact 95% interval of the share.
+    """A row: how often the target was found among ``rows`` of features of density p, if drawn.
 
-    The bound is "at most" or "at least", and the probability that the statement gives; ``rows`` are
-    of features of density p. No draws leave the simulation out. ``partition`` is what the proof of
-    Theorem 4.3 comes to.
+    The bound is "at most" or "at least", and the probability that the statement gives;
+    ``partition`` is what the proof of Theorem 4.3 comes to.
     """
     matched, low, high = 0, math.nan, math.nan
     if draws:
         matched = sparse_matching.count_matches(make_target, rows, density, draws)
         low, high = stats.binomtest(matched, draws).proportion_ci(0.95)
-    return {
-        "theorem": theorem,
-        "setting": setting,
-        "feature_density": density,
-        "bound": bound[1],
-        "bound_kind": bound[0],
-        "matched": matched,
-        "draws": draws,
-        "share_low": low,
-        "share_high": high,
-        "partition_probability": partition,
-    }
+    row = {"theorem": theorem, "setting": setting, "feature_density": density}
+    row |= {"bound": bound[1], "bound_kind": bound[0], "matched": matched, "draws": draws}
+    return row | {"share_low": low, "share_high": high, "partition_probability": partition}
 
 
 def _bound_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
@@ -105,10 +94,8 @@ def _width_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
             setting = f"c2 = {outputs}, c0 = {inputs}, q = {target_density}, k = {k}"
             bound, target = ("at least", 1 - failure), _bernoulli_rows(*numbers[:3])
             drawn = 0 if k * outputs > MOST_ROWS else draws if outputs == 1 else few
-            partition = sparse_matching.partition_probability(k, *numbers)
-            yield _simulated(
-                theorem, setting, density, bound, target, k * outputs, drawn, partition
-            )
+            sizes = k * outputs, drawn, sparse_matching.partition_probability(k, *numbers)
+            yield _simulated(theorem, setting, density, bound, target, *sizes)
 
 
 def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
@@ -127,17 +114,11 @@ def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
 
 
 def _always(target: np.ndarray) -> sparse_matching.MakeTarget:
-    def make(_generator: np.random.Generator) -> np.ndarray:
-        return target
-
-    return make
+    return lambda _: target
 
 
 def _bernoulli_rows(outputs: int, inputs: int, density: float) -> sparse_matching.MakeTarget:
-    def make(generator: np.random.Generator) -> np.ndarray:
-        return generator.random((outputs, inputs)) < density
-
-    return make
+    return lambda generator: generator.random((outputs, inputs)) < density
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -155,15 +136,12 @@ def _complete(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _holds(row: dict[str, Any]) -> str:
-    """Whether the probability meets its bound: yes or no where the whole interval says so.
-
-    Yes also where the proof's partition, a lower bound of the probability, meets it.
-    """
-    if row["partition_probability"] >= row["bound"] - ROUNDING:
-        return "yes"
-    if math.isnan(row["low"]):
-        return ""
+    """Whether its whole interval, or the proof's partition, a lower bound, meets the bound."""
     low, high, bound = row["low"], row["high"], row["bound"]
+    if row["partition_probability"] >= bound - ROUNDING:
+        return "yes"
+    if math.isnan(low):
+        return ""
     if row["bound_kind"] == "at most":
         low, high, bound = -high, -low, -bound
     return "yes" if low >= bound - ROUNDING else "no" if high < bound else "undecided"
@@ -238,16 +216,13 @@ def _factor(
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
     verdict = failing if len(failed) else "undecided"
-    return "confirmed" if (printed["holds"] == "yes").all() else verdict, {
-        "counts": _counts(printed),
-        "promised": shown["bound"],
-        "derived": _counts(derived),
-    } | _example(shown)
+    numbers = {"counts": _counts(printed), "promised": shown["bound"], "derived": _counts(derived)}
+    verdict = "confirmed" if (printed["holds"] == "yes").all() else verdict
+    return verdict, numbers | _example(shown)
 
 
 FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
 SIZE = {"outputs": ENUMERATED, "inputs": ENUMERATED, "densities": DENSITIES}
-TASKS = join(
-    sweep(simulate, "all", {}, {"draws": DRAWS}), sweep(enumerate_targets, "enumeration", {}, SIZE)
-)
+ENUMERATION = sweep(enumerate_targets, "enumeration", {}, SIZE)
+TASKS = join(sweep(simulate, "all", {}, {"draws": DRAWS}), ENUMERATION)
 PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS)

@@ -25,9 +25,8 @@ def found_in(targets: np.ndarray, features: np.ndarray) -> np.ndarray:
     """Whether targets (t, c2, c0) lie in features (f, c2, c0) for some permutation: (t, f)."""
     fits = (~targets[:, None, :, None] | features[None, :, None]).all(-1)
     rows = range(targets.shape[1])
-    return np.any(
-        [fits[:, :, rows, order].all(-1) for order in itertools.permutations(rows)], axis=0
-    )
+    orders = itertools.permutations(rows)
+    return np.any([fits[:, :, rows, order].all(-1) for order in orders], axis=0)
 
 
 def exact_probabilities(outputs: int, inputs: int, density: float) -> np.ndarray:
@@ -51,14 +50,8 @@ def enumerate_targets(outputs: int, inputs: int, densities: Sequence[float]) -> 
         probabilities = exact_probabilities(outputs, inputs, density)
         bounds = np.array([degree_bound(degree, density, outputs) for degree in degrees])
         nearest = np.where(several, probabilities / bounds, 0).argmax()
-        rows.append(
-            {
-                "theorem": "4.2",
-                "setting": f"the nearest of all targets of c2 = {outputs}, c0 = {inputs}",
-                "feature_density": density,
-                "bound": bounds[nearest],
-                "bound_kind": "at most",
-                "exact": probabilities[nearest],
-            }
-        )
+        setting = f"the nearest of all targets of c2 = {outputs}, c0 = {inputs}"
+        row = {"theorem": "4.2", "setting": setting, "feature_density": density}
+        row |= {"bound": bounds[nearest], "bound_kind": "at most"}
+        rows.append(row | {"exact": probabilities[nearest]})
     return pd.DataFrame(rows)

@@ -42,20 +42,12 @@ def measure_targets(target: str, channels: Sequence[int], draws: int) -> pd.Data
         for seed in range(draws if name else 1):
             weight = target_weight(name, size, size, seed) if name else torch.eye(size)
             rebuilt, largest = rebuild(features, weight.float())
-            rows.append(
-                {
-                    "target": target,
-                    "channels": size,
-                    "n": shape.equations,
-                    "c1": features.width,
-                    "seed": seed,
-                    "condition_number": condition,
-                    "balanced_condition_number": balanced,
-                    "lost_rows": int(lost_rows(weight).sum()),
-                    "relative_error": float((rebuilt - weight).norm() / weight.norm()),
-                    "largest_scale": largest,
-                }
-            )
+            row = {"target": target, "channels": size, "n": shape.equations, "c1": features.width}
+            row |= {"seed": seed, "condition_number": condition}
+            row |= {"balanced_condition_number": balanced}
+            row |= {"lost_rows": int(lost_rows(weight).sum())}
+            row |= {"relative_error": float((rebuilt - weight).norm() / weight.norm())}
+            rows.append(row | {"largest_scale": largest})
     return pd.DataFrame(rows)
 
 
@@ -88,13 +80,8 @@ def rebuild(features: Features, weight: torch.Tensor) -> tuple[torch.Tensor, flo
     """Eq. 3's solution γ2_i = w_i1, γ1_(ij) = w_ij / w_i1, with the shared scale γ1_1 = 1.
 
     A row of ``lost_rows`` is divided by ``PIVOT`` in place of 0. Where all w_i1 are 0, so is γ1_1.
-
-    Args:
-        features: ID cond of minimum width.
-        weight: the target (c2, c0).
-
-    Returns:
-        diag(γ2) B diag(γ1) A, and the largest scale.
+    Of ID cond features of minimum width and a target (c2, c0): diag(γ2) B diag(γ1) A, and the
+    largest scale.
     """
     first, second = features.weights()
     outer = weight[:, 0].clone()
@@ -130,32 +117,28 @@ def judge(rows: pd.DataFrame) -> Decisions:
     lost = rows["lost_rows"] > 0
     off = (rows["condition_number"] / rows["channels"] ** 0.5 - 1).abs().max()
     perfect = rows["condition_number"].min() <= 1
+    every = "needs a condition" if lost.any() else "confirmed"
     verdicts: dict[str, str | bool] = {
-        "any": "needs a condition" if lost.any() else "confirmed",
+        "any": every if set(TARGETS) <= set(rows["target"]) else "undecided",
         "conditioning": bool(off < EXACT and not perfect),
     }
-    if not set(TARGETS) <= set(rows["target"]):
-        verdicts["any"] = "undecided"
     if len(normal):
         verdicts["density"] = bool(normal.max() <= EXACT)
+    by_target = lost.groupby(rows["target"], sort=False)
     return verdicts, {
         "pivot": PIVOT,
         "normal": len(normal),
         "worst": normal.max(),
         "exact": EXACT,
-        "lost": ", ".join(
-            f"{target} {int(lost[group.index].sum())} of {len(group)}"
-            for target, group in rows.groupby("target", sort=False)
-        ),
+        "lost": ", ".join(f"{name} {some.sum()} of {len(some)}" for name, some in by_target),
         "channels": ", ".join(map(str, rows["channels"].unique())),
         "off": off,
         "balanced": rows["balanced_condition_number"].iloc[0],
     }
 
 
-TASKS = sweep(
-    measure_targets, "{target}", {"target": tuple(TARGETS)}, {"channels": CHANNELS, "draws": DRAWS}
-)
+SIZE = {"channels": CHANNELS, "draws": DRAWS}
+TASKS = sweep(measure_targets, "{target}", {"target": tuple(TARGETS)}, SIZE)
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
 FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
 PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS)

@@ -111,14 +111,10 @@ def say_shared(text: Text, rows: pd.DataFrame) -> dict[str, str]:
     shared = rows[rows["features"] == SHARED]
     if shared.empty:
         return {"shared": ""}
-    n, channels = int(rows["channels"].iloc[0]) ** 2, int(rows["channels"].iloc[0])
-    usual = sorted({int(n - width) for width in shared["c1"]})
-    numbers = {
-        "label": SHARED,
-        "n": n,
-        "usual": " or ".join(map(str, usual)),
-        "missing": " or ".join(str(count - channels + 1) for count in usual),
-    }
+    channels = int(rows["channels"].iloc[0])
+    usual = sorted({int(channels**2 - width) for width in shared["c1"]})
+    numbers = {"label": SHARED, "n": channels**2, "usual": " or ".join(map(str, usual))}
+    numbers["missing"] = " or ".join(str(count - channels + 1) for count in usual)
     return {"shared": text.sentence("rows with one shared", **numbers)}
 
 
@@ -155,19 +151,16 @@ def permutation_errors(
     label: str,
     searches: Sequence[str] = tuple(SEARCHES),
 ) -> dict[str, float]:
-    """Root mean squared errors of a target by the search for a permutation of its outputs.
+    """Root mean squared errors of a target (c2, c0) by the search for a permutation of its outputs.
 
     Args:
         basis: orthonormal basis (n, n - r) of what the features cannot represent.
-        target: the target (c2, c0).
+        target: the target.
         seed: of the random permutations.
         label: of the features. Of ``SINGLE_ENTRIES`` no missing direction involves two outputs, so
-            that a linear assignment gives the best permutation.
+            that a linear assignment gives the best permutation. For other features the errors by
+            masks and of the assignment are NaN.
         searches: names of ``SEARCHES``, those to run.
-
-    Returns:
-        The errors, by the names of ``SEARCHES``; those by masks and of the assignment are NaN
-        for other features than ``SINGLE_ENTRIES``.
     """
     separate = label in SINGLE_ENTRIES
     start, greedy = alignment.greedy_permutation(basis, target)

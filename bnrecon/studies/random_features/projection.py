@@ -33,18 +33,10 @@ def measure_projections(channels: int, draws: int) -> pd.DataFrame:
         target = target_weight("he_normal", channels, channels, seed).reshape(-1)
         left = torch.linalg.svd(matrix)[0]
         solution = torch.linalg.lstsq(matrix, target[:, None], driver="gelsd").solution[:, 0]
-        rows.append(
-            {
-                "features": label,
-                "channels": channels,
-                "c1": width,
-                "missing": n - width,
-                "seed": seed,
-                "least_squares_error": float((matrix @ solution - target).norm()),
-                "norm_of_last_n_minus_r": float((left[:, width:].T @ target).norm()),
-                "norm_of_last_r": float((left[:, n - width :].T @ target).norm()),
-            }
-        )
+        row = {"features": label, "channels": channels, "c1": width, "missing": n - width}
+        row |= {"seed": seed, "least_squares_error": float((matrix @ solution - target).norm())}
+        row |= {"norm_of_last_n_minus_r": float((left[:, width:].T @ target).norm())}
+        rows.append(row | {"norm_of_last_r": float((left[:, n - width :].T @ target).norm())})
     return pd.DataFrame(rows)
 
 
@@ -74,15 +66,10 @@ def judge(rows: pd.DataFrame) -> Decisions:
     rows = _compared(rows)
     printed, first = rows["printed"], rows.iloc[0]
     differs = (printed - 1).abs().min() > SAME
-    return {"Theorem 4.1": "needs a correction" if differs else "confirmed"}, {
-        "n": first["c1"] + first["missing"],
-        "r": first["c1"],
-        "low": printed.min(),
-        "high": printed.max(),
-        "difference": rows["difference"].max(),
-        "draws": len(rows),
-        "distributions": rows["features"].nunique(),
-    }
+    numbers = {"n": first["c1"] + first["missing"], "r": first["c1"], "draws": len(rows)}
+    numbers |= {"low": printed.min(), "high": printed.max(), "difference": rows["difference"].max()}
+    numbers |= {"distributions": rows["features"].nunique()}
+    return {"Theorem 4.1": "needs a correction" if differs else "confirmed"}, numbers
 
 
 DIFFERENCE = "last n - r components: largest relative difference"

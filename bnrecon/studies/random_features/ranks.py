@@ -11,26 +11,19 @@ import torch
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import join, sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.random_features.exact_rank import modular_rank, residues
 from bnrecon.studies.random_features.feature_matrices import FEATURES
-from bnrecon.studies.tasks import join
 
 # W1 (c1, c0) and W2 (c2, c1) of c0 = c2 = 2 and c1 = 4 = n, all of rank 2.
+TWICE = ([[1, 0], [1, 0], [0, 1], [0, 1]], [[1, 1, 0, 0], [0, 0, 1, 1]])
+SYMMETRIC = ([[1, 0], [0, 1], [1, 1], [1, -1]], [[1, 0, 1, 1], [0, 1, 1, -1]])
+BASES = ([[1, 0], [0, 1], [1, 0], [0, 1]], [[1, 1, 1, 1], [1, 1, -1, -1]])
 EXAMPLES = {
-    "e1 e1ᵀ and e2 e2ᵀ, twice each": (
-        [[1, 0], [1, 0], [0, 1], [0, 1]],
-        [[1, 1, 0, 0], [0, 0, 1, 1]],
-    ),
-    "a aᵀ for four a, no two parallel": (
-        [[1, 0], [0, 1], [1, 1], [1, -1]],
-        [[1, 0, 1, 1], [0, 1, 1, -1]],
-    ),
-    "b aᵀ for all a, b of two bases": (
-        [[1, 0], [0, 1], [1, 0], [0, 1]],
-        [[1, 1, 1, 1], [1, 1, -1, -1]],
-    ),
+    "e1 e1ᵀ and e2 e2ᵀ, twice each": TWICE,
+    "a aᵀ for four a, no two parallel": SYMMETRIC,
+    "b aᵀ for all a, b of two bases": BASES,
 }
 CHANNELS = {"smoke": [2, 3], "laptop": [2, 3, 5, 10, 20], "paper": [2, 3, 5, 10, 20]}
 DRAWS = {"smoke": 20, "laptop": 1000, "paper": 1000}
@@ -72,16 +65,10 @@ def _ranks(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int]:
 
 def _row(features: str, channels: int, ranks: Sequence[tuple[int, int, int]]) -> dict[str, object]:
     products = [product for first, second, product in ranks if first == second == channels]
-    return {
-        "features": features,
-        "constructed": features in EXAMPLES,
-        "channels": channels,
-        "n": channels**2,
-        "draws": len(ranks),
-        "full_factors": len(products),
-        "full_products": sum(rank == channels**2 for rank in products),
-        "smallest_rank": min(products, default=0),
-    }
+    row = {"features": features, "constructed": features in EXAMPLES, "channels": channels}
+    row |= {"n": channels**2, "draws": len(ranks), "full_factors": len(products)}
+    row |= {"full_products": sum(rank == channels**2 for rank in products)}
+    return row | {"smallest_rank": min(products, default=0)}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -106,9 +93,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
     failed = rows[rows["full_products"] < rows["full_factors"]]
     shares = failed["full_products"] / failed["full_factors"]
     worst = failed.loc[shares.groupby(failed["features"], sort=False).idxmin()]
-    counterexamples = "; ".join(
-        f"{row['features']}: {_ranks_of(row)}" for row in worst.to_dict("records")
-    )
+    named = (f"{row['features']}: {_ranks_of(row)}" for row in worst.to_dict("records"))
+    counterexamples = "; ".join(named)
     verdict = "needs a condition" if len(failed) else "undecided"
     return {"Theorem 2.1": verdict}, {"counterexamples": counterexamples or "none in these rows"}
 

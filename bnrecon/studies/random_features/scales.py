@@ -137,12 +137,9 @@ def _settings(axes: Axes, rows: pd.DataFrame) -> None:
 def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     """Accuracy by relative step, and where scales that start at 1 stand."""
     view = rows.assign(step=rows["setting"].map(step_of)).dropna(subset="step")
-    for name, colour, aside in (
-        ("scales", SCALES_COLOUR, 2**-0.08),
-        ("weights", WEIGHTS_COLOUR, 2**0.08),
-    ):
+    for name, colour, aside in (("scales", SCALES_COLOUR, -1), ("weights", WEIGHTS_COLOUR, 1)):
         group = view[view["setting"].str.startswith(name + STEP)]
-        group = group.assign(x=group["step"] * aside)
+        group = group.assign(x=group["step"] * 2 ** (0.08 * aside))
         style = {"color": colour, "marker": "o", "capsize": 2, "label": name}
         errorbar_by(axes, group, "x", "accuracy", **style)
     axes.set_xscale("log", base=2)
@@ -179,9 +176,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     """The paper's sentence; beyond it, how much of the gap is the step, and what remains."""
     pairs = {"gap": (WEIGHTS, ONES), "remaining": (WEIGHTS, MATCHED)}
     pairs |= {"slowed": (WEIGHTS, SLOWED), "alike": (SLOWED, ONES)}
-    differences = {
-        name: paired_difference_by(rows, "setting", *pair) for name, pair in pairs.items()
-    }
+    differences = {one: paired_difference_by(rows, "setting", *of) for one, of in pairs.items()}
     share, epochs, width = step_share(rows), int(rows["epochs"].max()), int(rows["width"].max())
     gap = decide([differences["gap"]], ENOUGH)
     verdicts = {
@@ -205,5 +200,5 @@ PART = part(
     draw,
     judge,
     options=OPTIONS.__getitem__,
-    reported=lambda rows: {"reported_accuracy": list(map(PRINTED_ACCURACY.get, rows["setting"]))},
+    reported=lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])},
 )

@@ -43,26 +43,15 @@ def measure_errors(features: str, channels: int, excess: int, seeds: int) -> pd.
         matrix = feature_operator(pair, torch.float64, CPU)
         target = scaled_target(name, channels, seed)
         system = linear_system(matrix, target, orthogonal=name in ORTHOGONAL)
-        row = {
-            "features": features,
-            "channels": channels,
-            "excess": excess,
-            "seed": seed,
-            "condition_number": condition_number(matrix.dense()),
-        }
-        rows += [row | solved for solved in _solve_by_all(system, target)]
+        row = {"features": features, "channels": channels, "excess": excess, "seed": seed}
+        row |= {"condition_number": condition_number(matrix.dense())}
+        solved = {solver: _solve(solver, system, target) for solver in SETTINGS if solver != LONG}
+        # LBFGS that ends below the smaller limit would do so below the larger.
+        solved[LONG] = solved["lbfgs"] | {"limit": SETTINGS[LONG].max_iterations}
+        if solved["lbfgs"]["at_limit"]:
+            solved[LONG] = _solve(LONG, system, target)
+        rows += [row | {"solver": solver} | solved[solver] for solver in SETTINGS]
     return pd.DataFrame(rows)
-
-
-def _solve_by_all(system: System, target: torch.Tensor) -> list[dict[str, Any]]:
-    """One for each solver. LBFGS that ends below the smaller limit would do so below the larger."""
-    solved = {solver: _solve(solver, system, target) for solver in SETTINGS if solver != LONG}
-    solved[LONG] = (
-        _solve(LONG, system, target)
-        if solved["lbfgs"]["at_limit"]
-        else solved["lbfgs"] | {"limit": SETTINGS[LONG].max_iterations}
-    )
-    return [{"solver": solver} | solved[solver] for solver in SETTINGS]
 
 
 def scaled_target(name: str, channels: int, seed: int) -> torch.Tensor:
@@ -99,15 +88,8 @@ def _solve(solver: str, system: System, target: torch.Tensor) -> dict[str, Any]:
         missing = dict.fromkeys(("rmse", "relative_rmse", "iterations", "seconds"), float("nan"))
         reason = str(error).partition(":")[0]
         return missing | {"limit": limit, "at_limit": False, "used": "", "failure": reason}
-    residual = system.matrix.matvec(solution.scale) - target.reshape(-1)
+    residual, report = system.matrix.matvec(solution.scale) - target.reshape(-1), solution.report
     rmse = residual.square().mean().sqrt()
-    return {
-        "rmse": float(rmse),
-        "relative_rmse": float(rmse / target.square().mean().sqrt()),
-        "iterations": solution.report.iterations,
-        "seconds": solution.report.seconds,
-        "limit": limit,
-        "at_limit": solution.report.at_limit,
-        "used": solution.report.solver,
-        "failure": "",
-    }
+    row = {"rmse": float(rmse), "relative_rmse": float(rmse / target.square().mean().sqrt())}
+    row |= {"iterations": report.iterations, "seconds": report.seconds, "limit": limit}
+    return row | {"at_limit": report.at_limit, "used": report.solver, "failure": ""}

@@ -6,7 +6,8 @@ Theorem 3.1 for sparse features: on one support scales take the steps of masked 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -87,16 +88,11 @@ def compare_steps(density: float, steps: int, options: Sequence[str]) -> pd.Data
     data = load(config.data)
     networks = [build_target(one.target_request, data).double().train() for one in configs]
     train = config.target_request.train
-    optimizers = [
-        torch.optim.SGD(
-            network.parameters(), train.lr, train.momentum, weight_decay=train.weight_decay
-        )
-        for network in networks
-    ]
-    largest = 0.0
-    batches = data.train_batches(
-        EpochPosition(train.batch_size, train.seed, 0), DEVICE, torch.float64
-    )
+    rates: dict[str, Any] = {"lr": train.lr, "momentum": train.momentum}
+    rates["weight_decay"] = train.weight_decay
+    optimizers = [torch.optim.SGD(network.parameters(), **rates) for network in networks]
+    largest, position = 0.0, EpochPosition(train.batch_size, train.seed, 0)
+    batches = data.train_batches(position, DEVICE, torch.float64)
     for x, y in itertools.islice(batches, steps):
         outputs = []
         for network, optimizer in zip(networks, optimizers, strict=True):
@@ -125,18 +121,14 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for density in DENSITIES:
         baselines |= {MASKED[density]: ALL, SCALES[density]: MASKED[density]}
         baselines |= {SELECTED[density]: SCALES[density]}
-    trained, differences = _trained(rows), _differences(rows)
-    table = pd.DataFrame()
+    trained, lines = _trained(rows), list[dict[Hashable, Any]]()
     if len(trained):
-        table = compare_settings(trained, "trained", {}, baselines)
-    steps = [
-        {
-            "trained": f"the last two, density {row['density']}, {row['steps']:.0f} steps",
-            "largest relative difference of logits": f"{row['difference']:.1e}",
-        }
-        for row in differences.to_dict("records")
-    ]
-    return pd.concat([table.astype(object), pd.DataFrame(steps)]).fillna("")
+        lines = compare_settings(trained, "trained", {}, baselines).to_dict("records")
+    for row in _differences(rows).to_dict("records"):
+        named = f"the last two, density {row['density']}, {row['steps']:.0f} steps"
+        difference = f"{row['difference']:.1e}"
+        lines.append({"trained": named, "largest relative difference of logits": difference})
+    return pd.DataFrame(lines, dtype=object).fillna("")
 
 
 def judge(rows: pd.DataFrame) -> Decisions:

@@ -61,9 +61,6 @@ def width_factor_in_print(
         density: p, of the features.
         failure: δ.
 
-    Returns:
-        k, not rounded.
-
     The theorem promises 15/16 here; the probability is 7/8:
 
     >>> round(width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16), 9)
@@ -81,14 +78,8 @@ def partition_probability(
     """The probability that every row of a Ber(q) target fits one of k candidates of its own.
 
     (1 - E (1 - p^D)^k)^c2 with D ~ Bin(c0, q): appendix A.2 divides the features in this way. It
-    is a lower bound of the probability that the target is found among all k c2 features.
-
-    Args:
-        factor: k.
-        outputs: rows c2 of the target.
-        inputs: c0.
-        target_density: q.
-        density: p, of the features.
+    is a lower bound of the probability that the target is found among all k c2 features. ``factor``
+    is k; the others are arguments of ``width_factor_in_print``.
     """
     degrees = np.arange(inputs + 1)
     none = stats.binom.pmf(degrees, inputs, target_density) @ (1 - density**degrees) ** factor
@@ -107,10 +98,8 @@ def width_factor(
     """
 
     def excess(log_factor: float) -> float:
-        probability = partition_probability(
-            math.exp(log_factor), outputs, inputs, target_density, density
-        )
-        return probability - (1 - failure)
+        numbers = (outputs, inputs, target_density, density)
+        return partition_probability(math.exp(log_factor), *numbers) - (1 - failure)
 
     largest = 1.0
     while excess(largest) < 0:
@@ -177,14 +166,9 @@ def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
 def count_matches(
     make_target: MakeTarget, rows: int, density: float, draws: int, seed: int = 0
 ) -> int:
-    """In how many draws a target is found among random features.
+    """In how many draws a target (c2, c0) is found among random features.
 
-    Args:
-        make_target: draws a target (c2, c0) with a generator.
-        rows: number of feature rows, each entry of which is there with probability ``density``.
-        density: p.
-        draws: how many times to draw.
-        seed: of the generator.
+    Of these there are so many rows, each entry of which is there with probability ``density``.
     """
     generator = np.random.default_rng(seed)
     count = 0
@@ -210,8 +194,4 @@ def disjoint_rows(outputs: int, inputs: int, degree: int) -> np.ndarray:
 
 def random_rows(outputs: int, inputs: int, degree: int) -> MakeTarget:
     """Rows of ``degree`` ones in random places."""
-
-    def make(generator: np.random.Generator) -> np.ndarray:
-        return generator.random((outputs, inputs)).argsort(1) < degree
-
-    return make
+    return lambda generator: generator.random((outputs, inputs)).argsort(1) < degree

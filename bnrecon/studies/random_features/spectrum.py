@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part
@@ -28,11 +26,40 @@ from bnrecon.studies.random_features.feature_matrices import (
     feature_matrix,
     normalize,
 )
-from bnrecon.studies.random_features.printed_law import (
-    printed_density,
-    printed_distribution,
-    printed_edges,
-)
+
+
+def printed_edges(aspect: float) -> tuple[float, float]:
+    """The edges λ- = 1 - sqrt(λ) and λ+ for λ = max(n/c1, c1/n), the aspect being c1/n.
+
+    The text has λ+² = 1 + sqrt(λ); λ+ = 1 + sqrt(λ) is meant.
+
+    >>> printed_edges(1.0)
+    (0.0, 2.0)
+    """
+    root = math.sqrt(max(aspect, 1 / aspect))
+    return abs(1 - root), 1 + root
+
+
+def printed_density(x: np.ndarray, aspect: float) -> np.ndarray:
+    """sqrt((x² - λ-²)(λ+² - x²)) / (λ π x) with ``printed_edges``."""
+    low, high = printed_edges(aspect)
+    x = np.asarray(x, dtype=float)
+    inside = np.clip((x**2 - low**2) * (high**2 - x**2), 0, None)
+    return np.sqrt(inside) / (max(aspect, 1 / aspect) * math.pi * x)
+
+
+def printed_distribution(x: np.ndarray, aspect: float) -> np.ndarray:
+    """The integral of ``printed_density`` up to x, over its mass: the law without its atom at 0.
+
+    >>> printed_distribution(np.array([0.0, 1.0, 2.0]), 1.0).round(3)
+    array([0.   , 0.609, 1.   ])
+    """
+    low, high = printed_edges(aspect)
+    angle = np.linspace(0, math.pi, 4001)[1:-1]  # dense at both edges
+    grid = (low + high) / 2 - (high - low) / 2 * np.cos(angle)
+    weights = printed_density(grid, aspect) * np.sin(angle)
+    return np.interp(x, grid, np.cumsum(weights) / weights.sum(), left=0, right=1)
+
 
 CHANNELS = {"smoke": 12, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 3, "paper": 10}
@@ -40,21 +67,6 @@ ASPECTS = (1.0, 1.2, 0.8)  # c1 / n: the paper's 2500 and 3000 features, and 200
 BINS = np.linspace(0, 2.4, 71)  # room for the sparse ones' tail
 MAGENTA = "#c800a8"  # unlike the colours of the distributions
 CLOSE = 0.05  # a Kolmogorov-Smirnov distance up to which the law describes a histogram
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each distribution and width."""
-    every = sweep(
-        measure_spectrum,
-        "{features}, {aspect:g}",
-        {"aspect": ASPECTS, "features": tuple(FEATURES)},
-        {"channels": CHANNELS, "draws": DRAWS},
-    )
-    return [
-        task
-        for task in every(scale, options)
-        if task.arguments["aspect"] == 1 or task.arguments["features"] in ANY_WIDTH
-    ]
 
 
 def measure_spectrum(features: str, aspect: float, channels: int, draws: int) -> pd.DataFrame:
@@ -122,16 +134,14 @@ def _condition(values: np.ndarray) -> float:
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One row for each distribution and width."""
     ratios = [_ratio(*size) for size in zip(rows["c1"], rows["channels"] ** 2, strict=True)]
-    rows = rows.assign(ratio=ratios)
+    rows, ends = rows.assign(ratio=ratios), ["smallest_value", "largest_value"]
     columns: dict[str, Any] = {
         "features": "features",
         "c0 = c2": "channels",
         "c1": "c1",
         "λ": "ratio",
         "distance from the law": _distance,
-        "singular values": lambda group: _ends(
-            group["smallest_value"].iloc[0], group["largest_value"].iloc[0]
-        ),
+        "singular values": lambda group: _ends(*group[ends].iloc[0]),
         "edges of the law": lambda group: _ends(*spectrum.edges(group["ratio"].iloc[0])),
         "condition number, median": "median_condition_number",
         "of the law": lambda group: spectrum.condition_of_aspect(group["ratio"].iloc[0]),
@@ -225,6 +235,9 @@ def _law(rows: pd.DataFrame) -> Decision:
     return "law", verdict, {"worst": worst, "settings": len(settings), "close": CLOSE}
 
 
+PAIRS = [(aspect, n) for aspect in ASPECTS for n in FEATURES if aspect == 1 or n in ANY_WIDTH]
+SIZE = {"channels": CHANNELS, "draws": DRAWS}
+TASKS = sweep(measure_spectrum, "{features}, {aspect:g}", {("aspect", "features"): PAIRS}, SIZE)
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")
 FORMATS |= dict.fromkeys(["distance from the law", "from the printed density"], ".3f")
-PART = part(__file__, tasks, summarize, draw, judge, formats=FORMATS)
+PART = part(__file__, TASKS, summarize, draw, judge, formats=FORMATS)

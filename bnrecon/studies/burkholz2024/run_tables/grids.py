@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.studies.burkholz2024.run_tables import row_numbers
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, results_of
@@ -29,11 +28,10 @@ def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cel
 
 
 def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.DataFrame]:
-    """The paper's table and ours at its own setting, by the way in which a target is rebuilt.
+    """The paper's table and ours at its own setting, by the label ``way``: how a target is rebuilt.
 
     That are targets of the width that is printed and of the paper's schedule. Each cell is the
-    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run. The label
-    ``way`` says how a target is rebuilt.
+    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run.
     """
     shown: dict[str, dict[str, dict[str, str]]] = {}
     trained: dict[str, dict[str, str]] = {}
@@ -72,19 +70,13 @@ def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
     A cell that is not run says so; one that the table does not have is empty. Grids of which
     nothing is run are left out.
     """
-    return {
-        _title(names, grid): _losses(group, grid)
-        for names, group in _groups(cells, grid).items()
-        if any(cell.result is not None for cell in group)
-    }
-
-
-def _title(names: Sequence[str], grid: Grid) -> str:
-    """What the rows of a grid share; a number with its heading, as in "target width 32"."""
-    return ", ".join(
-        f"{heading} {name}" if name.isdecimal() else name
-        for heading, name in zip(grid.by, names, strict=True)
-    )
+    named = {}
+    for names, group in _groups(cells, grid).items():
+        if results_of(group):  # a number is named with its heading, as in "target width 32"
+            parts = zip(grid.by, names, strict=True)
+            title = ", ".join(f"{by} {name}" if name.isdecimal() else name for by, name in parts)
+            named[title] = _losses(group, grid)
+    return named
 
 
 def _losses(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
@@ -93,7 +85,9 @@ def _losses(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
     for cell in cells:
         name = cell.row.labels[grid.rows]
         line = lines.setdefault(name, {grid.rows: name, "accuracy of the target": ""})
-        line["accuracy of the target"] = line["accuracy of the target"] or _targets(cell)
+        if cell.result is not None and not line["accuracy of the target"]:
+            printed = "" if cell.row.reported is None else f" / {cell.row.reported.target:.2f}"
+            line["accuracy of the target"] = f"{cell.result.target.accuracy:.2f}{printed}"
         line[cell.row.labels[grid.columns]] = _compared(cell)
     order = [grid.rows, "accuracy of the target", *columns]
     return pd.DataFrame(list(lines.values()), columns=order, dtype=object).fillna("")
@@ -112,14 +106,6 @@ def _compared(cell: Cell) -> str:
         text += f" / {printed if cell.row.possible else 'impossible'}"
     mark = MARKS.get(cell.against_paper.partition(" (")[0])
     return f"{text} {mark}" if mark else text
-
-
-def _targets(cell: Cell) -> str:
-    """The accuracy of the target, and the reported one; nothing before a run is finished."""
-    if cell.result is None:
-        return ""
-    printed = "" if cell.row.reported is None else f" / {cell.row.reported.target:.2f}"
-    return f"{cell.result.target.accuracy:.2f}{printed}"
 
 
 def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
@@ -141,6 +127,10 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     line: dict[str, Any] = {"cells": f"{len(done)} of {len(cells)}"}
     if not done:
         return line | {TARGET: NOT_RUN}
+    seeds = ([seed.predictions for seed in result.seeds] for result in results)
+    # In which cells the real source may predict otherwise what its collapsed form predicts.
+    reserves = [one for one in map(row_numbers.smallest_reserve, seeds) if one is not None]
+    little = f"{sum(reserve < RESERVE for reserve in reserves)} of {len(reserves)}"
     layers = [layer for result in results for layer in result.layers]
     limits = [count for count in map(row_numbers.at_limit, results) if count is not None]
     unconverged = sum(len(result.unconverged) for result in results)
@@ -149,7 +139,7 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
         "loss farthest from 0": max((r.loss for r in results), key=lambda loss: abs(loss.mean)),
         "images predicted otherwise": row_numbers.predicted_otherwise(cells),
         "evaluated on": ", ".join(dict.fromkeys(map(evaluated_on, results))),
-        "cells with a reserve below 2": _with_little_reserve(results),
+        "cells with a reserve below 2": little if reserves else None,
         "McNemar p": row_numbers.mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),
         "max. error as assembled": max(result.largest_assembled_error for result in results),
@@ -160,13 +150,3 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
         TARGET: counted((cell.against_target for cell in done), "; "),
         PAPER: counted((cell.against_paper for cell in done), "; "),
     }
-
-
-def _with_little_reserve(results: Sequence[RunResult]) -> str | None:
-    """Cells in which the real source may predict otherwise what its collapsed form predicts."""
-    seeds = ([seed.predictions for seed in result.seeds] for result in results)
-    reserves = [
-        reserve for reserve in map(row_numbers.smallest_reserve, seeds) if reserve is not None
-    ]
-    little = sum(reserve < RESERVE for reserve in reserves)
-    return f"{little} of {len(reserves)}" if reserves else None

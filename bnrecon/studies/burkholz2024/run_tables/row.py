@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -116,16 +117,6 @@ class Grid:
     way: str = ""
 
 
-@dataclass(frozen=True)
-class _Pixels:
-    """Images of which nothing but the digest is known."""
-
-    digest: str
-
-    def checksum(self) -> str:
-        return self.digest
-
-
 def _machine(config: RunConfig, result: RunResult) -> list[str]:
     """Overrides for the machine that a result was computed on."""
     cpu = re.match(r"cpu \((\d+) threads?\)", result.device)
@@ -133,7 +124,8 @@ def _machine(config: RunConfig, result: RunResult) -> list[str]:
     folder = Path(result.target.folder)
     undecided = cpu and config.train.precision == "auto"
     for dtype in (torch.bfloat16, torch.float32) if undecided else ():
-        pixels: Any = _Pixels(result.data.checksum)
+        # Images of which nothing but the digest is known.
+        pixels: Any = SimpleNamespace(checksum=lambda: result.data.checksum)
         if own_folder(config.target_request, pixels, "cpu", dtype).name == folder.name:
             words.append(f"train.precision={str(dtype).removeprefix('torch.')}")
     store = "FOLDER" if folder.is_absolute() else str(folder.parent)

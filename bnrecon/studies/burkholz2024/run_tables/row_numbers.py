@@ -11,6 +11,7 @@ import pandas as pd
 from bnrecon.reporting.result import Predictions, RunResult, SeedResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval, mcnemar_below
+from bnrecon.reporting.wording import span
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
@@ -46,11 +47,8 @@ def numbers(cells: Sequence[Cell]) -> pd.DataFrame:
 def _expected(cell: Cell) -> dict[str, Any]:
     """What is known of a row before it is run."""
     config, reported = cell.config, cell.row.reported
-    line: dict[str, Any] = {
-        **cell.row.labels,
-        "target width": config.target.width,
-        "training seed": config.train.seed,
-    }
+    line: dict[str, Any] = {**cell.row.labels, "target width": config.target.width}
+    line["training seed"] = config.train.seed
     if reported is not None:
         line["reported: target"] = reported.target
         line["reported: rebuilt"] = Interval(reported.rebuilt, reported.half_width, 3)
@@ -65,11 +63,8 @@ def _measured(cell: Cell) -> dict[str, Any]:
     result, reported = cell.result, cell.row.reported
     if result is None:
         return {TARGET: cell.against_target, "command": cell.command}
-    line: dict[str, Any] = {
-        "accuracy: target": result.target.accuracy,
-        "accuracy: rebuilt": result.accuracy,
-        "loss": result.loss,
-    }
+    line: dict[str, Any] = {"accuracy: target": result.target.accuracy}
+    line |= {"accuracy: rebuilt": result.accuracy, "loss": result.loss}
     if reported is not None and cell.compared:
         line["loss, reproduced minus reported"] = result.loss.mean - reported.loss
     line |= _predictions(result.seeds) | _layers(result)
@@ -84,10 +79,7 @@ def _measured(cell: Cell) -> dict[str, Any]:
 
 
 def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
-    """Images that source and target predict otherwise, and McNemar's test, a test a seed.
-
-    Sums are over the seeds that were counted.
-    """
+    """Images that source and target predict otherwise, of counted seeds; McNemar's test of each."""
     predictions = [seed.predictions for seed in seeds if seed.predictions is not None]
     counted = {"seeds": len(seeds), "seeds counted": len(predictions)}
     if not predictions:
@@ -136,11 +128,8 @@ def at_limit(result: RunResult) -> int | None:
     Older results do not say so of a layer, but have its iterations.
     """
     limit = result.config["solver"].get("max_iterations") or MAX_ITERATIONS
-    ended = [
-        layer.solution.at_limit or layer.iterations >= limit
-        for layer in result.layers
-        if "lbfgs" in layer.solver
-    ]
+    layers = [layer for layer in result.layers if "lbfgs" in layer.solver]
+    ended = [layer.solution.at_limit or layer.iterations >= limit for layer in layers]
     return sum(ended) if ended else None
 
 
@@ -195,10 +184,7 @@ def mcnemar_p(cells: Sequence[Cell]) -> str | None:
 def oversampling(cells: Sequence[Cell]) -> str | None:
     """c1/n of finished rows, from the smallest to the largest over layers."""
     ratios = [layer.oversampling for result in results_of(cells) for layer in result.layers]
-    if not ratios:
-        return None
-    low, high = f"{min(ratios):.3f}", f"{max(ratios):.3f}"
-    return low if low == high else f"{low} to {high}"
+    return span(ratios, ".3f") if ratios else None
 
 
 def predicted_otherwise(cells: Sequence[Cell]) -> str | None:

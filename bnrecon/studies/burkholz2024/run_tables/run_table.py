@@ -86,12 +86,9 @@ def list_rows(
     """
 
     def rows(scale: str, options: Sequence[str]) -> list[Row]:
+        after, printed = (*scales[scale], *options), reported or {}
         return [
-            Row(
-                {heading: name},
-                (*common, *overrides, *scales[scale], *options),
-                (reported or {}).get(name),
-            )
+            Row({heading: name}, (*common, *overrides, *after), printed.get(name))
             for name, overrides in runs.items()
         ]
 
@@ -121,33 +118,37 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
     """The page of a table of runs; what is not finished stands there as "not run"."""
     done = [cell for cell in cells if cell.result is not None]
     missing = [cell for cell in cells if cell.result is None]
-    lacking, commands = [cell.name for cell in missing], tuple(cell.command for cell in missing)
+    lacking, commands = [cell.name for cell in missing], [cell.command for cell in missing]
     claims = page.Claims(tuple(part.claims(cells)) if part.claims else ())
     caption, details = page.caption_and_details(part.caption)
-    notes: list[page.Block] = [page.Text(details, "reading")]
-    notes += [
-        page.Text(READING.caption, "reading"),
-        page.Text(_reading("against the target"), "reading"),
-    ]
+    readings = [details, READING.caption, _reading("against the target")]
     if any(cell.compared for cell in done):
-        notes += [page.Text(_reading("against the paper"), "reading")]
+        readings.append(_reading("against the paper"))
+    notes = [page.Text(reading, "reading") for reading in readings]
     summary = row_numbers.summarize(cells)
     if part.grid is None:
         first: list[page.Block] = [page.Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
-        rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS), page.NotRun(commands)]
+        not_run = "\n".join(["Not run:\n", *(f"    {command}" for command in commands)])
+        rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS)]
+        rest += [page.Text(not_run, "beside")] if commands else []
     else:
-        first, rest = _printed(cells, part.grid), _grids(cells, part.grid)
-        first, rest = first or rest, rest if first else []
+        # The paper's table with ours at its own setting, where one is run there, before the grids.
+        overview = page.Table(grids.overview(cells, part.grid), grids.FORMATS)
+        first = [overview, page.Text(_legend(cells)), *_tables(grids.grids(cells, part.grid))]
+        rest = []
+        if part.grid.way and (printed := grids.as_printed(cells, part.grid, part.grid.way)):
+            impossible = any(not cell.row.possible for cell in cells)
+            bracketed = READING.sentence("bracketed") + " " if impossible else ""
+            in_print = page.Text(READING.sentence("in print", bracketed=bracketed))
+            first, rest = [in_print, *_tables(printed)], first
     blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
     progress = f"{len(done)} of {len(cells)} runs finished"
     if not done:
         return page.Page(heading, progress, blocks, lacking=lacking, commands=commands)
     with figures.style():
         figure = None if part.draw is None else part.draw(done)
-    blocks += [
-        page.Text("The CSV has every number and each row's command.", "beside"),
-        page.Text(_origin(done), "origin"),
-    ]
+    blocks.append(page.Text("The CSV has every number and each row's command.", "beside"))
+    blocks.append(page.Text(_origin(done), "origin"))
     caption = f"{heading.title}; {progress}. {caption}"
     if part.grid is None:
         table = latex(summary, row_numbers.FORMATS, caption=caption, label=heading.label)
@@ -161,9 +162,8 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         table,
         figure,
         [
-            page.FinishedRun(cell.name, cell.folder.name, cell.result, cell.command)
-            for cell in done
-            if cell.result is not None
+            page.FinishedRun(cell.name, cell.folder.name, result, cell.command)
+            for cell, result in zip(done, results_of(done), strict=True)
         ],
         lacking,
         commands,
@@ -185,25 +185,8 @@ def _legend(cells: Sequence[Cell]) -> str:
     return " ".join(map(_reading, ("losses", "marks") if marked else ("losses",)))
 
 
-def _printed(cells: Sequence[Cell], grid: Grid) -> list[page.Block]:
-    """The paper's table with ours at its own setting; nothing where none is run there."""
-    printed = grids.as_printed(cells, grid, grid.way) if grid.way else {}
-    tables = [page.Table(frame, title=name) for name, frame in printed.items()]
-    impossible = any(not cell.row.possible for cell in cells)
-    bracketed = (
-        "Bracketed numbers look like copies from CIFAR-10 (erratum 5). " if impossible else ""
-    )
-    return [page.Text(READING.sentence("in print", bracketed=bracketed)), *tables] if tables else []
-
-
-def _grids(cells: Sequence[Cell], grid: Grid) -> list[page.Block]:
-    """The overview, and each grid under its name."""
-    named = grids.grids(cells, grid).items()
-    return [
-        page.Table(grids.overview(cells, grid), grids.FORMATS),
-        page.Text(_legend(cells)),
-        *(page.Table(frame, title=name) for name, frame in named),
-    ]
+def _tables(named: Mapping[str, pd.DataFrame]) -> list[page.Block]:
+    return [page.Table(frame, title=name) for name, frame in named.items()]
 
 
 def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: page.Heading) -> str:

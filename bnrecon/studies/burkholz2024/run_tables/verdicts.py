@@ -79,9 +79,8 @@ def against_target(loss: Interval, predictions: Sequence[Predictions | None]) ->
         return "identical predictions" if settled else "identical where tested"
     if loss.half_width is None:
         significant = any(seed.p_value < SIGNIFICANT for seed in counts)
-        return (
-            "different" if significant and abs(loss.mean) > EQUIVALENT + CLOSE else "inconclusive"
-        )
+        far = significant and abs(loss.mean) > EQUIVALENT + CLOSE
+        return "different" if far else "inconclusive"
     if abs(loss.mean) + loss.half_width <= EQUIVALENT + CLOSE:
         return f"accuracy equivalent within {EQUIVALENT}"
     return "different" if abs(loss.mean) > loss.half_width + CLOSE else "inconclusive"
