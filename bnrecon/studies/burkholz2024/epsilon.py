@@ -31,7 +31,7 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     within = all(share <= 1 for share in shares)  # a NaN is not
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     others = len(finished) - len(kept)
-    words = f"; {others} with other layers do not decide" if others else ""
+    words = f"; in {others} some layers exceed ε', so that they do not count" if others else ""
     numbers = {"kept": len(kept), "most": max(shares), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 

@@ -68,7 +68,7 @@ SETTINGS = {
     ),
 }
 ASIDE = 0.12  # of the two starts, in places of the figure
-STARTS = {"ones": "1", "weights": "for the steps of weights"}
+STARTS = {"ones": "1", "weights": "1 / sqrt(3 fan-in)"}
 # Added later: the same trainings for longer, at one excess.
 LONGER = {"laptop": 30}  # epochs
 LONGER_SETTINGS = [setting for setting in SETTINGS["laptop"] if setting[1] == 100]
@@ -213,9 +213,12 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "closed": weights - (target + ones) / 2,
     }
     numbers: dict[str, Any] = {name: _spell(values) for name, values in compared.items()}
-    last = str(next(iter(_intervals(compared["behind"]).values()), "unknown"))
+    last, lasting = (
+        str(next((gap for name, gap in _intervals(gaps).items() if "batchnorm" in name), "unknown"))
+        for gaps in (compared["behind"], target - weights)
+    )
     width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
-    numbers |= {"last": last, "width": width, "epochs": epochs}
+    numbers |= {"last": last, "lasting": lasting, "width": width, "epochs": epochs}
     numbers |= {"lacking": _spell(target - weights)} | REPORTED
     # By the longest schedule, whose seeds were fixed before.
     trained = accuracy.index.get_level_values("epochs")
