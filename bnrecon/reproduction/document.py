@@ -115,15 +115,15 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
     lines = [
         "# Beyond the papers",
         "What was asked in addition, or of a setting that a paper does not have. Each statement is "
-        "ours. Tables and figures stand with the parts.",
+        "ours.",
     ]
     for study in studies:
         lines.append(f"## {study.paper}")
         for name, decided in claims_by_part(study, outputs, scale).items():
             if ours := tuple(claim for claim in decided if claim.is_beyond):
                 heading = _heading(study, name)
-                lines.append(f"### [{heading}]({study.name}.md#{anchor(heading)})")
-                lines.append(Claims(ours).markdown)
+                link = f"[Table and figure]({study.name}.md#{anchor(heading)})"
+                lines += [f"### {heading}", Claims(ours).markdown, f"{link}."]
     return "\n\n".join(lines) + "\n"
 
 
