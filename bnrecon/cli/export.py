@@ -1,4 +1,4 @@
-"""`bnrecon export`: send what was run before to TensorBoard, trackio or wandb."""
+"""`bnrecon export`: send what was run before to TensorBoard, trackio, wandb or MLflow."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class RunConfig:
     tracker_folder: str | None = option(
         None, "folder that trackers write to; null: OUTPUTS/trackers", folder=True
     )
-    tracker_project: str = option("bnrecon", "project of trackio and wandb", file_name=True)
+    tracker_project: str = option("bnrecon", "project in trackio, wandb and MLflow", file_name=True)
 
     def __post_init__(self) -> None:
         check_fields(self)

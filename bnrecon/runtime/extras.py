@@ -8,7 +8,12 @@ from collections.abc import Iterable
 
 from bnrecon.runtime.errors import UserError
 
-TRACKERS = ("tensorboard", "trackio", "wandb")  # each the name of a library and of its extra
+TRACKERS = (
+    "tensorboard",
+    "trackio",
+    "wandb",
+    "mlflow",
+)  # each the name of a library and of its extra
 
 
 def install_command(extra: str) -> str:

@@ -1,6 +1,6 @@
 """What a run logs while it works: the rows of its ``metrics.jsonl``, which trackers are sent too.
 
-The packages that compute know a ``TrackedRun``. What a library (TensorBoard, trackio, wandb) makes
+The packages that compute know a ``TrackedRun``. What a library (TensorBoard, wandb, ...) makes
 of a row is written higher up and handed down. Nothing that goes wrong there ends the work: it is
 warned of once, and that library is left out from there on.
 """

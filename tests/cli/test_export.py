@@ -74,7 +74,7 @@ def test_a_damaged_result_is_named_and_left_out(outputs, command):
     ("words", "said"),
     [
         (("tensorbord",), "did you mean 'tensorboard'?"),
-        (("none",), "Allowed: tensorboard, trackio, wandb"),
+        (("none",), "Allowed: mlflow, tensorboard, trackio, wandb"),
         (("tensorboard", "nowhere"), "'nowhere': no such folder, and no run or target"),
         (("tensorboard", "tracker_project=a/b"), "tracker_project='a/b'"),
         (("tensorboard", "--all"), "--all is not an option"),

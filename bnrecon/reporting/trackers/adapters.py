@@ -1,10 +1,11 @@
-"""TensorBoard, trackio and wandb: what each makes of a run's rows. None is imported before."""
+"""TensorBoard, trackio, wandb, MLflow: what each makes of a run's rows, imported on use."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import io
+import logging
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from bnrecon.runtime.tracking import NO_TRACKERS, Log, Plain, Trackers
 TRACKIO = "TRACKIO_DIR"  # the variable that names trackio's folder
 PAUSE = 5.0  # seconds between two sessions of trackio, each of which takes a tenth or two
 AXES = ("epoch", "layer", "seed")  # in wandb, each of its own numbers
+MLFLOW_PARAMS = 100  # of one call
 WRITE_EVERY = 1.0  # seconds; wandb's 15 would be lost by a killed process
 
 
@@ -48,13 +50,14 @@ def make_trackers(
         UserError: a library is missing.
     """
     require_trackers(names)
-    known = {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}
+    known = {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb, "mlflow": _mlflow}
     views = {
         "tensorboard": f"tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}",
         "trackio": f"{TRACKIO}={shlex.quote(str(_trackio_folder(folder)))} trackio show --project "
         f"{shlex.quote(project)}",
         "wandb": f"wandb sync {shlex.quote(str(folder.absolute() / 'wandb'))}/offline-run-*",
     }
+    views["mlflow"] = f"mlflow ui --backend-store-uri {shlex.quote(_mlflow_store(folder))}"
     if _wandb_mode() != "offline":
         views["wandb"] = f"wandb's project {project} (WANDB_MODE={_wandb_mode()})"
     openers = {name: functools.partial(known[name], folder, project) for name in names}
@@ -211,3 +214,42 @@ def _wandb(
 def _wandb_mode() -> Any:
     """What wandb does with a run; wandb checks it."""
     return os.environ.get("WANDB_MODE") or "offline"
+
+
+@contextlib.contextmanager
+def _mlflow(
+    folder: Path, project: str, run: str, config: Mapping[str, Plain], anew: bool
+) -> Iterator[Log]:
+    """The database ``FOLDER/mlflow.db``, or the server that ``MLFLOW_TRACKING_URI`` names."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    folder.mkdir(parents=True, exist_ok=True)
+    client = MlflowClient(_mlflow_store(folder))
+    experiment = client.get_experiment_by_name(project)
+    number = experiment.experiment_id if experiment else client.create_experiment(project)
+    runs = client.search_runs([number], f"attributes.run_name = '{run}'")
+    if anew:
+        for entry in runs:
+            client.delete_run(entry.info.run_id)
+    if anew or not runs:
+        identity = client.create_run(number, run_name=run).info.run_id
+        options = [Param(name, str(value)) for name, value in config.items()]
+        for start in range(0, len(options), MLFLOW_PARAMS):
+            client.log_batch(identity, params=options[start : start + MLFLOW_PARAMS])
+    else:
+        identity = runs[0].info.run_id
+
+    def log(_row: int, _kind: str, step: int, values: Mapping[str, float]) -> None:
+        now = int(1000 * time.time())
+        metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
+        client.log_batch(identity, metrics=metrics)
+
+    yield log
+    client.set_terminated(identity)
+
+
+def _mlflow_store(folder: Path) -> str:
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute() / 'mlflow.db'}"
