@@ -152,11 +152,7 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
 
 
 def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.device | None:
-    """Where this machine computes: a GPU, if any of the runs does; ``None`` where Slurm's jobs do.
-
-    Raises:
-        UserError: a device that is not there, or a tracker that is not installed.
-    """
+    """Where this machine computes: a GPU, if any run does; ``None`` where Slurm's jobs do."""
     extras.require_trackers(sorted({name for run in runs for name in run.config.tracker}))
     if options.cluster is not None and options.cluster.name == "slurm":
         return None

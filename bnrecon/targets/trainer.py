@@ -196,10 +196,7 @@ class Trainer:
         )
 
     def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
-        """Whether to save and whether to stop, the same in all processes.
-
-        No clock and no signal is the same in all of them: they agree whenever they look.
-        """
+        """Whether to save and to stop, the same in all processes, as no clock and no signal is."""
         stopping = stop.reason is not None
         if self.processes == 1:
             return due, stopping
