@@ -138,11 +138,7 @@ def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
 
 
 def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
-    """All runs of a sweep by key, and their targets, for a job that computes some.
-
-    Args:
-        words: flags and options, as on the command line.
-    """
+    """All runs of a sweep by key, and their targets, for a job that computes some."""
     parser = Parser()
     hydra_app.add_flags(parser)
     parser.add_argument("words", nargs="*")

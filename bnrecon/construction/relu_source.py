@@ -140,14 +140,7 @@ def relu_network(
 def check_error(
     rebuilt: Any, layer_errors: Sequence[float], remedy: str, limit: float = FAR
 ) -> Any:
-    """Add a note to a ``RebuiltNetwork`` or ``RebuiltChain`` whose outputs are off by over 0.1%.
-
-    Args:
-        rebuilt: what was built.
-        layer_errors: the relative errors of its weights.
-        remedy: what brings the outputs closer.
-        limit: beyond which ``RunError`` is raised, with the note.
-    """
+    """What was rebuilt, with a note on outputs off by over 0.1%; ``RunError`` above ``limit``."""
     error = rebuilt.functional_error
     if error <= NOTED:
         return rebuilt

@@ -70,12 +70,6 @@ def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]
 class Trainer:
     """One training run: network, optimizer and the step it has come to.
 
-    Args:
-        network: the network to train, in place.
-        data: the images.
-        plan: how to train.
-        device: where to train.
-
     Raises:
         UserError: where a batch, or the images, cannot be shared by the processes.
     """
