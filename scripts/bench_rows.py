@@ -7,25 +7,27 @@ measured, as JSON, in its last line.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import command_line
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features import LayerShape, choose_width, draw
 from bnrecon.operators.system import System
-from bnrecon.reporting import tables
+from bnrecon.reporting import figures, tables
 from bnrecon.runtime import files, provenance
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers import SolverSpec, solve
@@ -113,15 +115,19 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.D
         there |= {name: format_bytes(there[name]) for name in BYTES if name in there}
         lines.append({})
         for heading, template in columns.items():
-            try:
+            with contextlib.suppress(KeyError):
                 lines[-1][heading] = template.format(**there)
-            except KeyError:
-                lines[-1][heading] = ""
-    return pd.DataFrame(lines, dtype=object)
+    return pd.DataFrame(lines, columns=list(columns), dtype=object).fillna("")
+
+
+def write_figure(path: Path, figure: Figure) -> None:
+    """Write a figure as PNG and as SVG."""
+    for kind in ("png", "svg"):
+        files.write_bytes(path.with_suffix(f".{kind}"), figures.image(figure, kind))
 
 
 def write_table(
-    path: Path, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], words: str
+    path: Path, rows: Iterable[Mapping], columns: Mapping[str, str], words: str
 ) -> None:
     """Write a table and what there is to say of it as Markdown, and print it."""
     text = f"{tables.markdown(table(rows, columns))}\n\n{words}\n"
@@ -154,10 +160,8 @@ def random_system(
         device: where the system is; on the processor by default.
     """
     shape = LayerShape(width, width, (3, 3))
-    if oversampling == "minimum":
-        count = shape.minimum_width
-    else:
-        count = choose_width(features, shape, oversampling)
+    minimum = oversampling == "minimum"
+    count = shape.minimum_width if minimum else choose_width(features, shape, oversampling)
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(width, width, 3, 3, dtype=torch.float64, generator=generator)
     target = TargetLayer("layer", weight, torch.zeros(width))

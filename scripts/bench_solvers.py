@@ -30,6 +30,7 @@ from bench_solvers_report import report
 from scipy.sparse.linalg import LinearOperator, lsmr
 
 import bnrecon
+from bnrecon.operators.system import System
 from bnrecon.runtime import hardware
 from bnrecon.runtime.precision import FLOAT32, FLOAT64
 from bnrecon.runtime.units import format_bytes
@@ -77,13 +78,11 @@ def main() -> None:
     parser, args = parse(__doc__, measure, "sections*", **options)
     command_line.require(parser, "section", args.sections, SECTIONS)
     folder = args.outputs / hardware.resolve_device(args.device).type
-    order = plan()
+    order, device = plan(), {"device": args.device}
     wanted = [row for row in order if not args.sections or row["section"] in args.sections]
-
-    def start(row: dict) -> dict:
-        return in_process(__file__, row | {"device": args.device})
-
-    rows = measure_missing(folder / "bench.json", wanted, start)
+    rows = measure_missing(
+        folder / "bench.json", wanted, lambda row: in_process(__file__, row | device)
+    )
     print(report([row for key in order for row in rows if key.items() <= row.items()], folder))
 
 
@@ -93,24 +92,19 @@ def measure(row: dict) -> dict:
     row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
     if row["section"] in ("whole", "contention"):
         return row | (whole if row["section"] == "whole" else contention)(row, device)
-    system = measured_system(row, device)
+    system = random_system(features_of(row), row["width"], row["oversampling"], device=device)
     row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
     if row["section"] == "products":
         return row | products(system, row["method"])
     needed = DENSE.get(row["method"], 0) * row["n"] * row["c1"]
     if needed > 0.95 * (free := hardware.available_memory(device)):
         return row | {"note": f"not run: {format_bytes(needed)} needed, {format_bytes(free)} free"}
-    x, told = timed_solve(row, system, device)
-    row["residual"] = residual(row, system, x)
+    x, told = timed_solve(row["method"], system, device)
+    told["residual"] = residual(row, system, x)
     if row["section"] == "oversampled" and told.get("arithmetic") in PRODUCTS:
         # Right after: machines are not equally fast all the time.
-        row["bare"] = products(system, told["arithmetic"])["seconds"]
+        told["bare"] = products(system, told["arithmetic"])["seconds"]
     return row | told
-
-
-def measured_system(row: dict, device):
-    """The system of a row's layer."""
-    return random_system(features_of(row), row["width"], row["oversampling"], device=device)
 
 
 def features_of(row: dict) -> str:
@@ -118,26 +112,25 @@ def features_of(row: dict) -> str:
     return "sign" if row["method"].endswith(" sign") else "he_normal"
 
 
-def timed_solve(row: dict, system, device) -> tuple:
-    """Solve; put seconds and peak memory into the row, return x and what the solver tells."""
+def timed_solve(method: str, system: System, device: torch.device) -> tuple[torch.Tensor, dict]:
+    """Solve; x, and with seconds and peak memory what the solver tells."""
     on_gpu = device.type == "cuda"
     if on_gpu:
-        small = {"section": "square", "method": "lu", "width": 4, "oversampling": 1.0}
+        small = random_system("he_normal", 4, 1.0, device=device)
         for name in ("lu", "matrix_free"):  # loads the libraries, which takes seconds once
-            registered(measured_system(small, device), name)
+            registered(small, name)
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     else:
         Path("/proc/self/clear_refs").write_text("5")  # peak memory is counted anew
         before = memory_status("VmRSS")
     started = time.perf_counter()
-    x, told = METHODS.get(row["method"], registered)(system, row["method"])
+    x, told = METHODS.get(method, registered)(system, method)
     if on_gpu:
         torch.cuda.synchronize()
-    row["seconds"] = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     peak = torch.cuda.max_memory_allocated() if on_gpu else memory_status("VmHWM")
-    row["memory"] = peak - before
-    return x, told
+    return x, {"seconds": seconds, "memory": peak - before} | told
 
 
 def residual(row: dict, system, x) -> float:
@@ -191,7 +184,8 @@ def whole(row: dict, device) -> dict:
     (seconds,), told, layers = rebuild_untrained(row, device, 1)
     largest = sum(layer.equations == told["n"] for layer in layers)
     # Right after: machines are not equally fast all the time.
-    pair = products(measured_system(row | {"method": "auto"}, device), "bfloat16")["seconds"]
+    system = random_system("he_normal", row["width"], row["oversampling"], device=device)
+    pair = products(system, "bfloat16")["seconds"]
     iterations = iterative.expected_iterations(row["oversampling"], 1e-10)
     solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in layers})
     note = (
@@ -203,36 +197,26 @@ def whole(row: dict, device) -> dict:
     return told | {"note": note}
 
 
-def products(system, name: str) -> dict:
-    """The bare pair of matrix products of one iteration, each in its fastest memory layout."""
-    dtype = getattr(torch, name)
-    multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
-    B, A = factors(system.operator, dtype)
+def products(system: System, name: str) -> dict:
+    """The bare pair of products of one iteration, each in its fastest layout; int8 has signs."""
+    dtype, (B, A) = getattr(torch, name), (system.operator.second, system.operator.first)
+    multiply = torch.matmul
+    if name == "int8":
+        multiply, B, A = torch._int_mm, B.sign(), A.sign()
+    B, A = B.to(dtype).contiguous(), A.to(dtype)
     BT, Y = B.T.contiguous(), torch.randn(len(B), A.shape[1], device=A.device).to(dtype)
     layouts = {
         "M x": (lambda: multiply(B, A), lambda: multiply(BT.T, A)),
         "M^T y": (lambda: multiply(BT, Y), lambda: multiply(B.T, Y)),
     }
-    best = {}
+    best = dict.fromkeys(layouts, math.inf)
     for product, ways in layouts.items():
-        best[product] = math.inf
-        for way in ways:
-            for _ in range(20):
-                started = time.perf_counter()
-                result = way()
-                float(result[0, 0])
-                best[product] = min(best[product], time.perf_counter() - started)
-    return {
-        "seconds": sum(best.values()),
-        "note": ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in best.items()),
-    }
-
-
-def factors(operator, dtype: torch.dtype):
-    """B (m, c1) and A (c1, c0); in int8 only the signs of both."""
-    if dtype == torch.int8:
-        return operator.second.sign().to(dtype).contiguous(), operator.first.sign().to(dtype)
-    return operator.second.to(dtype).contiguous(), operator.first.to(dtype)
+        for way in 20 * ways:
+            started = time.perf_counter()
+            float(way()[0, 0])
+            best[product] = min(best[product], time.perf_counter() - started)
+    note = ", ".join(f"{product} {1e3 * seconds:.1f} ms" for product, seconds in best.items())
+    return {"seconds": sum(best.values()), "note": note}
 
 
 def registered(system, name: str):
@@ -248,14 +232,11 @@ def registered(system, name: str):
         apart["LU seconds"] = time.perf_counter() - started
         if matrix.dtype == torch.float32:
             alone = torch.linalg.lu_solve(*factors, system.rhs[:, None].float())[:, 0].double()
-            apart["LU residual"] = float(
-                (system.rhs - system.operator.matvec(alone)).norm() / system.rhs.norm()
-            )
+            apart["LU residual"] = relative_residual(system, alone)
         return factors
 
-    schedule = iterative.precision_schedule
-    if precision == "float32":
-        schedule = lambda _device: [FLOAT32, FLOAT64]  # noqa: E731 (a stand-in for a function)
+    schedules = {"float32": lambda _device: [FLOAT32, FLOAT64]}
+    schedule = schedules.get(precision, iterative.precision_schedule)
     with (
         mock.patch.object(dense, "factorize", timed),
         mock.patch.object(iterative, "precision_schedule", schedule),
@@ -266,13 +247,8 @@ def registered(system, name: str):
     if apart:
         note += f"; the LU alone {apart['LU seconds']:.1f} s"
         note += f", residual {apart['LU residual']:.1e}" if "LU residual" in apart else ""
-    return solved.scale, {
-        "iterations": report.iterations,
-        "forecast": report.memory,
-        "arithmetic": report.precision,
-        "note": note,
-        **apart,
-    }
+    told = {"iterations": report.iterations, "forecast": report.memory}
+    return solved.scale, told | {"arithmetic": report.precision, "note": note} | apart
 
 
 def library_solve(system, name: str):

@@ -30,55 +30,36 @@ COLUMNS = {
 
 def table(rows: list[dict]) -> pd.DataFrame:
     """All rows as one table; ratios are to our solver of the same section and size, if it ran."""
+    size = ("section", "width", "oversampling")
     ours = {
-        (row["section"], row["width"], row["oversampling"]): row["seconds"]
+        tuple(row[name] for name in size): row.get("seconds")
         for row in rows
-        if row["method"] == OURS.get(row["section"]) and "seconds" in row
+        if row["method"] == OURS.get(row["section"])
     }
     lines = []
     for row in rows:
         lines.append(row | {"reached": row["c1"] / row["n"]})
-        reference = ours.get((row["section"], row["width"], row["oversampling"]))
-        if "seconds" in row and reference is not None:
+        if "seconds" in row and (reference := ours.get(tuple(row[name] for name in size))):
             lines[-1]["times"] = row["seconds"] / reference
     frame = bench_rows.table(lines, COLUMNS)
     return frame.assign(seconds=frame["seconds"].replace("", "not run"))
 
 
-def measured(rows: list[dict], section: str) -> list[dict]:
-    """The rows of a section that were run."""
-    return [row for row in rows if row["section"] == section and "seconds" in row]
-
-
-def corrected_lu(rows: list[dict], n: int) -> float | None:
-    """Seconds of the corrected LU of a size."""
-    square = (r for r in measured(rows, "square") if r["method"] == "refined" and r["n"] == n)
-    return next((row["seconds"] for row in square), None)
-
-
-def exponent(points: list[tuple[float, float]]) -> float:
+def exponent(rows: list[dict], what: str) -> float:
     """Slope of a straight line through the logarithms of the three largest."""
-    x, y = np.log(np.array(points[-3:])).T
-    return float(np.polyfit(x, y, 1)[0])
-
-
-def takeover(points: list[dict], lu: float) -> tuple[list[float], list[float]]:
-    """At which oversampling of the frontier the iterations are faster than the LU, and slower."""
-    return (
-        [row["oversampling"] for row in points if row["seconds"] < lu],
-        [row["oversampling"] for row in points if row["seconds"] >= lu],
-    )
+    n, values = (np.log([row[name] for row in rows[-3:]]) for name in ("n", what))
+    return float(np.polyfit(n, values, 1)[0])
 
 
 def draw_frontier(points: list[dict], lu: float) -> Figure:
     """Seconds against oversampling, with the LU beside it; crosses did not reach the tolerance."""
     excess = [row["c1"] / row["n"] - 1 for row in points]
-    slower = takeover(points, lu)[1]
+    seconds = [row["seconds"] for row in points]
+    slower = [row["oversampling"] for row in points if row["seconds"] >= lu]
     crossing = f"; slower than the LU from {max(slower):g} down" if slower else ""
     with figures.style():
         figure, axes = figures.new_figure(size=(figures.PAGE, 4))
         label = "matrix_free, bf16 inside where that suffices"
-        seconds = [row["seconds"] for row in points]
         axes.loglog(excess, seconds, "o-", color=figures.PALETTE[0], label=label)
         for x, row in zip(excess, points, strict=True):
             if row["residual"] > 1e-10:
@@ -101,9 +82,9 @@ def draw_scaling(points: list[dict]) -> Figure:
         panels = (("a", "seconds", 1, "seconds"), ("b", "memory", 1e-9, "GB beyond the system"))
         for axes, (letter, what, scale, unit) in zip(both, panels, strict=True):
             axes.set_title(f"({letter})", loc="left")
-            pairs = [(row["n"], row[what] * scale) for row in points]
-            label = f"n^{exponent(pairs):.2f} (the three largest)"
-            axes.loglog(*zip(*pairs, strict=True), "o-", color=figures.PALETTE[0], label=label)
+            n, values = [row["n"] for row in points], [row[what] * scale for row in points]
+            label = f"n^{exponent(points, what):.2f} (the three largest)"
+            axes.loglog(n, values, "o-", color=figures.PALETTE[0], label=label)
             axes.set_xlabel("equations n")
             axes.set_ylabel(unit)
             axes.legend()
@@ -113,38 +94,38 @@ def draw_scaling(points: list[dict]) -> Figure:
 
 def report(rows: list[dict], folder: Path) -> str:
     """Write the table and the pictures; return what to print."""
-    frame, pictures = table(rows), {}
+    frame, ran = table(rows), [row for row in rows if "seconds" in row]
+    frontier, scaling = (
+        [row for row in ran if row["section"] == section] for section in ("frontier", "scaling")
+    )
+    refined = {row["n"]: row for row in ran if row["method"] == "refined"}
     lines = [tables.markdown(frame), ""]
-    for row in rows:
+    for row in ran:
         if "bare" in row:
-            share = row["seconds"] / (row["iterations"] * row["bare"])
             lines.append(
-                f"{row['method']} takes {share:.2f} times the bare {row['arithmetic']} products of "
-                f"its {row['iterations']} iterations "
-                f"({1e3 * row['bare']:.1f} ms a pair, timed right after it)."
+                f"{row['method']} takes {row['seconds'] / (row['iterations'] * row['bare']):.2f} "
+                f"times the bare {row['arithmetic']} products of its {row['iterations']} "
+                f"iterations ({1e3 * row['bare']:.1f} ms a pair, timed right after it)."
             )
-        if "LU seconds" in row and row["method"] == "refined":
-            share = row["seconds"] / row["LU seconds"]
-            lines.append(f"refined, n = {row['n']:,}: {share:.2f} times its own float32 LU.")
-    frontier, scaling = measured(rows, "frontier"), measured(rows, "scaling")
-    lu = corrected_lu(rows, frontier[0]["n"]) if frontier else None
-    if lu is not None:
-        pictures["frontier"] = draw_frontier(frontier, lu)
-        faster, slower = takeover([row for row in frontier if row["residual"] <= 1e-10], lu)
+    for n, row in refined.items():
+        share = row["seconds"] / row["LU seconds"]
+        lines.append(f"refined, n = {n:,}: {share:.2f} times its own float32 LU.")
+    if frontier and (n := frontier[0]["n"]) in refined:
+        lu = refined[n]["seconds"]
+        bench_rows.write_figure(folder / "frontier", draw_frontier(frontier, lu))
+        reached = [row for row in frontier if row["residual"] <= 1e-10]
+        faster = [row["oversampling"] for row in reached if row["seconds"] < lu]
+        slower = [row["oversampling"] for row in reached if row["seconds"] >= lu]
         if faster and slower:
             lines.append(
-                f"n = {frontier[0]['n']:,}: matrix_free is faster than the corrected LU "
-                f"({lu:.0f} s) from an oversampling of {min(faster)} on, the LU at {max(slower)} "
-                "and below."
+                f"n = {n:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
+                f"oversampling of {min(faster)} on, the LU at {max(slower)} and below."
             )
     if len(scaling) > 2:
-        pictures["scaling"] = draw_scaling(scaling)
-        seconds, memory = (
-            exponent([(row["n"], row[what]) for row in scaling]) for what in ("seconds", "memory")
-        )
+        bench_rows.write_figure(folder / "scaling", draw_scaling(scaling))
         lines.append(
-            f"Over the three largest sizes, seconds grow as n^{seconds:.2f} and memory as "
-            f"n^{memory:.2f}."
+            f"Over the three largest sizes, seconds grow as n^{exponent(scaling, 'seconds'):.2f} "
+            f"and memory as n^{exponent(scaling, 'memory'):.2f}."
         )
     devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
     lines += [
@@ -155,7 +136,4 @@ def report(rows: list[dict], folder: Path) -> str:
     ]
     files.write_text(folder / "bench.md", "\n".join(lines))
     files.write_text(folder / "bench.csv", tables.csv(frame))
-    for name, figure in pictures.items():
-        for kind in ("png", "svg"):
-            files.write_bytes(folder / f"{name}.{kind}", figures.image(figure, kind))
     return "\n".join(lines)

@@ -21,6 +21,7 @@ again.
 from __future__ import annotations
 
 import argparse
+import collections
 import itertools
 import os
 import statistics
@@ -32,14 +33,7 @@ from unittest import mock
 
 import command_line
 import torch
-from bench_rows import (
-    in_process,
-    measure_missing,
-    memory_status,
-    parse,
-    solve_random,
-    write_table,
-)
+from bench_rows import in_process, measure_missing, memory_status, parse, solve_random, write_table
 
 from bnrecon.features import LayerShape, choose_width, draw
 from bnrecon.features.matrix import feature_operator
@@ -89,20 +83,16 @@ def time_products(row: dict) -> dict:
     features = choose_width(name, shape, 1.5)
     part = features if width < 256 else LARGEST_SLICE
     wanted = getattr(precisions, row["precision"].upper())
-    operators = {
-        storage: operator_of(name, shape, part, storage, wanted) for storage in storages_of(name)
-    }
+    operators = {each: operator_of(name, shape, part, each, wanted) for each in storages_of(name)}
     x, y = (torch.randn(size, dtype=wanted.vectors) for size in (part, shape.equations))
-    clocks = {"cpu": time.process_time, "wall": time.perf_counter}
-    times: dict = {(storage, clock): [] for storage in operators for clock in clocks}
-    for _ in range(ROUNDS):
-        for storage, operator in operators.items():
-            before = {clock: read() for clock, read in clocks.items()}
-            operator.matvec(x)
-            operator.rmatvec(y)
-            for clock, read in clocks.items():
-                times[storage, clock].append(read() - before[clock])
-    medians = {f"{key} {clock}": statistics.median(each) for (key, clock), each in times.items()}
+    times = collections.defaultdict(list)
+    for storage in ROUNDS * tuple(operators):
+        spent, started = time.process_time(), time.perf_counter()
+        operators[storage].matvec(x)
+        operators[storage].rmatvec(y)
+        times[f"{storage} cpu"].append(time.process_time() - spent)
+        times[f"{storage} wall"].append(time.perf_counter() - started)
+    medians = {key: statistics.median(each) for key, each in times.items()}
     return {"n": shape.equations, "c1": features, "measured": part} | medians
 
 
@@ -171,10 +161,10 @@ def write_report(section: str, rows: list[dict], outputs: Path) -> None:
     rows = sorted(rows, key=lambda r: (r["features"], r["width"], r.get("precision", "")))
     commands = []
     for name in dict.fromkeys(row["features"] for row in rows):
+        same = [row for row in rows if row["features"] == name]
         words = [f"python scripts/bench_storage.py {section} --features {name}"]
-        for field in ("width", *(["precision"] if section == "products" else [])):
-            of_name = (row for row in rows if row["features"] == name and field in row)
-            words += [f"--{field}s", *dict.fromkeys(str(row[field]) for row in of_name)]
+        for field in ("width", "precision") if section == "products" else ("width",):
+            words += [f"--{field}s", *dict.fromkeys(str(row[field]) for row in same)]
         commands.append(f"`{' '.join(words)}`")
     lines = [line for row in rows for line in lines_of(row)]
     words = f"One thread of {os.cpu_count()}. Commands: {'; '.join(commands)}."

@@ -18,6 +18,7 @@ Table and figure show the rows of --threads threads. Results: cost_curve.{json,m
 from __future__ import annotations
 
 import itertools
+import operator
 import statistics
 import time
 from pathlib import Path
@@ -29,6 +30,7 @@ from bench_rows import (
     memory_status,
     parse,
     solve_random,
+    write_figure,
     write_table,
 )
 
@@ -99,35 +101,24 @@ def factorize(n: int) -> dict:
 
 def run_rows(folder: Path) -> list[dict]:
     """The median of the layers of each size of a finished run."""
-    layers = [
-        layer for seed in RunResult.read(folder / "result.json").seeds for layer in seed.layers
-    ]
-    layers.sort(key=lambda layer: (layer.equations, layer.width))
+    sizes = operator.attrgetter("equations", "width")
+    layers = sorted(RunResult.read(folder / "result.json").layers, key=sizes)
     rows = []
-    for (n, width), group in itertools.groupby(layers, lambda x: (x.equations, x.width)):
+    for (n, width), group in itertools.groupby(layers, sizes):
         same = list(group)
-        rows.append(
-            {
-                "name": "run",
-                "size": width,
-                "n": n,
-                "c1": width,
-                "layers": len(same),
-                "seconds": statistics.median(layer.seconds for layer in same),
-                "iterations": statistics.median_low(layer.iterations for layer in same),
-                "residual": max(layer.residual for layer in same),
-                "run": folder.as_posix(),
-            }
-        )
+        row = {"name": "run", "size": width, "n": n, "c1": width, "layers": len(same)}
+        row["seconds"] = statistics.median(layer.seconds for layer in same)
+        row["iterations"] = statistics.median_low(layer.iterations for layer in same)
+        row["residual"] = max(layer.residual for layer in same)
+        rows.append(row | {"run": folder.as_posix()})
     return rows
 
 
 def write_report(rows: list[dict], folder: Path) -> None:
     """Write the table and the figure."""
     rows = sorted(rows, key=lambda row: (row["name"], row["n"]))
-    names = {"layer": "a layer", "LU": "LU, float64"}
     for row in rows:
-        row["what"] = names.get(row["name"])
+        row["what"] = {"layer": "a layer", "LU": "LU, float64"}.get(row["name"])
         if row["name"] == "run":
             row["what"] = f"a layer of {Path(row['run']).name} (median of {row['layers']})"
     words = (
@@ -136,9 +127,7 @@ def write_report(rows: list[dict], folder: Path) -> None:
         f"Command: `{command_of(rows)}`."
     )
     write_table(folder / "cost_curve.md", rows, COLUMNS, words)
-    picture = draw(rows)
-    for kind in ("png", "svg"):
-        files.write_bytes(folder / f"cost_curve.{kind}", figures.image(picture, kind))
+    write_figure(folder / "cost_curve", draw(rows))
 
 
 def command_of(rows: list[dict]) -> str:

@@ -18,17 +18,21 @@ float64, so that a difference of outputs is one of the reconstruction.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import json
+import operator
+import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import command_line
 import torch
-from small_models import CLASSES, SMALLER, Small, build
 from torch import nn
 from torchvision import models
 
@@ -37,7 +41,7 @@ from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.runtime import files
 
 ROOT = Path(__file__).resolve().parents[1]
-BATCH = 4
+BATCH, CLASSES = 4, 3
 TOO_LARGE = "too large for this table"
 LARGEST = 3_000_000  # equations of a layer, above which its head is left as it is
 OPERATIONS = 6e10  # that are spent on a model with he_normal features
@@ -46,6 +50,123 @@ TIMM = (
     "resnet10t", "mobilenetv3_small_050", "efficientnet_lite0", "ghostnet_050", "lcnet_050",
     "vit_tiny_patch16_224", "mixer_s32_224", "convnext_atto", "edgenext_xx_small", "repvgg_a0",
 )  # fmt: skip
+
+
+def eighth(channels: int) -> int:
+    """About an eighth of a number of channels, a multiple of 8."""
+    return max(8, round(channels / 64) * 8)
+
+
+def small_resnet(make, block, layers, **options):
+    """Narrow bottlenecks; basic blocks have one width."""
+    if block is models.resnet.Bottleneck:
+        grouped = options.get("groups", 1) > 1
+        options["width_per_group"] = 1 if grouped else options.get("width_per_group", 64) // 16
+    return make(block, layers, **options)
+
+
+def small_regnet(make, block, **options):
+    """Four widths of two groups of 8 channels and more."""
+    block.widths = [16, 24, 32, 40][: len(block.widths)]
+    block.group_widths = [8] * len(block.widths)
+    return make(block, **options)
+
+
+def small_efficientnet(make, setting, dropout, last_channel=None, **options):
+    """An eighth of the channels."""
+    for block in setting:
+        block.input_channels = eighth(block.input_channels)
+        block.out_channels = eighth(block.out_channels)
+    return make(setting, dropout, last_channel=last_channel and eighth(last_channel), **options)
+
+
+def small_convnext(make, setting, **options):
+    """A twelfth of the channels."""
+    for block in setting:
+        block.input_channels //= 12
+        block.out_channels = block.out_channels and block.out_channels // 12
+    return make(setting, **options)
+
+
+def fixed(*changed, **more):
+    """Arguments that replace the first ones."""
+    return lambda make, *given, **options: make(*changed, *given[len(changed) :], **options | more)
+
+
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """How models of one class are made small: in words, by a call, and an image's side."""
+
+    words: str
+    call: Callable[..., nn.Module] = operator.call
+    side: int = 32
+
+
+SMALLER = {
+    "AlexNet": Small("as it is", side=64),
+    "ConvNeXt": Small("a twelfth of the channels", small_convnext),
+    "DenseNet": Small(
+        "growth_rate=4, num_init_features=8",
+        lambda make, _, blocks, __, **options: make(4, blocks, 8, **options),
+    ),
+    "EfficientNet": Small("about an eighth of the channels", small_efficientnet),
+    "GoogLeNet": Small("aux_logits=False", fixed(aux_logits=False, init_weights=False)),
+    "Inception3": Small("aux_logits=False", fixed(aux_logits=False, init_weights=False), 80),
+    "MNASNet": Small("alpha=0.1", fixed(0.1)),
+    "MaxVit": Small(
+        "channels 8 to 32, partitions of 2",
+        fixed(
+            input_size=(64, 64),
+            stem_channels=8,
+            partition_size=2,
+            block_channels=[8, 16, 24, 32],
+            head_dim=4,
+        ),
+        64,
+    ),
+    "MobileNetV2": Small("width_mult=0.1", fixed(width_mult=0.1)),
+    "MobileNetV3": Small("width_mult=0.1"),
+    "RegNet": Small("widths 16 to 40, groups of 8", small_regnet),
+    "ResNet": Small(
+        "bottlenecks a sixteenth as wide, or groups of few channels; basic blocks as they are",
+        small_resnet,
+    ),
+    "ShuffleNetV2": Small(
+        "channels 8 to 64",
+        lambda make, repeats, _, **options: make(repeats, [8, 16, 32, 64, 64], **options),
+    ),
+    "SqueezeNet": Small("as it is", side=64),
+    "SwinTransformer": Small(
+        "embed_dim=8, windows of 2, patches of 2",
+        fixed(patch_size=[2, 2], embed_dim=8, num_heads=[1, 1, 2, 2], window_size=[2, 2]),
+    ),
+    "VGG": Small("a sixteenth of the channels but the last"),
+    "VisionTransformer": Small(
+        "hidden_dim=8, mlp_dim=16, 2 heads, patches of 8",
+        fixed(image_size=16, patch_size=8, num_heads=2, hidden_dim=8, mlp_dim=16),
+        16,
+    ),
+}
+
+
+def build(name: str) -> tuple[nn.Module, Small]:
+    """A model of torchvision, made small."""
+    builder = models.get_model_builder(name)
+    module = sys.modules[builder.__module__]
+    with contextlib.ExitStack() as stack:
+        for kind, small in SMALLER.items():
+            if isinstance(make := getattr(module, kind, None), type):
+                smaller = functools.partial(small.call, make)
+                stack.enter_context(mock.patch.object(module, kind, smaller))
+        if hasattr(module, "cfgs"):  # VGG's, a sixteenth of the channels of each layer but the last
+            sixteenths = {
+                key: [*(v if v == "M" else v // 16 for v in plan[:-2]), *plan[-2:]]
+                for key, plan in module.cfgs.items()
+            }
+            stack.enter_context(mock.patch.dict(module.cfgs, sixteenths))
+        options = {"width_mult": 0.1} if name.startswith("mobilenet_v3") else {}
+        model = builder(num_classes=CLASSES, **options)
+    return model, SMALLER[type(model).__name__]
 
 
 def enliven(model: nn.Module, images: torch.Tensor) -> nn.Module:
@@ -176,24 +297,6 @@ def compute(library: Library, file: Path, operations: float = OPERATIONS) -> Non
             print(f"{name} {features.name}: {layers}, {told['seconds']:.0f} s", flush=True)
 
 
-def _cells(told: dict) -> list[str]:
-    """A reconstruction's cells: rebuilt layers, difference and seconds."""
-    if not told["rebuilt"]:
-        return ["0", "", ""]
-    return [str(told["rebuilt"]), f"{told['difference']:.0e}", f"{told['seconds']:.0f}"]
-
-
-def _alike(rows: dict[str, dict]) -> list[str]:
-    """A sentence on models that are one network here, as their differences agree in all digits."""
-    groups: dict[tuple, list[str]] = {}
-    for name, entry in rows.items():
-        told = [entry[each.name] for each in FEATURES]
-        key = tuple(each[what] for each in told for what in ("layers", "difference"))
-        groups.setdefault(key, []).append(name)
-    alike = [", ".join(names) for names in groups.values() if names[1:]]
-    return ["", f"Made small, these are one network each: {'; '.join(alike)}."] if alike else []
-
-
 PAGE = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 LARGE = f"""\
 Too large for this table is a layer of more than {LARGEST:,} weights; its statistics and
@@ -212,13 +315,20 @@ def page(library: Library, rows: dict[str, dict]) -> str:
     """docs/models.md, or the page of another library."""
     rows, entries = dict(sorted(rows.items())), rows.values()
     versions = {f"torch {entry['torch']}, {library.name} {entry['version']}" for entry in entries}
-    lines, reasons = [], {}
+    lines, reasons, same = [], defaultdict(list), defaultdict(list)
     for name, entry in rows.items():
-        cells = [name, str(entry["id_cond"]["layers"])]
-        cells += [cell for features in FEATURES for cell in _cells(entry[features.name])]
+        told = [entry[features.name] for features in FEATURES]
+        cells = [name, str(told[0]["layers"])]
+        for each in told:
+            shown = (each["rebuilt"], f"{each['difference']:.0e}", f"{each['seconds']:.0f}")
+            cells += map(str, shown if each["rebuilt"] else (0, "", ""))
         lines.append(f"| {' | '.join(cells)} |")
-        for reason, count in entry["id_cond"]["kept"].items():
-            reasons.setdefault(reason, []).append(f"{name} ({count})")
+        same[tuple((each["layers"], each["difference"]) for each in told)].append(name)
+        for reason, count in told[0]["kept"].items():
+            reasons[reason].append(f"{name} ({count})")
+    # Their differences agree in all digits.
+    if alike := "; ".join(", ".join(names) for names in same.values() if names[1:]):
+        lines += ["", f"Made small, these are one network each: {alike}."]
     kinds = sorted({entry["class"] for entry in entries} & set(SMALLER))
     small = "".join(
         f"| {kind} | {SMALLER[kind].words} | {SMALLER[kind].side} x {SMALLER[kind].side} |\n"
@@ -231,7 +341,7 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         versions="; ".join(sorted(versions)),
         threads=max(entry["threads"] for entry in entries),
         largest=max(entry[each.name]["layer_error"] for entry in entries for each in FEATURES),
-        lines="\n".join(lines + _alike(rows)),
+        lines="\n".join(lines),
         reasons="\n".join(
             f"| {why} | {', '.join(names)} |" for why, names in sorted(reasons.items())
         ),

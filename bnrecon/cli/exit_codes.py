@@ -15,15 +15,11 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
 
 logger = logging.getLogger(__name__)
 
-
 DONE, FAILED, MISTAKE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
-
 
 CODES = {UserError: MISTAKE, RunError: FAILED, Interrupted: INTERRUPTED}
 
-
 RESUMABLE = "what was finished is kept, rerun the command to resume"
-
 
 # What a user can set right by another option or a permission; a full disk is not among them.
 USER_ERRORS = {
@@ -36,7 +32,6 @@ USER_ERRORS = {
     errno.EEXIST,
     errno.ELOOP,
 }
-
 
 # How PyTorch, oneDNN and the dynamic loader report that memory does not suffice.
 OUT_OF_MEMORY = re.compile(
@@ -77,7 +72,8 @@ def describe(error: BaseException) -> tuple[int, str | None]:
     for kind, code in CODES.items():
         if isinstance(error, kind):
             return code, str(error)
-    if is_composition_error(error):
+    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if libraries & {"hydra", "omegaconf", "yaml"}:  # which need not be loaded for this
         from bnrecon.config.explanation import explain
 
         return MISTAKE, explain(error)
@@ -98,12 +94,6 @@ def _describe_machine(error: BaseException) -> tuple[int, str]:
             where += f"; {RESUMABLE}"
         return MISTAKE if error.errno in USER_ERRORS else FAILED, f"{error.strerror}{where}"
     return FAILED, DEFECT
-
-
-def is_composition_error(error: BaseException) -> bool:
-    """Whether an error comes from Hydra, OmegaConf or yaml, which need not be loaded for this."""
-    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return not libraries.isdisjoint({"hydra", "omegaconf", "yaml"})
 
 
 def drop_output(*streams: int) -> None:

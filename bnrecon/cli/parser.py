@@ -97,6 +97,12 @@ class Commands:
         return parser
 
 
+def add_detach(parser: Parser, prefix: str) -> None:
+    """Add ``--detach`` to a command whose work a cluster's jobs may do."""
+    more = "exit once the jobs are submitted; run the same command again to collect the results"
+    parser.add_argument("--detach", action="store_true", help=f"{prefix} cluster=: {more}")
+
+
 def text(name: str) -> str:
     """What a file in ``texts`` says."""
     file = importlib.resources.files("bnrecon.cli") / "texts" / name

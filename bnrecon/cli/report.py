@@ -57,10 +57,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
-    """The studies that are named, all of them by default, and what is requested of each.
-
-    Everything that can be checked without torch is checked here, so that slips are found at once.
-    """
+    """The studies that are named, or all, and what is requested of each; checked without torch."""
     from bnrecon.config import composition
     from bnrecon.reproduction import request
     from bnrecon.studies import registry

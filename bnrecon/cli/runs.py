@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bnrecon.cli import exit_codes, hydra_app, output
-from bnrecon.cli.parser import Commands
+from bnrecon.cli.parser import Commands, add_detach
 from bnrecon.cli.user_modules import import_user_module
 from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
@@ -34,12 +34,7 @@ def add_commands(commands: Commands) -> None:
     run, train = commands.add("run", _run), commands.add("train", _train)
     run.explain = train.explain = _explain
     hydra_app.add_flags(run)
-    run.add_argument(
-        "--detach",
-        action="store_true",
-        help="of a sweep with cluster=: exit once the jobs are submitted; run the same command "
-        "again to collect the results",
-    )
+    add_detach(run, "of a sweep with")
 
 
 def _explain(words: Sequence[str]) -> str:

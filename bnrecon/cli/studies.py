@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Commands, text
+from bnrecon.cli.parser import Commands, add_detach, text
 from bnrecon.cli.words import outputs_folder
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.interruption import finish_loading
@@ -27,12 +27,7 @@ def add_commands(commands: Commands) -> None:
     study = commands.add("study", _study)
     for parser in (study, commands.add("tables", _tables), commands.add("figures", _figures)):
         parser.explain = lambda _: f"{text('settings.txt')}\n\n{_list_studies()}"
-    study.add_argument(
-        "--detach",
-        action="store_true",
-        help="with cluster=: exit once the jobs are submitted; run the same command again "
-        "to collect the results",
-    )
+    add_detach(study, "with")
     study.add_argument(
         "--config-dir", type=Path, metavar="DIR", help="with cluster=slurm, read DIR/slurm.yaml"
     )
@@ -124,10 +119,7 @@ def _is_study(word: str) -> bool:
 def _read(
     words: list[str], detach: bool = False, config_dir: Path | None = None
 ) -> tuple[Study, StudyRequest]:
-    """The study, named first or as ``study=NAME``, and what is requested of it.
-
-    Everything that can be checked without torch is checked here, so that slips are found at once.
-    """
+    """The study, named first or as ``study=NAME``, and its request; checked without torch."""
     from bnrecon.config import composition
     from bnrecon.reproduction import request
     from bnrecon.studies import registry

@@ -138,11 +138,7 @@ def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
 
 
 def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
-    """All runs of a sweep by key, and their targets, for a job that computes some.
-
-    Args:
-        words: flags and options, as on the command line.
-    """
+    """All runs of a sweep by key, and their targets, for a job that computes some."""
     parser = Parser()
     hydra_app.add_flags(parser)
     parser.add_argument("words", nargs="*")
@@ -152,11 +148,7 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
 
 
 def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.device | None:
-    """Where this machine computes: a GPU, if any of the runs does; ``None`` where Slurm's jobs do.
-
-    Raises:
-        UserError: a device that is not there, or a tracker that is not installed.
-    """
+    """Where this machine computes: a GPU, if any run does; ``None`` where Slurm's jobs do."""
     extras.require_trackers(sorted({name for run in runs for name in run.config.tracker}))
     if options.cluster is not None and options.cluster.name == "slurm":
         return None

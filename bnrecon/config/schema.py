@@ -33,24 +33,11 @@ from bnrecon.targets.spec import (
 # Changes where or how fast a run happens, not what it computes.
 VOLATILE = frozenset(
     {
-        "scale",
-        "outputs",
-        "data.root",
-        "data.download",
-        "data.workers",
-        "features.storage",
-        "train.time_limit",
-        "train.checkpoint_seconds",
-        "target.name",
+        *("scale", "outputs", "targets", "data.root", "data.download", "data.workers"),
+        *("features.storage", "train.time_limit", "train.checkpoint_seconds", "target.name"),
+        *("keep_source", "device", "threads", "tracker", "tracker_folder", "tracker_project"),
         "target.weights",  # the content counts, as code of the user's own does
-        "targets",
-        "keep_source",
         "imports",  # what they register counts, where it is used
-        "device",
-        "threads",
-        "tracker",
-        "tracker_folder",
-        "tracker_project",
     }
 )
 SPECS: dict[str, type] = {

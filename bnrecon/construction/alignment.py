@@ -156,18 +156,7 @@ def exchange_permutation(
 def _best_exchange(
     scores: np.ndarray, permutation: np.ndarray, total: np.ndarray, output: int, others: np.ndarray
 ) -> np.ndarray:
-    """Let ``output`` exchange rows with the one of ``others`` that lowers the error most, if any.
-
-    Args:
-        scores: G (c2, c2, n - r).
-        permutation: π (c2,), changed in place.
-        total: Σ_i G[i, π(i)] (n - r,).
-        output: i.
-        others: outputs, of which the first is taken where several lower the error equally.
-
-    Returns:
-        Σ_i G[i, π(i)] (n - r,) after the exchange.
-    """
+    """Exchange π(output) with the best of ``others``, if that lowers the error; the new total."""
     held, rows = permutation[output], permutation[others]
     changed = (
         scores[output, rows]

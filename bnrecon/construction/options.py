@@ -45,14 +45,7 @@ def real_number(name: str, value: Any, most: float = math.inf) -> float:
 
 
 def require_memory(name: str, equations: int, scales: int, remedy: str) -> None:
-    """Raise ``UserError`` where a layer's dense float64 system and its factors do not fit.
-
-    Args:
-        name: the layer's.
-        equations: rows of the system.
-        scales: columns of the system.
-        remedy: what the user can do.
-    """
+    """Raise ``UserError`` where a layer's dense float64 system and its factors do not fit."""
     needed, free = 2 * 8 * equations * scales, available_memory(torch.device("cpu"))
     if needed > free:
         raise UserError(

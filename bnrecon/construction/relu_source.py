@@ -140,14 +140,7 @@ def relu_network(
 def check_error(
     rebuilt: Any, layer_errors: Sequence[float], remedy: str, limit: float = FAR
 ) -> Any:
-    """Add a note to a ``RebuiltNetwork`` or ``RebuiltChain`` whose outputs are off by over 0.1%.
-
-    Args:
-        rebuilt: what was built.
-        layer_errors: the relative errors of its weights.
-        remedy: what brings the outputs closer.
-        limit: beyond which ``RunError`` is raised, with the note.
-    """
+    """What was rebuilt, with a note on outputs off by over 0.1%; ``RunError`` above ``limit``."""
     error = rebuilt.functional_error
     if error <= NOTED:
         return rebuilt
@@ -187,10 +180,7 @@ def low_rank_factors(
 
 
 def _stages(target: LinearTarget, rank: int | None) -> list[tuple[LinearTarget, bool]]:
-    """A target layer as the stages it is rebuilt in; whether another linear stage follows each.
-
-    Between the two factors of Corollary 1 the random network has a ReLU and the target has none.
-    """
+    """The stages a target layer is rebuilt in; whether another linear stage follows each."""
     if rank is None:
         return [(target, False)]
     outer, inner = low_rank_factors(target.weight, rank, target.name, target.dtype)
@@ -208,20 +198,10 @@ def _two_layers(
     follows: bool,
     stream: Stream,
 ) -> tuple[list[nn.Module], RebuiltLayer, torch.Tensor | None]:
-    """Two random layers that compute ``target`` for ||x|| <= ``radius``.
+    """Two random layers that compute ``target`` for ||x|| <= ``radius``, with their report.
 
-    Args:
-        target: W* (m, k) and b* (m,).
-        width: c, m k by default.
-        density: share of nonzero weights.
-        radius: bound of the norm of x.
-        offset: what the input carries beside x and is taken off: the shift that kept the ReLU open
-            between two factors (k,).
-        follows: the ReLU behind these layers has to stay open, too: the outputs get such a shift.
-        stream: random numbers.
-
-    Returns:
-        The modules, the report, and the shift that the outputs carry.
+    ``offset`` (k,) is what the input carries beside x; where ``follows``, the outputs carry the
+    shift that is returned, which opens the ReLU behind them.
     """
     outputs, inputs = target.weight.shape
     count = outputs * inputs if width is None else width

@@ -212,10 +212,7 @@ def require_two_images(count: int, spec: DataSpec) -> None:
 def _in_canonical_order(
     images: np.ndarray, labels: np.ndarray, limit: int | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Order images by a digest of their pixels: the same data give the same run in every layout.
-
-    The order is as good as random, so that any leading part is a sample of all classes.
-    """
+    """Order images by a digest of their pixels, as good as random: the same in every layout."""
     images = np.ascontiguousarray(images)
     digests = [hashlib.blake2b(image, digest_size=16).digest() for image in images]
     order = np.array(sorted(range(len(images)), key=digests.__getitem__))[:limit]

@@ -117,9 +117,7 @@ class StreamedImages:
         self, batch_size: int, device: torch.device, limit: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the test images with their class numbers; see ``InMemoryImages``."""
-        items: list[Item] = [(path, label, None) for path, label in self.test_files[:limit]]
-        for images, labels in self._read(_Files(items, self._centre()), batch_size):
-            yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
+        yield from self._plain_batches(self.test_files[:limit], batch_size, device)
 
     def plain_train_batches(
         self, batch_size: int, device: torch.device, limit: int
@@ -128,13 +126,16 @@ class StreamedImages:
         count = len(self.train_files)
         taken = min(limit, count)
         files = [self.train_files[i * count // taken] for i in range(taken)]  # sorted by class
-        items: list[Item] = [(path, label, None) for path, label in files]
-        for images, _ in self._read(_Files(items, self._centre()), batch_size):
-            yield _to(images, device, torch.float32)
+        yield from (images for images, _ in self._plain_batches(files, batch_size, device))
 
-    def _centre(self) -> Any:
-        v2 = _transforms()
-        return v2.Compose([v2.Resize(self.side * 8 // 7, antialias=True), v2.CenterCrop(self.side)])
+    def _plain_batches(
+        self, files: list[tuple[Path, int]], batch_size: int, device: torch.device
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        v2, side = _transforms(), self.side
+        centre = v2.Compose([v2.Resize(side * 8 // 7, antialias=True), v2.CenterCrop(side)])
+        items: list[Item] = [(path, label, None) for path, label in files]
+        for images, labels in self._read(_Files(items, centre), batch_size):
+            yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
 
     def _read(
         self, dataset: Dataset, batch_size: int

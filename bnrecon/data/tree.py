@@ -126,10 +126,7 @@ def size_text(image: np.ndarray) -> str:
 
 
 def _images(folder: Path) -> tuple[list[Path], list[Path]]:
-    """A class folder's images by name, and its other files; those that are hidden do not count.
-
-    Images are regular files and links to such only: a pipe never ends.
-    """
+    """A class folder's images (regular files and links to such) by name, and its other files."""
     found, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -109,14 +109,9 @@ class Cluster:
     def _submit(
         self, targets: Sequence[Work], tasks: Sequence[Work], attached: Mapping[str, str]
     ) -> Submission:
-        """Give the work to jobs; those of tasks wait for those that train targets.
+        """Give the work to jobs, tasks behind targets; ``attached`` are earlier ones by key.
 
         Processes of this machine do both: file locks have them wait for each other's targets.
-
-        Args:
-            targets: the first stage.
-            tasks: the second.
-            attached: earlier jobs by the key of the work that they compute.
         """
         submission = new_submission(self._batch, self._options.name)
         queue = open_queue(submission.cluster, submission.folder, self._options.settings)
@@ -181,15 +176,7 @@ class Cluster:
 
 
 class _Watch:
-    """Looks at a submission: what its jobs report, and which have ended without reporting.
-
-    Args:
-        submission: what was given.
-        items: the work that is waited for, by key.
-
-    Raises:
-        UserError: the cluster cannot be asked from here.
-    """
+    """Looks at a submission: what its jobs report, and which have ended without reporting."""
 
     def __init__(self, submission: Submission, items: Mapping[str, Work]) -> None:
         self.submission, self._queue = submission, submission.queue()

@@ -155,16 +155,9 @@ def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log
     """Compute the work that is sent, until the leading process has no more or has ended.
 
     It computes in a session of its own, so that Ctrl-C in the terminal reaches the process that
-    leads alone, which then tells the others to stop.
-
-    Args:
-        requests: gives pieces of work, each with the folder of the locks and whether to wait for
-            another command that is at it; it takes an outcome for each, ``None`` for one that
-            another command is at, or the exception that stopped it.
-        leader: the leading process.
-        threads: its share of the threads.
-        gpu: its GPU as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` for what there is.
-        log: the file that the details, and whatever else it prints, are written to.
+    leads alone, which then tells the others to stop. Each request is a piece of work, the folder of
+    the locks and whether to wait for another command that is at it; it is answered by an outcome,
+    ``None`` for one that another command is at, or the exception that stopped it.
     """
     with contextlib.suppress(AttributeError, PermissionError):  # Windows has no sessions
         os.setsid()

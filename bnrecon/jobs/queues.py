@@ -229,11 +229,7 @@ Queue: TypeAlias = SlurmQueue | LocalQueue
 
 
 def _call(*command: str, check: bool = True) -> str:
-    """Standard output of one of Slurm's commands.
-
-    Raises:
-        RunError: it fails, or does not answer within a minute.
-    """
+    """Standard output of a command of Slurm; ``RunError`` where it fails or does not answer."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:

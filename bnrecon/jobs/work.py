@@ -181,12 +181,7 @@ def target_key(config: RunConfig) -> str:
 
 
 def not_tried(item: Work, failed: Mapping[str, Outcome]) -> Outcome | None:
-    """The outcome of work whose target's training failed before; ``None`` for any other work.
-
-    Args:
-        item: the work.
-        failed: outcomes of work that failed, by key.
-    """
+    """The outcome of work whose target's training failed before; ``None`` for any other work."""
     if not failed or item.target is None or (key := target_key(item.target)) not in failed:
         return None
     target = failed[key]

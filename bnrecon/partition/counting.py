@@ -127,10 +127,7 @@ def _distances_in_batches(
 def _local_values(
     steps: PiecewiseAffine, points: torch.Tensor, directions: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Each activation layer's input (n, 1 + P, units) at n points and P directions from each.
-
-    The directions are followed by the affine map of the point's region.
-    """
+    """Each activation layer's input (n, 1 + P, units): n points and, by their map, P directions."""
     beside = torch.cat([torch.zeros_like(directions[:1]), directions])
     state: State = steps.start((points[:, None] + beside).flatten(0, 1))
     found = []

@@ -394,10 +394,7 @@ def _call(root: nn.Module, node: fx.Node, value_of: Callable[[fx.Node], Any]) ->
 
 
 def _names_of(node: fx.Node) -> tuple[str, str]:
-    """A step's name for its layer, and for a message.
-
-    By the module of torch.nn that it is part of, or else by its function.
-    """
+    """A step's name for its layer and for a message: by its module of torch.nn, or its function."""
     modules = [("", nn.Module), *node.meta.get("nn_module_stack", {}).values()]
     path, kind = modules[-1][0].partition(".")[2], modules[-1][1]
     if path and kind.__module__.startswith("torch.nn."):

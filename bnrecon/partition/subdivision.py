@@ -127,10 +127,7 @@ class _Found:
 def _descend(
     steps: PiecewiseAffine, slice_: Slice, centre: np.ndarray, scale: float, max_regions: int
 ) -> _Found:
-    """Take chunks of regions through the network, the deepest first, so that memory is bounded.
-
-    Inside, lengths are in ``scale``, half of the window's larger side, around its centre.
-    """
+    """Take chunks of regions through the network in units of ``scale``; the deepest come first."""
     window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
     points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     most = max(1, NUMBERS // (CORNERS * steps.widest))

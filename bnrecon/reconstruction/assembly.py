@@ -201,8 +201,6 @@ def _maps(
 
     In the linear region of the activation φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that
     the second normalization divides by m v and subtracts B (m t + c).
-
-    ``region`` has v and t; the other arguments are those of one group.
     """
     source, activation = planned.found, FIRST_ACTIVATIONS[planned.features.activation]
 

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 def _composed(
     layer: SourceLayer, *maps: tuple[torch.Tensor, torch.Tensor]
 ) -> list[list[torch.Tensor]]:
-    """For each pair of scales the kernels outer ∘ (B diag(inner) A) of all groups.
-
-    In the precision of the scales; the features of a group are formed once.
-    """
+    """For each pair of scales the kernels outer ∘ (B diag(inner) A) of all groups."""
     kernels: list[list[torch.Tensor]] = [[] for _ in maps]
     count = len(layer.pairs)
     for group, features in enumerate(layer.pairs):

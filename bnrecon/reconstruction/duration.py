@@ -60,10 +60,7 @@ def solving_seconds(layers: Sequence[PlannedLayer]) -> list[float]:
 
 
 def _in_integers(layer: PlannedLayer) -> bool:
-    """Whether a layer's iterations multiply in 8-bit integers, as far as its name tells.
-
-    A user's own signs are found by their values, when they are solved.
-    """
+    """Whether a layer's iterations multiply in 8-bit integers, as far as its name tells."""
     name = layer.features.name
     signs = name == "sign" or (name == "er_sign" and layer.storage == "memory")
     signs = signs and layer.width >= layer.shape.equations

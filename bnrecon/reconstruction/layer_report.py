@@ -86,10 +86,7 @@ def report_layer(
 def _failure(
     planned: PlannedLayer, errors: LayerErrors, precision: torch.dtype, weighed: bool
 ) -> str | None:
-    """Why a layer whose system is solved is off by too much, empty where that is not known.
-
-    ``weighed`` says whether the errors are those of weights times the size of their inputs.
-    """
+    """Why a solved layer (its weights ``weighed``) is off by too much; empty where unknown."""
     tolerance = planned.solver.tolerance
     rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
     if errors.exact > tolerance:

@@ -122,10 +122,7 @@ def plan_layers(
 def _try_copy(
     model: nn.Module, target: nn.Module, planned: list[PlannedLayer], images: torch.Tensor | None
 ) -> tuple[OutputDifference | None, list[str]]:
-    """How far a copy of ``model`` is off the target, its layers others that compute the same.
-
-    It is tried before any layer is solved. Without images it is made, and not run.
-    """
+    """How far a copy, its layers others that compute the same, is off; not run without images."""
     layers = [layer.found for layer in planned]
     if images is None:
         substitute(model, replacements(layers, (nn.Identity() for _ in layers)))

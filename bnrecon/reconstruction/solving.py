@@ -74,11 +74,6 @@ def layer_problem(
     The relative residual to reach is tolerance · min(1, ‖W‖ / ‖b‖), W being the target's weight and
     b the right-hand side. A skip connection that has to be cancelled can make b far larger than W,
     as can small outputs that are scaled up; the error is to be small relative to W.
-
-    Args:
-        layer: the layer.
-        target: it, or one of its groups.
-        pair: the features of that.
     """
     orthogonal = distribution(layer.features.name).orthogonal
     system = layer_system(target, pair, layer.device, orthogonal)

@@ -63,10 +63,7 @@ class _CalledWeight:
 
 
 class _Calls:
-    """An attention as its own ``forward`` sees it, with ``_CalledWeight`` for its weights.
-
-    ``apply(qkv, x)`` calls the first of its projections.
-    """
+    """An attention as its own ``forward`` sees it; ``apply(qkv, x)`` calls its first projection."""
 
     def __init__(
         self,

@@ -102,10 +102,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _layout(text: pd.DataFrame, caption: str) -> tuple[str, str, bool, bool]:
-    """Size of type, column specification, whether the page is turned, and whether it is not enough.
-
-    Cells are broken between words: a row has as many lines as its longest cell.
-    """
+    """Size of type, column specification, whether the page is turned, whether it is too short."""
     cells = [[str(name), *text[name]] for name in text.columns]
     whole = [max(map(len, column)) for column in cells]
     least = [max((len(w) for cell in column for w in cell.split()), default=1) for column in cells]

@@ -358,10 +358,7 @@ def read_all(paths: Iterable[Path]) -> tuple[dict[Path, RunResult], list[str]]:
 
 
 def _read(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:
-    """A dataclass from the entries of the same names, ``parts`` taken as they are.
-
-    An entry may be missing where the field has a default.
-    """
+    """A dataclass from entries of its names and ``parts``; one with a default may be missing."""
     values = dict(parts)
     # mypy has no way to say that T is a dataclass.
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]

@@ -118,10 +118,6 @@ def mcnemar(only_first: int, only_second: int) -> float:
     first one's as the second one's: the exact two-sided test of Binomial(m, 1/2), the version of
     McNemar's (1947, Psychometrika 12) that needs no large counts.
 
-    Args:
-        only_first: images that the first alone has right.
-        only_second: images that the second alone has right.
-
     Returns:
         min(1, 2 P(X <= the smaller count)); 1 where there is no such image.
 

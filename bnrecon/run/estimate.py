@@ -94,21 +94,3 @@ def source_flops(plan: Plan, places: Mapping[str, Positions]) -> int:
             each = layer.width * (inside * shape.inputs + out * shape.outputs * shape.taps)
         total += 2 * layer.groups * each
     return total
-
-
-def testing_seconds(source: int, target: int, tested: int, images: int, operations: float) -> float:
-    """Seconds to test a source network.
-
-    Args:
-        source: operations of the source network for one image.
-        target: multiply-adds of the target for one image.
-        tested: how many images go through the source network.
-        images: how many go through the target and through the source's collapsed form.
-        operations: a second, of float32 products.
-    """
-    return (tested * source + images * 2 * 2 * target) / (0.8 * operations)
-
-
-def training_seconds(per_image: int, images: int, operations: float) -> float:
-    """Forward and backward are three passes; small layers add about 0.1 ms an image."""
-    return images * (6 * per_image / (0.85 * operations) + 1e-4)

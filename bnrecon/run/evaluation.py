@@ -84,22 +84,25 @@ def evaluate_source(
         hardest = torch.zeros(images, dtype=torch.bool)
         hardest[margins.argsort(stable=True)[:tested]] = True
         real = _source_logits(source, hardest, data, device, bar)
-    found = merged.index_put((hardest,), real)
+    classes, of_target = merged.index_put((hardest,), real).argmax(1), wanted.argmax(1)
+    right, target_right = classes == labels, of_target == labels
     to_target = _largest(real - wanted[hardest])
+    predictions = Predictions(
+        images,
+        int((classes != of_target).sum()),
+        int((target_right & ~right).sum()),
+        int((right & ~target_right).sum()),
+        tested,
+        _reserve(margins[~hardest], tested, to_target),
+    )
     return SourceEvaluation(
-        100 * int((found.argmax(1) == labels).sum()) / images,
+        100 * int(right.sum()) / images,
         images,
         tested,
         _largest(real - merged[hardest]),
         to_target,
         _largest(wanted[hardest]),
-        _compare(
-            found.argmax(1),
-            wanted.argmax(1),
-            labels,
-            tested,
-            _reserve(margins[~hardest], tested, to_target),
-        ),
+        predictions,
     )
 
 
@@ -152,22 +155,3 @@ def _reserve(margins: torch.Tensor, tested: int, largest: float) -> float | None
     if tested < FEWEST:
         return 0.0
     return float(margins.min()) / 2 / largest if largest else None
-
-
-def _compare(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    labels: torch.Tensor,
-    tested: int,
-    reserve: float | None,
-) -> Predictions:
-    """Count the images for which the predicted classes differ, and who is right."""
-    source_right, target_right = source == labels, target == labels
-    return Predictions(
-        len(labels),
-        int((source != target).sum()),
-        int((target_right & ~source_right).sum()),
-        int((source_right & ~target_right).sum()),
-        tested,
-        reserve,
-    )

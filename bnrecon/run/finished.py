@@ -89,12 +89,6 @@ def draw_layers(folder: Path, result: RunResult) -> None:
 def notes_on(config: RunConfig, result: RunResult, folder: Path, data: Images | None) -> list[str]:
     """What a user should know of a run that was finished before.
 
-    Args:
-        config: the request.
-        result: the finished run.
-        folder: where it lies.
-        data: the images, if they were loaded already.
-
     Raises:
         UserError: the images are others, or ``data.root`` cannot be read.
     """

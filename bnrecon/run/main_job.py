@@ -15,17 +15,10 @@ from bnrecon.data.spec import has_pixels_of_the_user
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import run_text, table_files
 from bnrecon.reporting.trackers.events import log_run, tracked_options
-from bnrecon.run import finished
+from bnrecon.run import finished, preparation
 from bnrecon.run.announcement import announce
 from bnrecon.run.context import RunContext
 from bnrecon.run.naming import run_folder
-from bnrecon.run.preparation import (
-    announce_trackers,
-    check_names,
-    check_root,
-    load_images,
-    tested_on,
-)
 from bnrecon.run.seed import run_seed
 from bnrecon.run.seed_files import read_seed
 from bnrecon.run.summary import summarize
@@ -60,20 +53,20 @@ def run(config: RunConfig) -> Run:
     """
     distributed.refuse_torchrun("bnrecon run")
     commit()
-    check_names(config)
-    check_root(config)
+    preparation.check_names(config)
+    preparation.check_root(config)
     with hardware.use_threads(config.threads):
         return _read_or_compute(config)
 
 
 def _read_or_compute(config: RunConfig) -> Run:
-    data = load_images(config) if has_pixels_of_the_user(config.data.name) else None
+    data = preparation.load_images(config) if has_pixels_of_the_user(config.data.name) else None
     folder = run_folder(config, data)
     result, notes = finished.read_result(folder, config), []
     stored = result is not None
     if result is None:
         check_machine(config)
-        data = data or load_images(config)  # before anything is written
+        data = data or preparation.load_images(config)  # before anything is written
         with locks.lock_folder(folder, f"the run {folder.name}"):
             # Another process may have done it while this one waited.
             result = finished.read_result(folder, config, quarantine_damaged=True)
@@ -81,7 +74,9 @@ def _read_or_compute(config: RunConfig) -> Run:
             if result is None:
                 result = _compute(config, folder, data, hardware.resolve_device(config.device))
     if stored:
-        with announce_trackers(config).track(f"runs/{folder.name}", tracked_options(config)) as log:
+        with preparation.announce_trackers(config).track(
+            f"runs/{folder.name}", tracked_options(config)
+        ) as log:
             log_run(log, result)
         notes = finished.notes_on(config, result, folder, data)
     finished.restore_tables(config, folder, result)
@@ -97,9 +92,9 @@ def _compute(config: RunConfig, folder: Path, data: Images, device: torch.device
         )
     storage = announce(config, data, device).storage
     finished.write_config(config, folder)
-    trackers = announce_trackers(config)
+    trackers = preparation.announce_trackers(config)
     target = obtain_target(config.target_request, data, device, trackers)
-    accuracy = f"{tested_on(target)} accuracy {target.about['accuracy']:.2f}%"
+    accuracy = f"{preparation.tested_on(target)} accuracy {target.about['accuracy']:.2f}%"
     logger.info("target    %s (n=%d), %s", accuracy, target.about["images"], target.folder)
     with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
         context = RunContext(config, data, device, folder, target, storage, tracked)

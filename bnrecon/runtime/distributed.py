@@ -15,7 +15,6 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
 
 T = TypeVar("T")
 
-
 # Objects and long waits have a group of their own, beside the one that averages gradients.
 _control: Any = None
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 
 
@@ -48,10 +47,6 @@ def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
 
     A link to a file is written through, as by ``open``. A file that is there keeps its permissions;
     a new one has those that the umask leaves.
-
-    Args:
-        path: the file.
-        parts: its content, one after the other.
 
     Raises:
         OSError: with the name of ``path``, not of the temporary file; also where something else
@@ -115,12 +110,7 @@ PARTIAL = re.compile(r"\..+\.(\w*)-(\d+)\.\w{8}\.part")  # as write_bytes calls 
 
 
 def partial_files(folder: Path, below: bool = True) -> Iterator[tuple[Path, str, int]]:
-    """The files that ``write_bytes`` began, with the host and process of each.
-
-    Args:
-        folder: where they are.
-        below: whether folders in it are looked into, too.
-    """
+    """The files that ``write_bytes`` began, with the host and process of each."""
     for path in folder.rglob(".*.part") if below else folder.glob(".*.part"):
         if writer := PARTIAL.fullmatch(path.name):
             yield path, writer[1], int(writer[2])

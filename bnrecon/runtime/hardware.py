@@ -91,13 +91,10 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 
 def threads_for(operations: int) -> contextlib.AbstractContextManager[None]:
-    """Run a block of products with no more threads than each has work for.
+    """Run a block of products of so many multiply-adds, with no more threads than have work.
 
     Threads that share a small product wait for each other longer than they compute, and far longer
     where other processes take their processors.
-
-    Args:
-        operations: multiply-adds of one product.
     """
     count = max(1, operations // THREAD_OPERATIONS)
     if count >= torch.get_num_threads():

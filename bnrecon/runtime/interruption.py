@@ -20,7 +20,6 @@ _SIGNALS = tuple(
     if hasattr(signal, name)  # Windows has no SIGUSR2
 )
 
-
 _received: list[int] = []
 _postponed: list[int] = []  # those that wait for the libraries
 

@@ -19,9 +19,7 @@ from bnrecon.runtime.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
-
 
 _are_taken: ContextVar[bool] = ContextVar("locks are taken", default=True)
 

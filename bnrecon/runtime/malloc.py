@@ -12,7 +12,6 @@ KEEPING = {ARENAS: 1, MMAPS: 0, TRIM: 2**31 - 1}
 # The defaults, and the sizes up to which malloc itself raises its thresholds.
 RETURNING = {MMAPS: 65_536, LEAST_MMAP: 2**25, TRIM: 2**26}
 
-
 _open = 0  # blocks of ``keep_freed_memory``; the setting is the process's
 
 

@@ -39,15 +39,11 @@ class Precision:
 # Of random signs and of vectors rounded to whole numbers: ``operators.integers``.
 INT8 = Precision("int8", torch.int8, torch.float64)
 
-
 BFLOAT16 = Precision("bfloat16", torch.bfloat16, torch.float32)
-
 
 TF32 = Precision("tf32", torch.float32, torch.float32, tf32=True)
 
-
 FLOAT32 = Precision("float32", torch.float32, torch.float32)
-
 
 FLOAT64 = Precision("float64", torch.float64, torch.float64)
 

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 Plain = bool | int | float | str
 METRICS = "metrics.jsonl"
 
-
 # Takes a row: its number, its kind and step (``epoch``, 3), the numbers by name (``epoch/loss``).
 Log = Callable[[int, str, int, Mapping[str, float]], None]
 # Opens ``runs/NAME`` or ``targets/NAME`` with its options: in place of what the library has of it,

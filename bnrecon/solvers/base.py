@@ -93,14 +93,7 @@ def require_square(rows: int, columns: int) -> None:
 
 
 def require_memory(need: int, device: torch.device, name: str, instead: str) -> None:
-    """Raise ``RunError`` where a solver's memory is not free.
-
-    Args:
-        need: bytes.
-        device: where they are needed.
-        name: of the solver.
-        instead: what to do, for the message.
-    """
+    """Raise ``RunError`` where a solver's memory is not free."""
     free = available_memory(device)
     if need > free:
         raise RunError(

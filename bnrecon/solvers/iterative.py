@@ -45,7 +45,6 @@ ENOUGH_INTEGERS = 1.03
 # they spread by 0.09, with 3 by 0.4.
 SPREAD = 0.25
 
-
 Inner = Callable[..., tuple[torch.Tensor, int]]  # cgls or craig: a rough solution, the iterations
 
 
@@ -159,8 +158,7 @@ def refine(
         checkpoint: where the state is kept between iterations, and found.
     """
     exact, rhs = system.operator, system.rhs
-    integers = _integers(exact, inner, scaling)
-    schedule = _schedule(exact, integers)
+    schedule, integers = _schedule(exact, inner, scaling)
     limit = spec.max_iterations or MOST_ITERATIONS
     start = None if checkpoint is None else checkpoint.load()
     start = start or Corrected(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
@@ -172,7 +170,8 @@ def refine(
     solve_inner: Inner | None = None
 
     def corrected(found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return _corrected(exact, x, residual, _direction(exact, found.to(rhs), scaling, dual))
+        direction = exact.rmatvec(found.to(rhs)) if dual else found.to(rhs)
+        return _corrected(exact, x, residual, direction if scaling is None else scaling * direction)
 
     with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", spec.tolerance) as bar:
         while level < len(schedule) and size > target and spent < limit:
@@ -219,22 +218,17 @@ def refine(
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
 
 
-def _integers(
+def _schedule(
     exact: Operator, inner: Inner, scaling: torch.Tensor | None
-) -> IntegerProducts | None:
-    """The products in 8-bit integers, where there are any and where they are the fastest."""
-    if inner is not cgls or scaling is not None or not integers_pay(*exact.shape, exact.device):
-        return None
-    signs = find_signs(exact)
-    return None if signs is None else IntegerProducts(exact, signs)
-
-
-def _schedule(exact: Operator, integers: IntegerProducts | None) -> list[Precision]:
-    """The precisions of successive inner solves: the fastest first."""
+) -> tuple[list[Precision], IntegerProducts | None]:
+    """The precisions of successive inner solves, the fastest first; products in 8-bit integers."""
     schedule = precision_schedule(exact.device)
     if exact.shape[0] * exact.shape[1] < SMALL:
-        return [precision for precision in schedule if precision is not BFLOAT16]
-    return schedule if integers is None else [INT8, *schedule]
+        return [precision for precision in schedule if precision is not BFLOAT16], None
+    pay = inner is cgls and scaling is None and integers_pay(*exact.shape, exact.device)
+    if not pay or (signs := find_signs(exact)) is None:
+        return schedule, None
+    return [INT8, *schedule], IntegerProducts(exact, signs)
 
 
 def _inner_solve(
@@ -250,15 +244,6 @@ def _inner_solve(
     operator = exact.to(precision)
     rounded = operator if scaling is None else Scaled(operator, scaling)
     return operator.precision, partial(inner, rounded)
-
-
-def _direction(
-    exact: Operator, found: torch.Tensor, scaling: torch.Tensor | None, dual: bool
-) -> torch.Tensor:
-    """The direction in x that an inner solve found: M^T y of a dual one, or its scaled columns'."""
-    if dual:
-        return exact.rmatvec(found)
-    return found if scaling is None else scaling * found
 
 
 def _corrected(

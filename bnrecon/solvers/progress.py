@@ -47,12 +47,7 @@ class ResidualBar:
 
 @contextmanager
 def clock(name: str, expected: float) -> Iterator[None]:
-    """Show the elapsed time of a library call that reports no progress.
-
-    Args:
-        name: of the call.
-        expected: seconds that it should take.
-    """
+    """Show the elapsed time of a library call without progress, beside the seconds expected."""
     title = f"{name}, expected {expected:.0f} s"
     bar = tqdm(desc=title, disable=None, leave=False, bar_format="{desc}: {elapsed}", delay=DELAY)
     done = threading.Event()

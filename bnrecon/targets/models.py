@@ -165,11 +165,6 @@ def resnet(
 def require_side(family: str, shape: tuple[int, int, int], least: int) -> None:
     """Raise ``UserError`` for images whose shorter side is below ``least`` pixels.
 
-    Args:
-        family: the family of networks.
-        shape: channels, height and width of an image.
-        least: the smallest side.
-
     >>> require_side("resnet9", (3, 6, 20), 8)
     Traceback (most recent call last):
     ...

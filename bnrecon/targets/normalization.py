@@ -28,7 +28,7 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> nn.Module:
-    """Change a network's BatchNorms as ``target`` says; one that says nothing is returned as it is.
+    """Change a network's BatchNorms, in place, as ``target`` says; it may say nothing.
 
     - ``affine=False``: no BatchNorm learns a scale or a shift.
     - ``virtual_batch``: every BatchNorm is a ``NoisyBatchNorm``.
@@ -36,11 +36,6 @@ def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> n
       convolution has a bias (Eq. 1), all zero but with ``random_bias``. The statistics of the
       others are set by ``initialize_statistics`` before the training. All learn the same
       parameters, and none learns a scale.
-
-    Args:
-        network: changed in place.
-        target: its options.
-        seed: of the random biases.
 
     Raises:
         UserError: where the network has no BatchNorm to change.
@@ -108,13 +103,6 @@ def initialize_statistics(
       biases of the layers before, where the training changes them.
 
     Other targets are left as they are. The images run once for every BatchNorm, in float32.
-
-    Args:
-        network: changed in place.
-        target: its options.
-        data: the images.
-        device: where the network is.
-        stop: asked after each batch whether to stop.
 
     Raises:
         UserError: where a BatchNorm to fold does not follow a linear layer or convolution.

@@ -70,12 +70,6 @@ def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]
 class Trainer:
     """One training run: network, optimizer and the step it has come to.
 
-    Args:
-        network: the network to train, in place.
-        data: the images.
-        plan: how to train.
-        device: where to train.
-
     Raises:
         UserError: where a batch, or the images, cannot be shared by the processes.
     """
@@ -196,10 +190,7 @@ class Trainer:
         )
 
     def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
-        """Whether to save and whether to stop, the same in all processes.
-
-        No clock and no signal is the same in all of them: they agree whenever they look.
-        """
+        """Whether to save and to stop, the same in all processes, as no clock and no signal is."""
         stopping = stop.reason is not None
         if self.processes == 1:
             return due, stopping

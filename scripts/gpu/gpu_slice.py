@@ -124,10 +124,8 @@ def unpack(args: argparse.Namespace, pack: dict[str, Any]) -> None:
     if (python := "{}.{}".format(*sys.version_info)) != pack["python"]:
         raise ValueError(f"packed for Python {pack['python']}, this is {python}; pack it again")
     if missing := [part for file in pack["files"] for part in take(file, args.keep)]:
-        listed = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
-        raise ValueError(
-            f"{len(missing)} parts missing ({listed}); copy them here and run it again"
-        )
+        few = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise ValueError(f"{len(missing)} parts missing ({few}); copy them here and run it again")
     if (results := args.keep / "parts" / "results.tar.gz").exists():
         unpack_results(results, Path(args.options["outputs"]))
         results.unlink()
@@ -165,7 +163,7 @@ def receive(file: dict[str, Any], folder: Path, kept: Path) -> list[str]:
         if digest(kept / name) == part["sha256"]:
             continue
         if digest(arrived) == part["sha256"]:
-            write([arrived], kept / name)
+            shutil.copyfile(arrived, kept / name)
         else:
             (damaged if arrived.is_file() else missing).append(name)
     if damaged:
@@ -178,7 +176,9 @@ def join(file: dict[str, Any], kept: Path, path: Path) -> None:
     """Join the parts, all of which have arrived, and remove them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = [kept / part["name"] for part in file["parts"]]
-    write(parts, path)
+    with path.open("wb") as whole:
+        for part in parts:
+            whole.write(part.read_bytes())
     for part in parts:
         part.unlink()
 
@@ -189,15 +189,6 @@ def digest(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write(parts: Sequence[Path], path: Path) -> None:
-    """Write files one behind the other into a new one, which is there as a whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    with unfinished.open("wb") as whole:
-        for part in parts:
-            whole.write(part.read_bytes())
-    os.replace(unfinished, path)
 
 
 def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:

@@ -132,11 +132,7 @@ def _trackio(
 def _write_trackio(
     library: ModuleType, options: Mapping[str, Any], rows: list[tuple[int, dict[str, float]]]
 ) -> None:
-    """Write rows in one session, and empty their list.
-
-    Raises:
-        RuntimeError: trackio warns of something; it raises nothing itself when it loses data.
-    """
+    """Write rows in one session; ``RuntimeError`` where trackio warns: it loses data silently."""
     plain = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
