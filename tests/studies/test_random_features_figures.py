@@ -151,7 +151,7 @@ def decided(claims, word):
 def test_whether_more_features_help_is_decided_by_paired_intervals(many, verdict):
     few = [1e-2, 2e-2, 1.5e-2]
     rows = pd.DataFrame(every_solver(few) + every_solver(many, excess=100))
-    claim = decided(conditioning.PART.claims(rows), "More [...] features")
+    claim = decided(conditioning.PART.claims(rows), "More or fewer features")
     assert claim.verdict == verdict
     assert "of 2 comparisons" in claim.evidence
 
