@@ -188,6 +188,5 @@ def listed_commits(commits: Iterable[str]) -> str:
     'Commits 0123ab, 0123ab+ (+: with changes that were not committed)'
     """
     found = listed(commits)
-    return f"Commits {found}" + (
-        " (+: with changes that were not committed)" if "+" in found else ""
-    )
+    changed = " (+: with changes that were not committed)" if "+" in found else ""
+    return f"Commits {found}{changed}"

@@ -1,4 +1,4 @@
-"""Tasks over combinations of values, and tables with a line a group of rows."""
+"""Tasks over combinations of values, tables with a line a group of rows, and some of the lines."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def table(
     """
     import pandas as pd
 
-    groups = (group for _, group in rows.groupby(list(by), sort=sort))
-    return pd.DataFrame(
-        [
-            {
-                name: group[of].iloc[0] if isinstance(of, str) else of(group)
-                for name, of in columns.items()
-            }
-            for group in groups
-        ]
-    )
+    def line(group: pd.DataFrame) -> dict[str, Any]:
+        cells = columns.items()
+        return {name: group[of].iloc[0] if isinstance(of, str) else of(group) for name, of in cells}
+
+    return pd.DataFrame([line(group) for _, group in rows.groupby(list(by), sort=sort)])
+
+
+def only(column: str, *values: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """For ``Experiment.excerpt``: a table's lines that have one of these values in a column."""
+    return lambda lines: lines[lines[column].isin(values)]

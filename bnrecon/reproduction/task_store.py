@@ -72,11 +72,8 @@ def task_key(experiment: str, task: Task) -> str:
     another task than the default, ``data.root=FOLDER`` or ``device=cpu`` is not. Of a user's own
     images the pixels count.
     """
-    content = {
-        "experiment": experiment,
-        "task": task.name,
-        "arguments": json_values(task.arguments),
-    }
+    content: dict[str, Any] = {"experiment": experiment, "task": task.name}
+    content["arguments"] = json_values(task.arguments)
     if task.options is not None:
         content["run"] = run_folder(composition.compose(task.options)).name
     return content_key(content)

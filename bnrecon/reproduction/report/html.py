@@ -29,9 +29,8 @@ def require_libraries() -> None:
     needed = {"itables": "itables", "markdown_it": "markdown-it-py"}
     missing = [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise UserError(
-            f"bnrecon report needs {' and '.join(missing)}: {install_command('report')}"
-        )
+        names = " and ".join(missing)
+        raise UserError(f"bnrecon report needs {names}: {install_command('report')}")
 
 
 def render(report: Report) -> bytes:

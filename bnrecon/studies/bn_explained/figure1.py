@@ -113,18 +113,16 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     networks, wide = (rows[rows["kind"] == kind] for kind in ("network", "wide"))
     ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     lines = []
-    for (offset, setting, layer), group in networks.groupby(
-        ["offset", "setting", "layer"], sort=False
-    ):
+    by = ["offset", "setting", "layer"]
+    for (offset, setting, layer), group in networks.groupby(by, sort=False):
         line = _line(group, f"{len(WIDTHS)} layers of {WIDTHS[0]}", layer)
         line["of those in the window"] = f"{group['regions'].sum() / group['window'].sum():.0%}"
         for column in ("distance", "regions") if setting != "BN" else ():
             ratio = geometric_mean(_paired(rows, column, setting)[offset, layer])
             line[f"{column}, BN to this"] = f"{ratio:.2f}"
         lines.append(line)
-    for (offset, depth, width, setting), group in wide.groupby(
-        ["offset", "depth", "width", "setting"], sort=False
-    ):
+    by = ["offset", "depth", "width", "setting"]
+    for (offset, depth, width, setting), group in wide.groupby(by, sort=False):
         line = _line(group, f"{depth:.0f} layer{'s' * (depth > 1)} of {width:.0f}", depth)
         if setting != "BN":
             ratio = geometric_mean(ratios[offset, depth, width])
@@ -152,10 +150,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     for axes_row, setting in zip(grid, ("random bias", "BN"), strict=True):
         folds = lines[lines["setting"] == setting]
         for layer, axes in enumerate(axes_row, 1):
+            own = folds[folds["layer"] == layer]
             planar.draw_lines(axes, folds[folds["layer"] < layer], linewidths=0.5)
-            planar.draw_lines(
-                axes, folds[folds["layer"] == layer], colors=PALETTE[0], linewidths=0.9
-            )
+            planar.draw_lines(axes, own, colors=PALETTE[0], linewidths=0.9)
             planar.draw_points(axes, points, window)
         axes_row[0].set_ylabel("with BN" if setting == "BN" else "without BN, random biases")
     for layer, axes in enumerate(grid[0], 1):
@@ -213,9 +210,7 @@ def _compare(
 def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, Any]]:
     """At a place of the data: does BN increase the number of a single layer's regions?"""
     ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
-    one, two = (
-        {width: geometric_mean(ratios[offset, depth, width]) for width in WIDE} for depth in (1, 2)
-    )
+    one, two = ({k: geometric_mean(ratios[offset, depth, k]) for k in WIDE} for depth in (1, 2))
     random = rows[(rows["kind"] == "wide") & (rows["setting"] == "random bias")]
     return intervals.decide(ratio.logarithm for ratio in one.values()), {
         "one": _list_widths(one),

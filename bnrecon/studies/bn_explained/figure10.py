@@ -195,9 +195,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         )
         rates = _validation(rows, start)
         rates = rates[~rates["diverged"].astype(bool)]
-        right.errorbar(
-            rates["rate"] * 1.03**beside, rates["accuracy"], rates["error"], label=title, **style
-        )
+        bars = rates["accuracy"], rates["error"]
+        right.errorbar(rates["rate"] * 1.03**beside, *bars, label=title, **style)
     left.set(xlabel="epoch", ylabel="test accuracy (%)", title="a  at the selected rate")
     middle.axhline(0, color="grey", linewidth=0.8, zorder=0)
     middle.set(
@@ -243,10 +242,8 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     chosen = rows[rows["kind"] == "test"].drop_duplicates("start")
     edge = chosen[chosen["rate"].isin([tried.min(), tried.max()])]["start"]
     names = ", ".join(STARTS[start] for start in edge)
-    said = (
-        f" The selected rate is at the edge of those tried for {names}: a wider range may differ."
-    )
-    return said if names else ""
+    edge_of = f" The selected rate is at the edge of those tried for {names}"
+    return f"{edge_of}: a wider range may differ." if names else ""
 
 
 PART = part(__file__, tasks, summarize, draw, decide, fill_caption, options=common_options)

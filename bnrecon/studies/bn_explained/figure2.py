@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -303,18 +304,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
         return bool((largest[list(columns)] < TOLERANCE).all())
 
     all_turn = bool(total["turned"] == total["regions"])
+    sizes: dict[str, Any] = {"networks": len(checked), "width": WIDTHS[0], "seed": SHOWN}
+    sizes |= {"largest": largest, "total": total}
     return {
         "Figure 2(a), (b)": exact("own_turned", "own_gap", "folded_turned", "off_layer1"),
         "Figure 2(c)": exact("off_layer1_sigma", "pivots_moved") and all_turn,
         "Appendix C": exact("layer1_moved", "own_sigma"),
-    }, {
-        "networks": len(checked),
-        "width": WIDTHS[0],
-        "seed": SHOWN,
-        "largest": largest,
-        "total": total,
-        "median": checked[["speeds", "median_turn"]].median(),
-    }
+    }, sizes | {"median": checked[["speeds", "median_turn"]].median()}
 
 
 # The seed that is shown comes first.

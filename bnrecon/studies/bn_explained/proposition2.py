@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import join, sweep
+from bnrecon.reproduction.sweeps import join, only, sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
@@ -299,11 +299,4 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
     return {"setting": holds if _agrees(fixed, "mean").all() else "undecided"}, numbers
 
 
-PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    draw,
-    decide,
-    excerpt=lambda table: table[table["B"].isin([2, 16, 256])],
-)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=only("B", 2, 16, 256))

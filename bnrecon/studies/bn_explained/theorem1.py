@@ -104,13 +104,8 @@ def _patches(layer: Linear, inputs: torch.Tensor) -> torch.Tensor:
     if isinstance(layer, nn.Linear):
         return inputs
     assert not isinstance(layer.padding, str)
-    columns = nn.functional.unfold(
-        inputs,
-        kernel_size=layer.kernel_size,
-        dilation=layer.dilation,
-        padding=layer.padding,
-        stride=layer.stride,
-    )
+    sizes = layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    columns = nn.functional.unfold(inputs, *sizes)
     return columns.transpose(1, 2).flatten(0, 1)
 
 
@@ -230,12 +225,8 @@ def check_layer(
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """A task for each size of random layer, and one for a trained network."""
-    random = sweep(
-        check_random,
-        "random, D = {inputs}, K = {units}, B = {points}",
-        {("inputs", "units", "points"): SIZES},
-        {"seeds": SEEDS},
-    )
+    name, over = "random, D = {inputs}, K = {units}, B = {points}", ("inputs", "units", "points")
+    random = sweep(check_random, name, {over: SIZES}, {"seeds": SEEDS})
     trained = Task(
         "trained network",
         check_trained,

@@ -56,13 +56,8 @@ def compare_pair(
     """
     gaps = thresholds - output
     near, far = (float(fold(pieces, weight, mu).distances(x[None])[0]) for mu in thresholds)
-    return {
-        "same_side": bool(gaps[0] * gaps[1] >= 0),
-        "empty": bool(np.isinf(max(near, far))),
-        "closer": near < far,
-        "near": near,
-        "far": far,
-    }
+    pair = {"same_side": bool(gaps[0] * gaps[1] >= 0), "empty": bool(np.isinf(max(near, far)))}
+    return pair | {"closer": near < far, "near": near, "far": far}
 
 
 def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.DataFrame:

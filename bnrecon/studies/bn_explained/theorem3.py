@@ -114,12 +114,9 @@ def _gradient(fold: Fold, point: np.ndarray) -> np.ndarray:
     """Of <w, z(x)> at a point, by PyTorch."""
     x = torch.tensor(point, requires_grad=True)
     layer = fold.network.layers[0]
-    outputs = torch.nn.functional.batch_norm(
-        (torch.from_numpy(layer.weight) @ x)[None],
-        torch.from_numpy(layer.mean),
-        torch.from_numpy(layer.deviation**2),
-        eps=0,
-    )
+    moments = torch.from_numpy(layer.mean), torch.from_numpy(layer.deviation**2)
+    outputs = (torch.from_numpy(layer.weight) @ x)[None]
+    outputs = torch.nn.functional.batch_norm(outputs, *moments, eps=0)
     features = torch.nn.functional.leaky_relu(outputs, fold.network.slope)
     (gradient,) = torch.autograd.grad((features[0] * torch.from_numpy(fold.weight)).sum(), x)
     return gradient.numpy()
@@ -294,9 +291,8 @@ def _decide_limits(rows: pd.DataFrame) -> Decisions:
 
 def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     """The same for leaky ReLU, at a moderately small sigma and in the limit."""
-    before, small, limit = (
-        _at(rows, "leaky ReLU", factor)[["eq24", "eq25"]] for factor in (1, SMALL, LIMIT)
-    )
+    rows_at = (_at(rows, "leaky ReLU", factor) for factor in (1, SMALL, LIMIT))
+    before, small, limit = (some[["eq24", "eq25"]] for some in rows_at)
     (on, off), whole = small.median(), before["eq25"].median()
     aligned = limit["eq25"].max()
     return {"leaky ReLU": bool(on < whole / 2 < off), "leaky limit": bool(aligned >= ALIGNED)}, {

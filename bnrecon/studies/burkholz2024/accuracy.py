@@ -230,11 +230,9 @@ def describe(rows: pd.DataFrame) -> dict[str, Any]:
         condition=(condition.min(), condition.max()),
         smallest=(smallest.min(), smallest.max()),
     )
-    return {
-        "limit": rows["limit"].max(),
-        "systems": rows.groupby("n")["seed"].nunique().max(),
-        "condition": f" {words}" if len(small) else "",
-    }
+    systems = rows.groupby("n")["seed"].nunique().max()
+    condition = f" {words}" if len(small) else ""
+    return {"limit": rows["limit"].max(), "systems": systems, "condition": condition}
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -83,22 +83,21 @@ def _panel(axes: Axes, places: Places) -> None:
     axes.use_sticky_edges = False  # the bars' lower ends are no edge
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlim(-0.6, max(len(places), 2) - 0.4)
-    axes.set_xticks(
-        range(len(places)), [FEATURES[name] for _, name in places], rotation=40, ha="right"
-    )
+    names = [FEATURES[name] for _, name in places]
+    axes.set_xticks(range(len(places)), names, rotation=40, ha="right")
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
     start = 0
     several = len({cell.config.train.epochs for cells in places.values() for cell in cells}) > 1
     for target, group in groupby(places, lambda spot: spot[0]):
-        names = list(group)
-        count = len(names)
+        spots = list(group)
+        count = len(spots)
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
         name = target.replace(", training seed", "\ntraining\nseed").replace(", ", "\n")
         if several and "epochs" not in name:
-            name += f"\n{places[names[0]][0].config.train.epochs} epochs"
-        cells = [(cell.row, cell.config.target.width) for spot in names for cell in places[spot]]
+            name += f"\n{places[spots[0]][0].config.train.epochs} epochs"
+        cells = [(cell.row, cell.config.target.width) for spot in spots for cell in places[spot]]
         printed = [row for row, width in cells if row.reported and row.reported.width == width]
         if printed and not any(row.possible for row in printed):
             name += "\n(not compared,\nerratum 5)"

@@ -98,9 +98,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
     groups |= {"most": empty & most, "most_filled": ~empty & most}
     numbers: dict[str, Any] = {name: span(factor[row], ".2f") for name, row in groups.items()}
     numbers |= {"error": error.max(), "draws": rows["seed"].nunique()}
-    return {
-        "Sect. 2.4, residual source layers": "needs a correction" if fewer else "undecided"
-    }, numbers
+    verdict = "needs a correction" if fewer else "undecided"
+    return {"Sect. 2.4, residual source layers": verdict}, numbers
 
 
 OVER = {("outputs", "inputs", "side"): SHAPES}

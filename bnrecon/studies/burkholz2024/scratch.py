@@ -223,9 +223,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
     # By the longest schedule, whose seeds were fixed before.
     trained = accuracy.index.get_level_values("epochs")
     longest = trained == trained.max()
-    verdicts = {
-        name: decide(_intervals(values[longest]).values()) for name, values in compared.items()
-    }
+    last_of = {name: _intervals(values[longest]).values() for name, values in compared.items()}
+    verdicts = {name: decide(intervals) for name, intervals in last_of.items()}
     if width < PAPERS_WIDTH:
         verdicts |= {"behind": "not at the paper's size", "below": verdicts["behind"]}
     return verdicts, numbers

@@ -57,9 +57,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     if not done:
         return None
     targets = list(dict.fromkeys(cell.row.labels["target width"] for cell, _ in done))
-    figure, grid = new_figure(
-        len(targets), 2, (PAGE, 0.5 + 1.7 * len(targets)), sharey="row", squeeze=False
-    )
+    size = (PAGE, 0.5 + 1.7 * len(targets))
+    figure, grid = new_figure(len(targets), 2, size, sharey="row", squeeze=False)
     for number, (width, pair) in enumerate(zip(targets, grid, strict=True)):
         of_width = [(c, r) for c, r in done if c.row.labels["target width"] == width]
         _draw_target(pair[0], pair[1], of_width)

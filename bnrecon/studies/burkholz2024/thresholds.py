@@ -103,9 +103,8 @@ def pathological_target(setting: Setting, width: int, seed: int) -> torch.Tensor
         ValueError: the setting has none of this kind for ``width`` features.
     """
     if not setting.has_pathological(width):
-        raise ValueError(
-            f"{setting.name} has no pathological target of this kind for {width} features"
-        )
+        what = f"pathological target of this kind for {width} features"
+        raise ValueError(f"{setting.name} has no {what}")
     target = random_target(setting, seed)
     system = kernel_composition_system(target, *features(setting, width, seed), torch.device("cpu"))
     table, side = system.matrix.dense().reshape(setting.outputs, -1, width), setting.target_side

@@ -13,7 +13,7 @@ from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import join, sweep, table
+from bnrecon.reproduction.sweeps import join, only, sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
@@ -158,11 +158,5 @@ SWEEPS = (
     sweep(compare_features, name, {"side": teacher.VARIANT_SIDES}, teacher.BY_SCALE | start)
     for name, start in VARIANTS.items()
 )
-PART = part(
-    __file__,
-    join(*SWEEPS),
-    summarize,
-    draw_starts,
-    decide,
-    excerpt=lambda table: table[table["teacher width d"].isin([5, 20])],
-)
+EXCERPT = only("teacher width d", 5, 20)
+PART = part(__file__, join(*SWEEPS), summarize, draw_starts, decide, excerpt=EXCERPT)

@@ -16,17 +16,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """What Appendix E says about the right panel."""
     baseline = comparison.where_better(rows, "width", "baseline", "student")
     student = comparison.where_better(rows, "width", "student", "baseline")
-    shares = [
-        comparison.median_share(rows[rows["width"] == width], "baseline") for width in baseline
-    ]
+    groups = [rows[rows["width"] == width] for width in baseline]
+    shares = [comparison.median_share(group, "baseline") for group in groups]
     least = min(shares, default=0.0)
     ordered = bool(baseline) and bool(student) and max(baseline) < min(student)
-    widths = {
-        "baseline": baseline,
-        "student": student,
-        "teacher": comparison.where_better(rows, "width", "teacher", "baseline"),
-        "worse": _worse_than_mean(rows),
-    }
+    teacher = comparison.where_better(rows, "width", "teacher", "baseline")
+    widths = {"baseline": baseline, "student": student, "teacher": teacher}
+    widths |= {"worse": _worse_than_mean(rows)}
     numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
     needed = int(rows["side"].iloc[0]) ** 2
     numbers["from"] = str(min(student, default="none"))

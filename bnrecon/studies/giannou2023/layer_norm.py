@@ -45,7 +45,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-TASKS = sweep(
-    compare_normalizations, "d = {side}", {"side": teacher.VARIANT_SIDES}, teacher.BY_SCALE
-)
+SIDES = {"side": teacher.VARIANT_SIDES}
+TASKS = sweep(compare_normalizations, "d = {side}", SIDES, teacher.BY_SCALE)
 PART = part(__file__, TASKS, summarize, partial(draw_panel, column="normalization", labels=LABELS))

@@ -13,7 +13,7 @@ from torch import nn
 from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
 from bnrecon.reporting.figures import COLUMN, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.sweeps import only, sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023.comparison import place_legend
 
@@ -101,11 +101,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 OVER = {"side": SIDES, "depth": DEPTHS}
 TASKS = sweep(rebuild, "d = {side}, l = {depth}", OVER, {"seeds": SEEDS})
-PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    draw,
-    decide,
-    excerpt=lambda table: table[table["l"].isin([1, 8])],
-)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=only("l", 1, 8))

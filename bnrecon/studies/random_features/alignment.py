@@ -17,7 +17,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction.intervals import decide, paired_difference
-from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.sweeps import only, sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import differences_by, signs
@@ -161,9 +161,8 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     n = _channels(dense) ** 2
     shares = 100 * dense["missing"] / (n - dense["c1"])
     share = mean_interval(list(shares.groupby(dense["seed"]).mean()))
-    counts = ", ".join(
-        f"{group['missing'].mean():.1f} of {n - width}" for width, group in dense.groupby("c1")
-    )
+    means = dense.groupby("c1")["missing"].mean()
+    counts = ", ".join(f"{mean:.1f} of {n - width}" for width, mean in means.items())
     return "approximation", decide([50 - share], ENOUGH), {"counts": counts, "share": share}
 
 
@@ -256,13 +255,5 @@ TASKS = sweep(measure_alignment, "hidden {hidden}, seed {seed}", OVER, FIXED)
 FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    draw,
-    judge,
-    SAY_SHARED,
-    formats=FORMATS,
-    excerpt=lambda table: table[table["hidden channels"] >= 100],  # the paper's
-)
+EXCERPT = only("hidden channels", *PRINTED)
+PART = part(__file__, TASKS, summarize, draw, judge, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)

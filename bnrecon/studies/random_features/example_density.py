@@ -16,9 +16,8 @@ from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.studies.random_features import sparse_matching
 
 REPORTED = read_reported(__package__)["example"]
-OUTPUTS, DEGREE, DENSITY, WANTED = (
-    REPORTED[name] for name in ("outputs", "degree", "density", "probability")
-)
+OUTPUTS, DEGREE = REPORTED["outputs"], REPORTED["degree"]
+DENSITY, WANTED = REPORTED["density"], REPORTED["probability"]
 # By name, c0 of the target; rows with inputs of their own need c2 d of them (Fig. 1 (e)).
 INPUTS = {"random rows": REPORTED["inputs"], "rows of own inputs": OUTPUTS * DEGREE}
 SHOWN = {"random rows": "random rows", "rows of own inputs": "rows with disjoint inputs"}

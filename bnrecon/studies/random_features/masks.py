@@ -15,7 +15,7 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.sweeps import only, sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import interval_of, intervals_by
@@ -174,13 +174,5 @@ FIXED |= {"features": USED, "channels": CHANNELS}
 TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    draw,
-    judge,
-    SAY_SHARED,
-    formats=FORMATS,
-    excerpt=lambda table: table[table["density p"].isin([0.1, 0.5])],
-)
+EXCERPT = only("density p", 0.1, 0.5)
+PART = part(__file__, TASKS, summarize, draw, judge, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)
