@@ -21,6 +21,7 @@ from typing import Any
 from bnrecon.config.schema import RunConfig
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.extras import require_trackers
+from bnrecon.runtime.locks import lock_file
 from bnrecon.runtime.tracking import NO_TRACKERS, Log, Plain, Trackers
 
 TRACKIO = "TRACKIO_DIR"  # the variable that names trackio's folder
@@ -222,29 +223,42 @@ def _mlflow(
     from mlflow.entities import Metric, Param
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
-    folder.mkdir(parents=True, exist_ok=True)
-    client = MlflowClient(_mlflow_store(folder))
-    experiment = client.get_experiment_by_name(project)
-    number = experiment.experiment_id if experiment else client.create_experiment(project)
-    runs = client.search_runs([number], f"attributes.run_name = '{run}'")
+    # Of processes that start together one makes the database and the experiment.
+    with lock_file(folder / "mlflow.lock", lambda: "waiting for another process's MLflow"):
+        client = MlflowClient(_mlflow_store(folder))
+        experiment = client.get_experiment_by_name(project)
+        number = experiment.experiment_id if experiment else client.create_experiment(project)
+        if experiment and experiment.lifecycle_stage == "deleted":
+            client.restore_experiment(number)
+    quote = '"' if "'" in run else "'"
+    runs = client.search_runs([number], f"attributes.run_name = {quote}{run}{quote}")
     if anew:
         for entry in runs:
             client.delete_run(entry.info.run_id)
     if anew or not runs:
         identity = client.create_run(number, run_name=run).info.run_id
-        options = [Param(name, str(value)) for name, value in config.items()]
+        options = [Param(_mlflow_name(name), str(value)) for name, value in config.items()]
         for start in range(0, len(options), MLFLOW_PARAMS):
             client.log_batch(identity, params=options[start : start + MLFLOW_PARAMS])
     else:
         identity = runs[0].info.run_id
+        client.update_run(identity, status="RUNNING")
+    status = "KILLED"  # until there is a result
 
-    def log(_row: int, _kind: str, step: int, values: Mapping[str, float]) -> None:
+    def log(_row: int, kind: str, step: int, values: Mapping[str, float]) -> None:
+        nonlocal status
         now = int(1000 * time.time())
-        metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
-        client.log_batch(identity, metrics=metrics)
+        items = [(_mlflow_name(name), float(value)) for name, value in values.items()]
+        client.log_batch(identity, metrics=[Metric(*item, now, step) for item in items])
+        status = "FINISHED" if kind == "result" else status
 
     yield log
-    client.set_terminated(identity)
+    client.set_terminated(identity, status)
+
+
+def _mlflow_name(name: str) -> str:
+    """With what MLflow allows in a name."""
+    return re.sub(r"[^\w./ -]", "_", name)
 
 
 def _mlflow_store(folder: Path) -> str:

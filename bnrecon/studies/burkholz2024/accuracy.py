@@ -293,6 +293,8 @@ def _accumulation(rows: pd.DataFrame) -> Decision:
 def _reductions(rows: pd.DataFrame) -> list[Decision]:
     """One claim a size. Paired: both errors are of the same system."""
     errors = rows.pivot_table(index=["n", "seed"], columns="step", values="error")
+    if not {LU, LBFGS} <= {*errors.columns}:
+        return []
     ratios = (errors[LU] / errors[LBFGS]).groupby(level="n")
     factors = [(n, geometric_mean(group)) for n, group in ratios]
     return [("reduction", decide([one.logarithm]), _factor(n, one)) for n, one in factors]

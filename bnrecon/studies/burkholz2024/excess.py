@@ -59,8 +59,8 @@ def _spell(results: Sequence[RunResult]) -> str:
     least, most = farthest_ends([result.loss for result in results])
     ends = f"{least:z.2f}", f"{most:z.2f}"
     if ends == ("0.00", "0.00"):
-        return "every interval of a drop is 0.00 ± 0.00"
-    return f"every interval of a drop within {ends[0]} to {ends[1]}"
+        return "every loss is 0.00 ± 0.00"
+    return f"every interval of a loss lies within {ends[0]} to {ends[1]}"
 
 
 def draw(cells: Sequence[Cell]) -> Figure:

@@ -238,12 +238,15 @@ def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
 def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     """How many cells and networks are finished, and how many predictions change."""
     results = results_of(cells)
+    longest = max(cell.config.train.epochs for cell in cells)
+    # Of targets that are trained once more, by another seed or for fewer epochs
+    other = [c for c in cells if c.config.train.seed or c.config.train.epochs < longest]
+    more = len(results_of(other))
     return {
         "otherwise": predicted_otherwise(cells),
-        "finished": len(results),
-        "cells": count_of(len(cells), "cell"),
-        # Of targets that are trained once more, by another seed or for other epochs
-        "others": f", {more} more than in print" if (more := len(cells) - CELLS) > 0 else "",
+        "finished": len(results) - more,
+        "cells": f"{CELLS} cells",
+        "others": f" and {count_of(more, 'cell')} of other trainings" if more else "",
         "networks": count_of(sum(len(result.seeds) for result in results), "network"),
     }
 

@@ -233,6 +233,8 @@ TASKS = join(
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     """The narrowest and the widest networks for each target."""
+    if table.empty:
+        return table
     extreme = (table["k"] == 1) | (table["k"] == table["d"])
     dropped = ["width d k", "block, float64", "block, rounded to float64"]
     return table[extreme].drop(columns=dropped)

@@ -10,18 +10,20 @@ pytest.importorskip("mlflow")
 pytest.importorskip("sqlalchemy")
 
 
-def runs_of(outputs):
-    """The runs that are not deleted, by name, and a function for a metric's values by step."""
+def read(outputs, name, deleted=False):
+    """The runs of a name, and a function for a metric's values by step."""
     from mlflow import MlflowClient
+    from mlflow.entities import ViewType
 
     client = MlflowClient(f"sqlite:///{outputs}/trackers/mlflow.db")
-    experiment = client.get_experiment_by_name("bnrecon")
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    number = client.get_experiment_by_name("bnrecon").experiment_id
+    view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+    runs = client.search_runs([number], run_view_type=view)
 
-    def history(run, name):
-        return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, name)]
+    def history(run, metric):
+        return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, metric)]
 
-    return runs, history
+    return [run for run in runs if run.info.run_name == name], history
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +39,44 @@ def tracked(tmp_path_factory):
 def test_the_database_has_layers_and_seeds_and_the_options(tracked):
     folder, outputs = tracked
     result = RunResult.read(folder / "result.json")
-    runs, history = runs_of(outputs)
-    run = runs[f"runs/{folder.name}"]
+    (run,), history = read(outputs, f"runs/{folder.name}")
     seeds = [(seed.seed, pytest.approx(seed.accuracy)) for seed in result.seeds]
     assert history(run, "seed/accuracy") == seeds
     errors = [(n, pytest.approx(x.relative_error)) for n, x in enumerate(result.seeds[0].layers, 1)]
     assert history(run, "layer/relative_error/seed-0") == errors
     assert run.data.params["features.name"] == result.config["features"]["name"]
     assert run.info.status == "FINISHED"
-    assert not (outputs / "trackers" / "mlruns").exists()
 
 
 def test_exporting_it_afterwards_replaces_the_run(tracked):
     folder, outputs = tracked
-    runs, history = runs_of(outputs)
-    before = history(runs[f"runs/{folder.name}"], "seed/accuracy")
+    name = f"runs/{folder.name}"
+    (before,), history = read(outputs, name)
+    accuracies = history(before, "seed/accuracy")
     code, out, err = finish(start("mlflow", str(outputs), command="export"))
     assert code == 0, err
     assert "rows sent" in out
-    runs_after, history = runs_of(outputs)
-    assert set(runs_after) >= set(runs)
-    assert history(runs_after[f"runs/{folder.name}"], "seed/accuracy") == before
+    (after,), history = read(outputs, name)
+    assert history(after, "seed/accuracy") == accuracies
+    (deleted,), _ = read(outputs, name, deleted=True)
+    assert deleted.info.run_id == before.info.run_id != after.info.run_id
+
+
+def test_processes_that_start_together_share_the_database(tmp_path):
+    words = ("experiment=quickstart", "scale=smoke", "jobs=2", "tracker=mlflow")
+    code, _, err = finish(start(*words, f"outputs={tmp_path}"))
+    assert code == 0, err
+    assert "mlflow failed" not in err
+
+
+def test_a_quote_in_a_name_is_no_filter_and_what_has_no_result_is_not_finished(tmp_path):
+    from bnrecon.reporting.trackers.adapters import _mlflow
+
+    for _ in range(2):  # the second goes on
+        with _mlflow(tmp_path, "bnrecon", "runs/it's", {"lr(x)": 1}, False) as log:
+            log(0, "seed", 0, {"seed/accuracy": 1.0})
+    client_folder = tmp_path / "outputs"
+    (client_folder / "trackers").mkdir(parents=True)
+    (tmp_path / "mlflow.db").rename(client_folder / "trackers" / "mlflow.db")
+    (run,), _ = read(client_folder, "runs/it's")
+    assert (run.info.status, run.data.params) == ("KILLED", {"lr_x_": "1"})
