@@ -238,9 +238,14 @@ def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
 def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     """How many cells and networks are finished, and how many predictions change."""
     results = results_of(cells)
-    longest = max(cell.config.train.epochs for cell in cells)
-    # Of targets that are trained once more, by another seed or for fewer epochs
-    other = [c for c in cells if c.config.train.seed or c.config.train.epochs < longest]
+    labels = [cell.row.labels["target"] for cell in cells]
+    at_length = any("epochs" in label for label in labels)
+    # Of targets that are trained once more, by another seed or not for the paper's epochs
+    other = [
+        cell
+        for cell, label in zip(cells, labels, strict=True)
+        if "seed" in label or ("epochs" in label) < at_length
+    ]
     more = len(results_of(other))
     return {
         "otherwise": predicted_otherwise(cells),
