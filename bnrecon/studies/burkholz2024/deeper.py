@@ -200,9 +200,9 @@ def draw(rows: pd.DataFrame) -> Figure:
         title = name.replace(", ", ",\n")
         axes.set_title(f"({letter}) {title}")
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
+        axes.tick_params(labelbottom=True)
     for axes in grid.flat[max(0, len(names) - columns) : len(names)]:
         axes.set_xlabel("Σ c_l - (n + L)")
-        axes.tick_params(labelbottom=True)
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
     labels, handles = zip(*sorted(legend_entries(figure).items()), strict=True)

@@ -89,7 +89,9 @@ def draw(cells: Sequence[Cell]) -> Figure:
         axes.set_xticks(excess)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-        axes.set_xlabel(f"excess features per layer, c1 - n; n = {n:,}")
+        axes.set_xlabel(
+            f"excess features per layer, c1 - n (n = {n:,};\naxis linear up to 40, then logarithmic)"
+        )
         axes.legend()
     return figure
 
