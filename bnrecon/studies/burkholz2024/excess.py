@@ -89,9 +89,8 @@ def draw(cells: Sequence[Cell]) -> Figure:
         axes.set_xticks(excess)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-        axes.set_xlabel(
-            f"excess features per layer, c1 - n (n = {n:,};\naxis linear up to 40, then logarithmic)"
-        )
+        scale = "axis linear up to 40, then logarithmic"
+        axes.set_xlabel(f"excess features per layer, c1 - n (n = {n:,};\n{scale})")
         axes.legend()
     return figure
 
