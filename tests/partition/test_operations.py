@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 from bnrecon.partition import partition, rectangle, slice_along
-from bnrecon.partition.network import OPERATIONS
+from bnrecon.partition.network import OPERATIONS, _conv2d
 from bnrecon.runtime.errors import UserError
 
 ROW, SIGNAL, IMAGE = (12,), (2, 6), (3, 2, 2)  # shapes of twelve values
@@ -253,3 +253,25 @@ def test_what_is_changed_in_place_is_read_changed(inner):
 def test_what_would_be_wrong_is_refused(inner, message):
     with pytest.raises(UserError, match=message):
         partition(Skip(inner).double(), plane())
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, (2, 5)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"padding": 1},
+        {"stride": 2, "padding": (0, 1)},
+        {"dilation": (1, 2), "padding": 2},
+        {"padding": "same"},
+        {"groups": 2, "padding": 1},
+    ],
+)
+def test_a_convolution_of_few_positions_is_pytorchs(size, options):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, *(size if isinstance(size, tuple) else (size, size)), dtype=torch.float64)
+    groups = options.get("groups", 1)
+    kernel = (1, 2) if size == 1 else (2, 2)
+    weight = torch.randn(6, 4 // groups, *kernel, dtype=torch.float64)
+    for bias in (None, torch.randn(6, dtype=torch.float64)):
+        expected = F.conv2d(x, weight, bias, **options)
+        torch.testing.assert_close(_conv2d(x, weight, bias, **options), expected)
