@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
-from torch.nn.modules.utils import _pair, _single
+from torch.nn.modules.utils import _single
 from torch.nn.utils.parametrize import ParametrizationList
 
+from bnrecon.partition.convolution import conv2d
 from bnrecon.runtime.errors import UserError, first_line
 
 # What a step computes, by its function or by its method's name. All but sums and products take one
@@ -55,7 +55,6 @@ OUT_OF_PLACE: dict[Any, Callable] = {
     torch.abs_: torch.abs,
     torch.clamp_: torch.clamp,
 }
-FEW_POSITIONS = 16  # of a convolution's output
 SUPPORTED = (
     "Linear, Conv1d/2d, BatchNorm1d/2d in eval mode, average and max pooling in 1-D and 2-D "
     "without ceil_mode, padding, mean, Flatten, Dropout in eval mode, Identity, sums, cat, ReLU, "
@@ -389,37 +388,10 @@ def _call(root: nn.Module, node: fx.Node, value_of: Callable[[fx.Node], Any]) ->
     named: Any = fx.map_arg(node.kwargs, value_of)
     if node.op == "call_method":
         return getattr(arguments[0], str(node.target))(*arguments[1:], **named)
-    function: Any = _conv2d if node.target is F.conv2d else node.target
+    function: Any = conv2d if node.target is F.conv2d else node.target
     if node.op == "call_module":
         function = root.get_submodule(function)
     return function(*arguments, **named)
-
-
-def _conv2d(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | tuple[int, int] = 1,
-    padding: str | int | tuple[int, int] = 0,
-    dilation: int | tuple[int, int] = 1,
-    groups: int = 1,
-) -> torch.Tensor:
-    """``F.conv2d``; one product where a map has few positions.
-
-    PyTorch's own, in float64 on a processor, reads all weights once for each input.
-    """
-    if groups == 1 and not isinstance(padding, str):
-        s, p, d = map(_pair, (stride, padding, dilation))
-        sizes = [
-            (x.shape[2 + i] + 2 * p[i] - d[i] * (weight.shape[2 + i] - 1) - 1) // s[i] + 1
-            for i in (0, 1)
-        ]
-        if 0 < math.prod(sizes) <= FEW_POSITIONS:
-            patches = F.unfold(x, weight.shape[2:], d, p, s).transpose(0, 1).flatten(1)
-            maps = (weight.flatten(1) @ patches).unflatten(1, (len(x), -1)).transpose(0, 1)
-            maps = maps if bias is None else maps + bias[:, None]
-            return maps.contiguous().unflatten(2, sizes)
-    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
 
 def _names_of(node: fx.Node) -> tuple[str, str]:

@@ -67,16 +67,14 @@ def document(
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
     run = [name for name in study.parts if _page(study, outputs, name, scale).exists()]
-    main = [name for name in run if name in study.main]
-    parts = [part for name in main for part in _part(study, outputs, name, scale, link, claims)]
-    lines += [*parts, "".join(sections).strip()]
-    for name in run:
-        if name not in main:
-            lines += _part(study, outputs, name, scale, link, claims)
+    parts = {name: _part(study, outputs, name, scale, link, claims[name]) for name in run}
+    lines += [text for name in run if name in study.main for text in parts[name]]
+    lines.append("".join(sections).strip())
+    lines += [text for name in run if name not in study.main for text in parts[name]]
     if missing := [name for name in study.parts if name not in run]:
         command = f"`bnrecon study {study.name} {' '.join(missing)} scale={scale}`"
         names = "; ".join(f"*{_heading(study, name)}*" for name in missing)
-        lines += ["## Not run", f"{names}. {command} computes them."]
+        lines += ["## Not run", f"{names}: {command}."]
     return "\n\n".join(lines) + "\n"
 
 
@@ -85,12 +83,7 @@ def _page(study: Study, outputs: Path, name: str, scale: str) -> Path:
 
 
 def _part(
-    study: Study,
-    outputs: Path,
-    name: str,
-    scale: str,
-    link: str,
-    claims: Mapping[str, Sequence[Claim]],
+    study: Study, outputs: Path, name: str, scale: str, link: str, claims: Sequence[Claim]
 ) -> Iterator[str]:
     """The paragraphs of a part: those of its written page that stand above the rule."""
     page = _page(study, outputs, name, scale)
@@ -101,7 +94,7 @@ def _part(
     if progress[1] != progress[2]:
         rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
         yield f"{progress[0]}; {rest}."
-    text = Claims(tuple(claims[name])).markdown
+    text = Claims(tuple(claims)).markdown
     picture = f"{name}-{scale}.svg)"
     for paragraph in paragraphs[: paragraphs.index(RULE.text)]:
         if shown := text if _is_of_claims(paragraph) else paragraph:

@@ -8,12 +8,8 @@ from collections.abc import Iterable
 
 from bnrecon.runtime.errors import UserError
 
-TRACKERS = (
-    "tensorboard",
-    "trackio",
-    "wandb",
-    "mlflow",
-)  # each the name of a library and of its extra
+# Each the name of a library and of its extra
+TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 
 
 def install_command(extra: str) -> str:

@@ -91,8 +91,8 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
         """The options, as ``print`` shows them."""
         return f"{super().extra_repr()}, virtual_batch={self.virtual_batch}"
 
-    @classmethod
-    def convert(cls, network: nn.Module, virtual_batch: float | None) -> nn.Module:
+    @staticmethod
+    def convert(network: nn.Module, virtual_batch: float | None) -> nn.Module:
         """Make every BatchNorm1d, 2d and 3d of a network a noisy one, in place.
 
         Parameters, statistics, hooks and what a subclass computes beside the normalization, such
@@ -114,18 +114,19 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
         for name, module in network.named_modules():
             if isinstance(module, FrozenBatchNorm1d | FrozenBatchNorm2d):
                 continue
-            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+            noisy = next((NOISY[kind] for kind in NOISY if isinstance(module, kind)), None)
+            if noisy is not None:
                 if "forward" in vars(module) or hasattr(module, "parametrizations"):
                     raise UserError(
                         f"layer {name}: its forward pass or weight is replaced on the instance, "
                         "where noise has no effect; give a subclass of BatchNorm"
                     )
-                layers.append(module)
+                layers.append((module, noisy))
             elif isinstance(module, nn.modules.batchnorm._BatchNorm):
                 others.append(f"{name} ({type(module).__name__})")
-        for layer in layers:
-            change_class(layer, next(NOISY[kind] for kind in NOISY if isinstance(layer, kind)))
-            layer.virtual_batch = virtual_batch  # type: ignore[assignment]  # its class has it now
+        for layer, noisy in layers:
+            change_class(layer, noisy)
+            layer.virtual_batch = virtual_batch  # its class has it now
         if others:
             logger.warning("no noise in %s: only BatchNorm1d to 3d get it", shorten(others))
         return network

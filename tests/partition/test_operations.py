@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 from bnrecon.partition import partition, rectangle, slice_along
-from bnrecon.partition.network import OPERATIONS, _conv2d
+from bnrecon.partition.convolution import conv2d
+from bnrecon.partition.network import OPERATIONS
 from bnrecon.runtime.errors import UserError
 
 ROW, SIGNAL, IMAGE = (12,), (2, 6), (3, 2, 2)  # shapes of twelve values
@@ -274,4 +275,4 @@ def test_a_convolution_of_few_positions_is_pytorchs(size, options):
     weight = torch.randn(6, 4 // groups, *kernel, dtype=torch.float64)
     for bias in (None, torch.randn(6, dtype=torch.float64)):
         expected = F.conv2d(x, weight, bias, **options)
-        torch.testing.assert_close(_conv2d(x, weight, bias, **options), expected)
+        torch.testing.assert_close(conv2d(x, weight, bias, **options), expected)

@@ -244,7 +244,7 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     other = [
         cell
         for cell, label in zip(cells, labels, strict=True)
-        if "seed" in label or ("epochs" in label) < at_length
+        if "seed" in label or (at_length and "epochs" not in label)
     ]
     more = len(results_of(other))
     return {
