@@ -15,7 +15,7 @@ help:
 	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
 	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
 	@echo "make gpu-slice    the next unfinished tasks that need a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR, PIECES=\"table1-targets ...\" chooses; run it again to resume"
-	@echo "make gpu-pack     what a GPU machine without network and git needs, in parts, into OUT=FOLDER; DATA=FOLDER, PIECES=\"table1-targets ...\""
+	@echo "make gpu-pack     a folder OUT=FOLDER for a GPU machine without network and git; DATA=FOLDER, PIECES=\"table1-targets ...\""
 	@echo "make clean        remove the environment and what was built; outputs/ stays"
 
 setup: $(VENV)/.ready
@@ -66,7 +66,7 @@ gpu-slice: setup
 
 OUT ?= build/gpu
 gpu-pack: setup
-	$(BIN)/python scripts/gpu/pack_for_gpu.py --out $(OUT) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(RESULTS),--results $(RESULTS)) $(PACK)
+	$(BIN)/python scripts/gpu/pack_for_gpu.py $(OUT) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(RESULTS),--results $(RESULTS)) $(PACK)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

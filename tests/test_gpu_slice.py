@@ -1,12 +1,11 @@
 """`make gpu-slice`: what travels to a machine without network and git, and what comes home."""
 
 import importlib.metadata
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import gpu_slice
@@ -27,7 +26,6 @@ from bnrecon.reproduction.request import read
 from bnrecon.runtime import provenance
 from bnrecon.studies import registry
 
-SIZE = 20 * 2**20  # bytes of a part, so that the packages take several
 SLICE = str(SCRIPTS / "gpu/gpu_slice.py")
 OPTIONS = ("seeds=[0]", "target.groups=[1]")
 NO_NETWORK = """
@@ -47,59 +45,20 @@ with contextlib.suppress(urllib.error.URLError):
 """
 
 
-# Parts.
-
-
-@pytest.mark.parametrize("length", [1, 9, 10, 11, 95])
-def test_a_file_is_joined_from_parts_that_arrive_in_any_order(tmp_path, length):
-    content = np.random.default_rng(length).bytes(length)
-    (tmp_path / "images.npz").write_bytes(content)
-    (tmp_path / "sent").mkdir()
-    about = pack_for_gpu.cut(tmp_path / "images.npz", tmp_path / "sent", 10)
-    sent = sorted((tmp_path / "sent").iterdir())
-    assert b"".join(part.read_bytes() for part in sent) == content
-    assert max(part.stat().st_size for part in sent) <= 10
-    for number, part in enumerate(reversed(sent)):
-        (tmp_path / f"call {number}").mkdir()
-        shutil.copy(part, tmp_path / f"call {number}")
-        missing = gpu_slice.receive(about, tmp_path / f"call {number}", tmp_path / "kept")
-        assert missing == [part.name for part in sent[: len(sent) - number - 1]]
-    gpu_slice.join(about, tmp_path / "kept", tmp_path / "data" / "images.npz")
-    assert (tmp_path / "data" / "images.npz").read_bytes() == content
-    assert list((tmp_path / "kept").iterdir()) == []
-
-
-def test_a_damaged_part_is_named_and_the_others_are_kept(tmp_path):
-    (tmp_path / "a").write_bytes(b"0123456789")
-    (tmp_path / "sent").mkdir()
-    about = pack_for_gpu.cut(tmp_path / "a", tmp_path / "sent", 4)
-    (tmp_path / "sent" / "a.001").write_bytes(b"4568")
-    with pytest.raises(ValueError, match=r"a\.001 is damaged"):
-        gpu_slice.receive(about, tmp_path / "sent", tmp_path / "kept")
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"a.000", "a.002"}
-
-
 # Results.
 
 
 @pytest.mark.parametrize("sources", [True, False])
-def test_an_archive_adds_results_and_replaces_none_that_are_newer(tmp_path, sources):
-    there, home = tmp_path / "there/targets/net", tmp_path / "home/targets/net"
-    for folder in (there, home):
-        folder.mkdir(parents=True)
-    texts = {"target.json": "{}", "checkpoint.safetensors": "step 5", ".lock": ""}
-    for name, text in (texts | {"source.safetensors": ""}).items():
-        (there / name).write_text(text)
-    (home / "checkpoint.safetensors").write_text("step 9")
-    for older, step in ((60, "step 9"), (-60, "step 5")):  # by how many seconds what is packed is
-        os.utime(there / "checkpoint.safetensors", (time.time() - older,) * 2)
-        gpu_slice.pack_results(tmp_path / "there", tmp_path / "results.tar.gz", sources)
-        gpu_slice.unpack_results(tmp_path / "results.tar.gz", tmp_path / "home")
-        assert (home / "checkpoint.safetensors").read_text() == step
-    expected = {"checkpoint.safetensors", "target.json"} | (
-        {"source.safetensors"} if sources else set()
-    )
-    assert {path.name for path in home.iterdir()} == expected
+def test_an_archive_has_results_and_the_state_of_trainings(tmp_path, sources):
+    folder = tmp_path / "outputs/targets/net"
+    folder.mkdir(parents=True)
+    for name in ("target.json", "checkpoint.safetensors", ".lock", "source.safetensors"):
+        (folder / name).write_text("")
+    gpu_slice.pack_results(tmp_path / "outputs", tmp_path / "results.tar.gz", sources)
+    with tarfile.open(tmp_path / "results.tar.gz") as packed:
+        names = {name.removeprefix("targets/net/") for name in packed.getnames()}
+    expected = {"checkpoint.safetensors", "target.json"}
+    assert names == expected | ({"source.safetensors"} if sources else set())
 
 
 # Pieces.
@@ -119,7 +78,7 @@ def test_the_pieces_are_commands_that_there_are():
 @pytest.mark.process
 def test_a_piece_is_ended_when_the_time_is_over():
     sleeping = [sys.executable, "-c", "import time; time.sleep(3600)"]
-    assert gpu_slice.run(sleeping, dict(os.environ), 0.1) is None
+    assert gpu_slice.run(sleeping, 0.1) is None
 
 
 @pytest.mark.process
@@ -189,18 +148,20 @@ def test_without_git_the_commit_is_the_recorded_one(tmp_path, monkeypatch, text,
 
 def distributions(*names):
     """These packages and all that they need, as they are installed here."""
-    found, left = {}, list(names)
-    while left:
-        name = canonicalize_name(left.pop())
+    installed, remaining = {}, list(names)
+    while remaining:
+        name = canonicalize_name(remaining.pop())
         try:
             about = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:  # for another platform
             continue
-        if name not in found:
-            found[name] = about
+        if name not in installed:
+            installed[name] = about
             needed = map(Requirement, about.requires or ())
-            left += [r.name for r in needed if not r.marker or r.marker.evaluate({"extra": ""})]
-    return found.values()
+            remaining += [
+                r.name for r in needed if not r.marker or r.marker.evaluate({"extra": ""})
+            ]
+    return installed.values()
 
 
 @pytest.fixture(scope="module")
@@ -247,70 +208,40 @@ def images(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def pack(images, tmp_path_factory):
-    """What travels."""
-    folder = tmp_path_factory.mktemp("pack")
-    words = ["--out", str(folder), "--data", str(images), "--part-mb", str(SIZE / 2**20)]
-    assert pack_for_gpu.main([*words, "--pieces", "table1-targets", "table1-exact"]) == 0
-    return folder
-
-
 @pytest.mark.process
 def test_nothing_but_torch_is_on_the_machine(machine):
     assert machine("-c", BARE).stderr == ""
 
 
 @pytest.mark.process
-def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, succeed, tmp_path):
-    tree, keep, home = tmp_path / "tree", tmp_path / "keep", tmp_path / "home"
-    about = json.loads((pack / "pack.json").read_text())
-    *first, last = [
-        part for file in about["files"] for part in file["parts"] if "code" in part["name"]
-    ]
-    assert first
-    assert all(path.stat().st_size <= SIZE for path in pack.iterdir())
-
-    def run(*words, until=None):
-        return machine(tree / "gpu_slice.py", "--keep", keep, *words, cwd=tree, until=until)
-
-    # A call carries some of the parts, the next one the others; one arrives damaged.
-    shutil.copytree(pack, tree)
-    (tree / last["name"]).unlink()
-    lacking = run("device=cpu", "scale=smoke", "--pieces", "table1-targets")
-    assert (lacking.returncode, lacking.stdout) == (2, "")
-    said = f"1 parts missing ({last['name']}); copy them here and run it again"
-    assert lacking.stderr == f"gpu_slice: {said}\n"
-    for part in tree.glob("*.0*"):
-        part.unlink()
-    content = bytearray((pack / last["name"]).read_bytes())
-    content[1000] ^= 1
-    (tree / last["name"]).write_bytes(content)
-    damaged = run()
-    assert (damaged.returncode, damaged.stdout) == (2, "")
-    assert len(damaged.stderr.splitlines()) == 1
-    assert f"{last['name']} is damaged" in damaged.stderr
-    shutil.copy(pack / last["name"], tree)
+def test_a_slice_is_rehearsed_from_the_pack_to_the_tables(machine, images, succeed, tmp_path):
+    pack, home = tmp_path / "pack", tmp_path / "home"
+    home.mkdir()
+    words = [str(pack), "--data", str(images), "--pieces", "table1-targets", "table1-exact"]
+    assert pack_for_gpu.main(words) == 0
+    with pytest.raises(SystemExit):  # what is there stays
+        pack_for_gpu.main(words)
 
     # One slice is stopped once a target is trained, the next one once a run is finished.
     work = ("device=cpu", "scale=smoke", *OPTIONS, "--pieces", "table1-targets", "table1-exact")
     for pattern in ("targets/*/target.json", "runs/*/result.json"):
-        archive = tmp_path / "results.tar.gz"
-        reached = lambda pattern=pattern: list((keep / "outputs").glob(pattern))  # noqa: E731
-        done = run("--minutes", "60", "--archive", archive, *work, until=reached)
+        line = ("scripts/gpu/gpu_slice.py", "--minutes", "60", "--archive", "results.tar.gz", *work)
+        reached = lambda pattern=pattern: list((pack / "outputs").glob(pattern))  # noqa: E731
+        done = machine(*line, cwd=pack, until=reached)
         assert done.returncode == 143, done.stderr
         assert "\ntable1-targets: at most" in done.stdout
-        gpu_slice.unpack_results(archive, home)
+        line = ["tar", "--keep-newer-files", "-xzf", str(pack / "results.tar.gz"), "-C", str(home)]
+        subprocess.run(line, check=True)
         assert list(home.glob(pattern))
 
     # At home, where nothing was computed.
     request = read("burkholz2024", ["table1", "exact", "scale=smoke", f"outputs={home}", *OPTIONS])
     planned = engine.plan(registry.find("burkholz2024"), request)
-    found = [result for part in planned for work in part.work if (result := work.result())]
-    assert found
-    assert {result.commit for result in found} == {about["commit"]}
-    assert (about["commit"] is None) == (provenance.commit() is None)
+    results = [result for part in planned for work in part.work if (result := work.result())]
+    assert results
+    commit = provenance.commit()
+    assert {result.commit for result in results} == {commit}
     assert len(list(home.glob("targets/*/target.safetensors"))) == 4
     assert not list(home.glob("**/source.safetensors"))
     out, _ = succeed("tables", *request.alone)
-    assert str(about["commit"] or "") in out
+    assert str(commit or "") in out

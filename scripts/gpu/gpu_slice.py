@@ -1,34 +1,30 @@
 #!/usr/bin/env python3
 """Compute the next pieces of work that want a GPU, within a few minutes; run it again to continue.
 
-    python gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...] [--archive R.tar.gz]
+    python scripts/gpu/gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...]
+                                    [--archive R.tar.gz]
 
 Each piece (``PIECES``) is a command of its own, which is stopped by SIGTERM when the time is over,
 upon which it saves. NAME=VALUE are options of its runs; usual are scale=paper, device=cuda,
-keep_source=false and outputs=outputs. In a folder that `pack_for_gpu.py` made (see README.md),
-parts are taken in first, and kept in --keep; there it needs nothing but Python, torch and
-torchvision.
+keep_source=false and outputs=outputs. In a folder that `pack_for_gpu.py` made (see README.md) it
+needs nothing but Python, torch and torchvision.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
-PACK = HERE / "pack.json"  # there in a folder that pack_for_gpu.py made
+SCRIPTS = Path(__file__).resolve().parents[1]
+PACK = SCRIPTS.parent / "packages"  # there in a folder that pack_for_gpu.py made
 GRACE = 45  # seconds that a piece has to save its state
 STUDY = "burkholz2024"
 RESULTS = (".json", ".safetensors", ".csv", ".md", ".txt")
@@ -68,30 +64,21 @@ def chosen(names: Sequence[str]) -> list[Piece]:
 
 
 def main() -> int:
-    """Take in what arrived, work until the time is over, pack what was computed."""
+    """Work until the time is over, pack what was computed."""
     args = read_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its piece
     deadline = time.monotonic() + 60 * args.minutes - GRACE
     try:
-        pack = json.loads(PACK.read_text(encoding="utf-8")) if PACK.exists() else {}
-        pieces = chosen(args.pieces or pack.get("pieces", []))
-        if pack:
-            unpack(args, pack)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        print(f"gpu_slice: {error}", file=sys.stderr)
-        return 2
-    try:
-        return work(args, pieces, deadline)
+        return work(args, chosen(args.pieces), deadline)
     finally:
         outputs = Path(args.options["outputs"])
         if args.archive is not None and outputs.is_dir():
-            sources = args.options["keep_source"] != "false"
-            pack_results(outputs, args.archive, sources)
+            pack_results(outputs, args.archive, args.options["keep_source"] != "false")
             print(f"{args.archive}: {args.archive.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line, and where what is run lies."""
+    """The command line, with the options of the runs."""
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("options", nargs="*", metavar="NAME=VALUE")
@@ -99,96 +86,16 @@ def read_arguments() -> argparse.Namespace:
     names = [piece.name for piece in PIECES]
     parser.add_argument("--pieces", nargs="+", default=[], choices=names)
     parser.add_argument("--archive", type=Path, metavar="FILE.tar.gz")
-    # In a folder of the user's own: what is in it is run.
-    parser.add_argument("--keep", type=Path, default=Path.home() / ".cache" / "bnrecon-gpu")
     args = parser.parse_intermixed_args()
     if mistakes := [word for word in args.options if "=" not in word]:
         parser.error(f"{mistakes[0]}: options are NAME=VALUE")
     options = {"scale": "paper", "device": "cuda", "keep_source": "false", "outputs": "outputs"}
-    args.scripts, args.environment = HERE.parent, dict(os.environ)
-    if PACK.exists():
-        options |= {"outputs": str(args.keep / "outputs"), "data.root": str(args.keep / "data")}
-        args.scripts = args.keep / "code/scripts"
-        paths = [str(args.keep / "code/site"), os.environ.get("PYTHONPATH", "")]
-        args.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if PACK.is_dir():
+        options["data.root"] = str(PACK.with_name("data"))
+        paths = [str(PACK), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     args.options = options | dict(word.split("=", 1) for word in args.options)
     return args
-
-
-def unpack(args: argparse.Namespace, pack: dict[str, Any]) -> None:
-    """Take in the parts, and join and unpack what is complete.
-
-    Raises:
-        ValueError: a part is damaged or missing.
-    """
-    if (python := "{}.{}".format(*sys.version_info)) != pack["python"]:
-        raise ValueError(f"packed for Python {pack['python']}, this is {python}; pack it again")
-    if missing := [part for file in pack["files"] for part in take(file, args.keep)]:
-        few = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
-        raise ValueError(f"{len(missing)} parts missing ({few}); copy them here and run it again")
-    if (results := args.keep / "parts" / "results.tar.gz").exists():
-        unpack_results(results, Path(args.options["outputs"]))
-        results.unlink()
-
-
-def take(file: dict[str, Any], keep: Path) -> list[str]:
-    """Take in a file's parts; join and unpack it when it is complete, else name those missing."""
-    name = Path(file["name"])
-    done = keep / f"{name}.sha256"
-    if done.exists() and done.read_text(encoding="utf-8") == file["sha256"]:
-        return []  # remove the folder --keep to begin anew
-    if missing := receive(file, HERE, keep / "parts"):
-        return missing
-    joined = keep / ("data" if name.suffix == ".npz" else "parts") / name
-    join(file, keep / "parts", joined)
-    if name.stem == "code":
-        shutil.rmtree(keep / "code", ignore_errors=True)  # of an earlier pack
-        with zipfile.ZipFile(joined) as archive:
-            archive.extractall(keep / "code")
-        joined.unlink()
-    done.write_text(file["sha256"], encoding="utf-8")
-    return []
-
-
-def receive(file: dict[str, Any], folder: Path, kept: Path) -> list[str]:
-    """Keep the parts that lie in ``folder``; return the names of those that have not arrived.
-
-    Raises:
-        ValueError: naming a part that is damaged; the others are kept.
-    """
-    missing, damaged = [], []
-    kept.mkdir(parents=True, exist_ok=True)
-    for part in file["parts"]:
-        name, arrived = part["name"], folder / part["name"]
-        if digest(kept / name) == part["sha256"]:
-            continue
-        if digest(arrived) == part["sha256"]:
-            shutil.copyfile(arrived, kept / name)
-        else:
-            (damaged if arrived.is_file() else missing).append(name)
-    if damaged:
-        why = "its checksum is not that of pack.json; copy again"
-        raise ValueError(f"{folder / damaged[0]} is damaged: {why}")
-    return missing
-
-
-def join(file: dict[str, Any], kept: Path, path: Path) -> None:
-    """Join the parts, all of which have arrived, and remove them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parts = [kept / part["name"] for part in file["parts"]]
-    with path.open("wb") as whole:
-        for part in parts:
-            whole.write(part.read_bytes())
-    for part in parts:
-        part.unlink()
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file; empty where there is none."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
@@ -205,15 +112,6 @@ def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
     os.replace(unfinished, archive)
 
 
-def unpack_results(archive: Path, outputs: Path) -> None:
-    """Add the results of an archive; a file that is newer stays, as `tar --keep-newer-files`."""
-    with tarfile.open(archive) as packed:
-        for member in packed:
-            path = outputs / member.name
-            if not path.exists() or path.stat().st_mtime < member.mtime:
-                packed.extract(member, outputs, filter="data")
-
-
 def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> int:
     """Do one piece after another; the worst exit code of those that ended by themselves."""
     worst = 0
@@ -223,7 +121,7 @@ def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> 
             print(f"the time is over before: {piece.name}; run this again to continue", flush=True)
             return worst
         print(f"\n{piece.name}: at most {seconds / 60:.1f} min", flush=True)
-        code = run(command(piece, args), args.environment, seconds)
+        code = run(command(piece, args.options), seconds)
         if code is None:
             print(f"the time is over during: {piece.name}; run this again to continue", flush=True)
             return worst
@@ -234,21 +132,20 @@ def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> 
     return worst
 
 
-def command(piece: Piece, args: argparse.Namespace) -> list[str]:
+def command(piece: Piece, options: dict[str, str]) -> list[str]:
     """The command line of a piece."""
     name, *words = piece.command
-    options = dict(args.options)
     if name == "bench_solvers.py":
         words += ["--device", options["device"], "--outputs", f"{options['outputs']}/solvers"]
     else:
         words += [f"{option}={value}" for option, value in options.items()]
-    start = [str(args.scripts / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
+    start = [str(SCRIPTS / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
     return [sys.executable, *start, *words]
 
 
-def run(line: list[str], environment: dict[str, str], seconds: float) -> int | None:
+def run(line: list[str], seconds: float) -> int | None:
     """The exit code of a piece, ``None`` if it had to be stopped."""
-    process = subprocess.Popen(line, env=environment, start_new_session=True)
+    process = subprocess.Popen(line, start_new_session=True)
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
