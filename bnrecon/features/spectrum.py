@@ -6,7 +6,6 @@ import functools
 import math
 
 import numpy as np
-from scipy.integrate import cumulative_simpson
 
 GRID = 20_001
 
@@ -44,6 +43,8 @@ def _table(aspect: float) -> tuple[np.ndarray, np.ndarray]:
     at the lower edge, the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ =
     1.
     """
+    from scipy.integrate import cumulative_simpson  # half a second to load
+
     angle = np.linspace(math.pi, 0, GRID)
     squared = (1 - math.sqrt(aspect)) ** 2 + 4 * math.sqrt(aspect) * np.sin(
         (math.pi - angle) / 2

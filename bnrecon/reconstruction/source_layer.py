@@ -28,13 +28,6 @@ CHUNK_BYTES = 32 * 2**20
 FORWARD_BYTES = 4 * CHUNK_BYTES  # weights, the intermediate map, both normalized
 IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
 
-# Drawing works on raw bits in NumPy, which torch.compile cannot follow.
-_draw = torch.compiler.disable(
-    Features.part,
-    reason="features are drawn in each forward: compile without fullgraph=True, rebuild with "
-    "storage=memory, or take bnrecon.collapse(network)",
-)
-
 
 class SourceLayer(ReplacedLayer):
     """Convolution A (1x1), BatchNorm, activation, convolution B, BatchNorm for one layer.
@@ -229,7 +222,9 @@ class SourceLayer(ReplacedLayer):
         """The weights of some intermediate channels of some groups, as kernels of A and of B."""
         if not self.features.in_memory:
             held = self.first_norm.weight
-            make = _draw if self.features.storage == "regenerate" else Features.part
+            make = Features.part
+            if self.features.storage == "regenerate":
+                from bnrecon.reconstruction.uncompiled import draw as make
             made = (make(pair, part, held.dtype, held.device) for pair in self.pairs[groups])
             return self._as_kernels(made)
         first, second = (
