@@ -36,8 +36,19 @@ def export(network, x):
     return torch.export.export(network, (x,), dynamic_shapes=({0: torch.export.Dim("b")},)).module()
 
 
+def export_onnx(network, x):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    sizes = ({0: torch.export.Dim("b")},)
+    program = torch.onnx.export(network, (x,), dynamo=True, dynamic_shapes=sizes, verbose=False)
+    session = runtime.InferenceSession(program.model_proto.SerializeToString())
+    name = session.get_inputs()[0].name
+    return lambda y: torch.from_numpy(session.run(None, {name: y.numpy()})[0])
+
+
 RECORD = {
     "export": export,
+    "onnx": export_onnx,
     "trace": torch.jit.trace,
     "fx": lambda network, _: fx.symbolic_trace(network),
 }
