@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +26,9 @@ def differing_options(
     """
     flat = [dict(_flatten(config)) for config in (one, other)]
     names = dict.fromkeys(name for options in flat for name in options)
-    defaults = [_defaults(options.get("target.family")) for options in flat]
+    families = (str(options.get("target.family")) for options in flat)
+    specs: list[Any] = [TARGETS.get(family, SPECS["target"]) for family in families]
+    defaults = list(map(_defaults, specs))
     pairs = {
         name: tuple(
             options.get(name, default.get(name, NOT_RECORDED))
@@ -45,10 +48,11 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + name, value
 
 
-def _defaults(family: str | None) -> dict[str, Any]:
+@functools.cache
+def _defaults(target: type) -> dict[str, Any]:
     """The defaults of all options that have one."""
-    specs: dict[str, type] = SPECS | {"target": TARGETS.get(str(family), SPECS["target"])}
     defaults = {}
+    specs = SPECS | {"target": target}
     for prefix, spec in (("", RunConfig), *((f"{group}.", spec) for group, spec in specs.items())):
         for field in dataclasses.fields(spec):
             if field.default is not dataclasses.MISSING:

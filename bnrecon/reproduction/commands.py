@@ -83,15 +83,15 @@ def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Exec
 
 
 def tables_of(study: Study, request: StudyRequest) -> str:
-    """Write the tables and figures of what is finished; return the tables as Markdown.
+    """Write the tables of what is finished; return them as Markdown.
 
-    Nothing is computed: what is missing stands there with the command that computes it. Damaged
-    files are left out with a warning that names them.
+    A figure is drawn where its numbers are new. Nothing is computed: what is missing stands there
+    with the command that computes it. Damaged files are left out with a warning that names them.
 
     Raises:
         UserError: an impossible request.
     """
-    return _write(study, request)[0]
+    return _write(study, request, redraw=False)[0]
 
 
 def figures_of(study: Study, request: StudyRequest) -> list[Path]:
@@ -100,10 +100,10 @@ def figures_of(study: Study, request: StudyRequest) -> list[Path]:
     Raises:
         UserError: an impossible request.
     """
-    return _write(study, request)[1]
+    return _write(study, request, redraw=True)[1]
 
 
-def _write(study: Study, request: StudyRequest) -> tuple[str, list[Path]]:
+def _write(study: Study, request: StudyRequest, redraw: bool) -> tuple[str, list[Path]]:
     if words := request.executor.words:
         raise UserError(f"{words[0]}: for bnrecon study only; tables and figures compute nothing")
-    return pages.write(study, request)
+    return pages.write(study, request, redraw=redraw)

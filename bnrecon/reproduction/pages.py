@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ WEIGHTS = " Trained weights are not in the package: a row's command trains its t
 
 
 def write(
-    study: Study, request: StudyRequest, folder: Path | None = None
+    study: Study, request: StudyRequest, folder: Path | None = None, redraw: bool = True
 ) -> tuple[str, list[Path]]:
     """Write the requested parts' files: the pages as Markdown and the drawn figures' files.
 
@@ -34,6 +35,7 @@ def write(
         study: the paper.
         request: its parts, scale and options.
         folder: where to write; the request's own folder by default.
+        redraw: draw every figure, also where the numbers in the folder are the same.
 
     Raises:
         UserError: an impossible request.
@@ -41,7 +43,8 @@ def write(
     folder = folder or request.folder
     files.remove_leftovers(folder)
     texts, drawn = [], []
-    for text, contents in read(study, request, _render):
+    render = functools.partial(_render, None if redraw else folder)
+    for text, contents in read(study, request, render):
         texts.append(text)
         for name, content in contents.items():
             files.write_bytes(folder / name, content)
@@ -74,15 +77,25 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
         yield shown
 
 
-def _render(page: Page) -> tuple[str, dict[str, bytes]]:
-    """A page as Markdown, and its files by name; none where nothing is finished."""
+def _render(drawn: Path | None, page: Page) -> tuple[str, dict[str, bytes]]:
+    """A page as Markdown, and its files by name; none where nothing is finished.
+
+    Without the pictures that lie in the folder ``drawn`` beside the same numbers.
+    """
     if not page.csv:
         return page.text, {}
     texts = {"md": page.text + "\n", "csv": page.csv, "tex": page.latex}
     contents = {kind: text.encode() for kind, text in texts.items()}
-    if page.figure is not None:
+    if page.figure is not None and not (drawn and _is_drawn(page, drawn)):
+        drawing.add_note(page.figure, page.heading.command)
         contents |= {kind: drawing.image(page.figure, kind) for kind in KINDS}
     return page.text, {f"{page.heading.stem}.{kind}": made for kind, made in contents.items()}
+
+
+def _is_drawn(page: Page, folder: Path) -> bool:
+    stem = page.heading.stem
+    pictures = [folder / f"{stem}.{kind}" for kind in KINDS]
+    return files.has_text(folder / f"{stem}.csv", page.csv) and all(map(Path.exists, pictures))
 
 
 def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
@@ -106,8 +119,6 @@ def _page(planned: PartPlan, heading: Heading) -> Page:
         if (damage := work.damage()) is not None:
             logger.warning("%s; computed again by: %s", damage, heading.command)
     page = planned.part.make_page(heading, planned.work)
-    if page.figure is not None:
-        drawing.add_note(page.figure, heading.command)
     shipped = _shipped(planned.work)
     return dataclasses.replace(page, blocks=[*page.blocks, Text(shipped)]) if shipped else page
 

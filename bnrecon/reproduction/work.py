@@ -56,6 +56,8 @@ class _Stored(Generic[R]):
 
     def is_shipped(self) -> bool:
         """Whether its result is that of the installed package."""
+        if not any(map(is_packaged, self._paths)):  # nothing is read
+            return False
         stored = self._stored()
         return stored is not None and is_packaged(stored[0])
 

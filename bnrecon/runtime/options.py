@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import numbers
 import re
@@ -44,6 +45,7 @@ def option(default: Any = dataclasses.MISSING, help: str = "", **allowed: Any) -
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@functools.cache
 def field_types(spec: type) -> dict[str, tuple[type, ...]]:
     """The types that each field of a dataclass allows; ``NoneType`` where it may be unset.
 
@@ -63,7 +65,8 @@ def check_fields(spec: Any) -> None:
     Raises:
         UserError: for the first value that is not allowed, by the field's name.
     """
-    kinds = field_types(type(spec))
+    kind: Any = type(spec)
+    kinds = field_types(kind)
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
         if value is None and types.NoneType in kinds[field.name]:

@@ -58,6 +58,22 @@ def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
     assert {kind: path.with_suffix(kind).read_bytes() for kind in before} == before
 
 
+def test_tables_draw_a_figure_again_where_its_numbers_are_new_or_it_is_missing(tmp_path):
+    study, request = study_of(part=DRAWN), request_for(tmp_path)
+    run_study(study, request)
+    (path,) = figures_of(study, request)
+    path.write_bytes(b"as it was")
+    tables_of(study, request)
+    assert path.read_bytes() == b"as it was"
+    path.unlink()
+    tables_of(study, request)
+    whole = path.read_bytes()
+    path.write_bytes(b"as it was")
+    path.with_suffix(".csv").write_text("other numbers")
+    tables_of(study, request)
+    assert path.read_bytes() == whole
+
+
 def test_options_that_change_results_have_files_of_their_own(tmp_path):
     study = study_of(part=DRAWN)
     run_study(study, request_for(tmp_path))

@@ -153,6 +153,7 @@ def _picture(page: Page) -> Markup | None:
     """The figure, which a browser shows as it shows a file: its ids and styles are its own."""
     if page.figure is None:
         return None
+    figures.add_note(page.figure, page.heading.command)
     part, image = page.heading.part, figures.image(page.figure, "svg")
     said = " ".join(map(errata.plain, _texts(page, "")))
     return Markup('<img src="data:image/svg+xml,{}" width="{:.0f}" alt="{}">').format(
