@@ -11,6 +11,7 @@ from bnrecon.partition.counting import (
     fold_distances,
     sample_ball,
 )
+from bnrecon.partition.forecasting import forecast
 from bnrecon.partition.network import Layer
 from bnrecon.partition.random_network import random_network
 from bnrecon.partition.result import Folds, Partition, Region, Regions
@@ -31,6 +32,7 @@ __all__ = [
     "count_in_slice",
     "detection_probability",
     "fold_distances",
+    "forecast",
     "partition",
     "random_network",
     "rectangle",

@@ -17,6 +17,7 @@ from bnrecon.partition.cells import (
     thresholds,
     values_at,
 )
+from bnrecon.partition.forecasting import fitting_share, forecast
 from bnrecon.partition.network import PiecewiseAffine, State
 from bnrecon.partition.polygons import Polygons, chords, concatenate
 from bnrecon.partition.result import Folds, Partition, Regions
@@ -42,7 +43,7 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
     Args:
         network: any piecewise-affine network; it is not changed.
         slice_: the slice and its window.
-        max_regions: more are refused, as the memory grows with their number.
+        max_regions: more are refused, as the memory grows with their number (``forecast``).
 
     Raises:
         UserError: where an operation is not supported or has values that are not finite, or there
@@ -65,7 +66,15 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
     low, high = slice_.window.min(0), slice_.window.max(0)
     centre, scale = (low + high) / 2, float((high - low).max()) / 2
     with torch.no_grad():
-        found = _descend(steps, slice_, centre, scale, max_regions)
+        try:
+            found = _descend(steps, slice_, centre, scale, max_regions)
+        except _TooMany:
+            share = fitting_share(network, slice_, max_regions)
+            raise UserError(
+                f"more than max_regions={max_regions} regions, by a forecast "
+                f"{forecast(network, slice_):,}; give a larger max_regions, or a smaller window: "
+                f"with {share:g} of its sides it fits"
+            ) from None
         regions, folds = found.collect(centre, scale)
         shape = _check(steps, slice_, regions)
     return Partition(slice_, steps.layers, regions, folds, shape)
@@ -86,6 +95,10 @@ class _Chunk:
     parents: State
 
 
+class _TooMany(Exception):
+    """There are more regions than asked for."""
+
+
 class _Found:
     def __init__(self, max_regions: int) -> None:
         self.max_regions = max_regions
@@ -99,10 +112,7 @@ class _Found:
     def add_regions(self, more: int) -> None:
         self.count += more
         if self.count > self.max_regions:
-            raise UserError(
-                f"more than max_regions={self.max_regions} regions; give a smaller window or a "
-                "larger max_regions"
-            )
+            raise _TooMany
 
     def add_folds(self, layer: int, units: np.ndarray, ends: np.ndarray) -> None:
         real = np.hypot(*(ends[:, 1] - ends[:, 0]).T) > TOLERANCE

@@ -1,0 +1,77 @@
+"""How many regions a partition will have, about, without computing it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from bnrecon.partition.network import PiecewiseAffine
+from bnrecon.partition.slice import Slice
+
+CHORDS = 4_000  # of which all pairs are compared; of more, as many at random
+
+
+def forecast(network: nn.Module, slice_: Slice) -> int:
+    """About how many regions ``partition`` will find, in the time of one forward pass.
+
+    Every unit's zero line is that of its affine map at the window's centre. L lines that cross a
+    convex window, of which I pairs cross inside, cut it into 1 + L + I regions. That is exact for
+    one layer; a deeper unit's line is bent by those before it, which the forecast does not see, nor
+    where poolings change.
+
+    >>> from bnrecon.partition import rectangle, slice_along
+    >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> with torch.no_grad():
+    ...     network[0].weight.copy_(torch.eye(2)), network[0].bias.zero_()
+    (..., ...)
+    >>> square = rectangle((-1, -1), (1, 1))
+    >>> forecast(network, slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], square))
+    4
+    """
+    chords = _chords(_values_at_corners(network, slice_))
+    count, compared = len(chords), chords
+    if count > CHORDS:
+        compared = np.random.default_rng(0).choice(chords, CHORDS, replace=False)
+    first, second = compared.T
+    # Two chords cross where their ends alternate around the window.
+    between = (first[:, None] < first) & (first < second[:, None]) & (second[:, None] < second)
+    pairs = int(between.sum())
+    if len(compared) < count:
+        pairs = round(pairs * (count / len(compared)) ** 2)
+    return 1 + count + pairs
+
+
+def fitting_share(network: nn.Module, slice_: Slice, most: int) -> float:
+    """The largest power of 1/2 by which a window, shrunk to its centre, has ``most`` regions."""
+    share, centre = 1.0, slice_.window.mean(0)
+    while share > 1e-9:
+        window = centre + share * (slice_.window - centre)
+        if forecast(network, replace(slice_, window=window)) <= most:
+            break
+        share /= 2
+    return share
+
+
+def _values_at_corners(network: nn.Module, slice_: Slice) -> np.ndarray:
+    """Every unit's value (corners, units) at the window's corners, by its map at the centre."""
+    steps = PiecewiseAffine(network, tuple(slice_.origin.shape))
+    centre = slice_.window.mean(0, keepdims=True)
+    state = steps.start(slice_.inputs(np.concatenate([centre, slice_.window])))
+    values = [torch.zeros(len(slice_.window), 0, dtype=torch.float64)]
+    with torch.no_grad():
+        for _, node, source in steps.walk(state):
+            if steps.kinds[node] == "activation":
+                values.append(source[1:].flatten(1))
+            state[node] = steps.hold(node, source, source[:1].flatten(1))
+    return torch.cat(values, 1).numpy()
+
+
+def _chords(values: np.ndarray) -> np.ndarray:
+    """Where zero lines cross the boundary (chords, 2): the edge's number and the share of it."""
+    following = np.roll(values, -1, 0)
+    unit, edge = np.nonzero(((values > 0) != (following > 0)).T)
+    a, b = values[edge, unit], following[edge, unit]
+    return (edge + a / (a - b)).reshape(-1, 2)
