@@ -70,17 +70,11 @@ def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, or the runs of a sweep: the overrides of each with what they compose.
+    """A run, or the runs of a sweep: the overrides of each with what they compose."""
 
-    Args:
-        is_sweep: whether it is a sweep; a yaml file may ask for one, too.
-        folder: of the sweep.
-        runs: overrides and configurations.
-    """
-
-    is_sweep: bool
-    folder: str
-    runs: list[tuple[list[str], DictConfig]]
+    is_sweep: bool  # whether it is a sweep; a yaml file may ask for one, too
+    folder: str  # of the sweep
+    runs: list[tuple[list[str], DictConfig]]  # overrides and configurations
 
 
 def plan(arguments: argparse.Namespace) -> Plan | None:

@@ -22,33 +22,19 @@ PREFIX = "slurm."
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What each job asks of Slurm; ``None`` leaves it to Slurm, but for the time: 60 minutes.
+    """What each job asks of Slurm; ``None`` leaves it to Slurm, but for the time: 60 minutes."""
 
-    Args:
-        partition: the partition, or several with commas.
-        account: who is charged.
-        qos: quality of service.
-        gpus: GPUs of a job.
-        mem: memory of a job, as Slurm writes it: ``"8G"``.
-        time: minutes until a job is stopped; it then goes on in a new one.
-        cpus: cores of a job.
-        setup: lines of shell that run before a job.
-        array_parallelism: how many jobs of an array run at once.
-        requeues: how often a job that comes to its time limit is queued again.
-        file: the file that they were read from, if any.
-    """
-
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    gpus: int = 0
-    mem: str | None = None
-    time: int | None = None
-    cpus: int = 1
-    setup: tuple[str, ...] = ()
-    array_parallelism: int = 256
-    requeues: int = 10
-    file: Path | None = None
+    partition: str | None = None  # the partition, or several with commas
+    account: str | None = None  # who is charged
+    qos: str | None = None  # quality of service
+    gpus: int = 0  # GPUs of a job
+    mem: str | None = None  # memory of a job, as Slurm writes it: ``"8G"``
+    time: int | None = None  # minutes until a job is stopped; it then goes on in a new one
+    cpus: int = 1  # cores of a job
+    setup: tuple[str, ...] = ()  # lines of shell that run before a job
+    array_parallelism: int = 256  # how many jobs of an array run at once
+    requeues: int = 10  # how often a job that comes to its time limit is queued again
+    file: Path | None = None  # the file that they were read from, if any
 
 
 NAMES = tuple(each.name for each in dataclasses.fields(ClusterSettings) if each.name != "file")

@@ -19,23 +19,14 @@ COLUMN = 34  # where the meanings begin
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line.
+    """An option of the command line."""
 
-    Attributes:
-        name: with its group, as in ``train.lr``.
-        type: in words, as in "a number".
-        default: the default, or the present value.
-        allowed: the values it allows; empty where they cannot be listed.
-        help: its meaning.
-        limits: the limits of a number in words, empty where it has none.
-    """
-
-    name: str
-    type: str
-    default: Any
-    allowed: tuple[str, ...]
-    help: str
-    limits: str = ""
+    name: str  # with its group, as in ``train.lr``
+    type: str  # in words, as in "a number"
+    default: Any  # the default, or the present value
+    allowed: tuple[str, ...]  # the values it allows; empty where they cannot be listed
+    help: str  # its meaning
+    limits: str = ""  # the limits of a number in words, empty where it has none
 
 
 def options(config: RunConfig | None = None) -> list[Option]:

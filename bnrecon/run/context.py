@@ -32,25 +32,15 @@ STATISTICS_IMAGES = 1024  # training images that running statistics are taken fr
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run whose target is trained.
+    """A run whose target is trained."""
 
-    Args:
-        config: the request.
-        data: its images.
-        device: where it computes.
-        folder: the run's; a seed's files are in ``folder/seed-N``.
-        target: the trained network.
-        storage: where features were announced to be.
-        tracked: is sent layers and seeds.
-    """
-
-    config: RunConfig
-    data: Images
-    device: torch.device
-    folder: Path
-    target: Trained
-    storage: str
-    tracked: TrackedRun
+    config: RunConfig  # the request
+    data: Images  # its images
+    device: torch.device  # where it computes
+    folder: Path  # the run's; a seed's files are in ``folder/seed-N``
+    target: Trained  # the trained network
+    storage: str  # where features were announced to be
+    tracked: TrackedRun  # is sent layers and seeds
 
     @cached_property
     def plan(self) -> Plan:

@@ -17,17 +17,12 @@ from bnrecon.reconstruction.substitution import share_parameters, substitute, un
 
 
 class Positions(NamedTuple):
-    """How many positions a layer has for one image.
+    """How many positions a layer has for one image."""
 
-    Args:
-        inside: of its padded input, which the pair's first convolution moves over.
-        out: of its output, which the pair's second one does.
-        applied: at which each of its own weights is applied once: those of the output or, of a
-            transposed convolution, of the input.
-    """
-
-    inside: int
-    out: int
+    inside: int  # of its padded input, which the pair's first convolution moves over
+    out: int  # of its output, which the pair's second one does
+    # At which each of its own weights is applied once: those of the output or, of a transposed
+    # convolution, of the input
     applied: int
 
 

@@ -20,26 +20,17 @@ FEWEST = 64  # of its images from which a reserve of the others is told
 
 
 class SourceEvaluation(NamedTuple):
-    """Accuracy of a source network, how it was measured, and how its predictions compare.
+    """Accuracy of a source network, how it was measured, and how its predictions compare."""
 
-    Args:
-        accuracy: in percent, on all ``images`` test images.
-        images: how many were tested.
-        source_images: how many of them went through the real source network; the others went
-            through its collapsed form.
-        largest_logit_difference: between those two, over the images of the real source.
-        largest_difference_to_target: between the logits of source and target, over the same.
-        largest_logit: of the target, over the same; without its sign.
-        predictions: the classes of source and target compared, on all test images.
-    """
-
-    accuracy: float
-    images: int
+    accuracy: float  # in percent, on all ``images`` test images
+    images: int  # how many were tested
+    # How many of them went through the real source network; the others went through its collapsed
+    # form
     source_images: int
-    largest_logit_difference: float
-    largest_difference_to_target: float
-    largest_logit: float
-    predictions: Predictions
+    largest_logit_difference: float  # between those two, over the images of the real source
+    largest_difference_to_target: float  # between the logits of source and target, over the same
+    largest_logit: float  # of the target, over the same; without its sign
+    predictions: Predictions  # the classes of source and target compared, on all test images
 
 
 def evaluate_source(
