@@ -41,6 +41,7 @@ __all__ = [
     "reported",
     "results",
     "solve_layer",
+    "solve_layers",
 ]
 
 __getattr__ = import_on_use(
@@ -49,7 +50,8 @@ __getattr__ = import_on_use(
         "data.register": ["register_data"],
         "features": ["FeatureSpec", "register_features"],
         "reconstruction": [
-            *("Reconstruction", "assemble", "plan_layers", "reconstruct", "solve_layer"),
+            *("Reconstruction", "assemble", "plan_layers", "reconstruct"),
+            *("solve_layer", "solve_layers"),
         ],
         "reconstruction.source_file": ["collapse", "load_source"],
         "reporting.stored_target": ["load_target"],

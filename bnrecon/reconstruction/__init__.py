@@ -24,7 +24,7 @@ from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
-from bnrecon.reconstruction.solving import solve_layer
+from bnrecon.reconstruction.solving import solve_layer, solve_layers
 
 __all__ = [
     "LayerReport",
@@ -38,4 +38,5 @@ __all__ = [
     "plan_layers",
     "reconstruct",
     "solve_layer",
+    "solve_layers",
 ]

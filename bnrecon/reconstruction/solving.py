@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
@@ -17,6 +17,7 @@ from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.checkpoint import Checkpoint
 from bnrecon.solvers.pruning import prune
+from bnrecon.solvers.shared_factorization import SharedFactorization
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
@@ -64,6 +65,57 @@ def solve_layer(
         return solve(*next(problems), checkpoint)
     except (UserError, RunError) as error:
         raise type(error)(f"{layer.label}: {error}") from None
+
+
+@outside_torch_modes
+def solve_layers(layers: Sequence[PlannedLayer]) -> list[Solution]:
+    """Solve one layer of several networks by one LU, where ``solve_layer`` takes one for each.
+
+    The features of a layer depend on distribution, shape, width, seed and the layer's number, and
+    on nothing of the network (``SharedFactorization``): networks of one architecture have the same.
+
+    Args:
+        layers: the same layer in a plan of each network, with at most n features.
+
+    Returns:
+        The solutions, in the order of the layers.
+
+    Raises:
+        UserError: the layers' features are not the same, are more than n, or are pruned, or the
+            layers are grouped.
+        RunError: the system is singular, or memory does not suffice.
+
+    >>> import torch
+    >>> from bnrecon.features.spec import FeatureSpec
+    >>> from bnrecon.reconstruction.planning import plan_layers
+    >>> _ = torch.manual_seed(0)
+    >>> networks = [torch.nn.Linear(3, 4).eval() for _ in range(2)]
+    >>> spec = FeatureSpec("he_normal", oversampling=1)
+    >>> plans = [plan_layers(network, spec) for network in networks]
+    >>> [solution.report.converged for solution in solve_layers([plan.layers[0] for plan in plans])]
+    [True, True]
+    """
+    return list(solutions_in_turn(layers))
+
+
+def solutions_in_turn(layers: Sequence[PlannedLayer]) -> Iterator[Solution]:
+    """The same, each when it is solved."""
+    if len({features_key(layer) for layer in layers}) > 1:
+        raise UserError("the layers' features are not the same: seed, number, shape and width are")
+    for layer in layers:
+        if layer.groups > 1 or layer.features.keep is not None:
+            raise UserError(f"{layer.label}: is grouped or pruned; take solve_layer")
+    shared = pair = None
+    for layer in layers:
+        pair = pair or layer.draw()
+        system, spec = layer_problem(layer, layer.found.target, pair)
+        shared = shared or SharedFactorization(system.matrix, len(layers))
+        yield shared.solve(system, spec)
+
+
+def features_key(layer: PlannedLayer) -> tuple[object, ...]:
+    """What a layer's features are drawn from."""
+    return layer.seed, layer.number, layer.shape, layer.width, str(layer.features)
 
 
 def layer_problem(

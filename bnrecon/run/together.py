@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bnrecon.reconstruction.planned_layer import PlannedLayer
-from bnrecon.reconstruction.solving import layer_problem
+from bnrecon.reconstruction.solving import features_key, solutions_in_turn
 from bnrecon.run.context import RunContext
 from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers.base import Solution
-from bnrecon.solvers.shared_factorization import SharedFactorization
 from bnrecon.solvers.solving import SMALL
 
 logger = logging.getLogger(__name__)
@@ -39,8 +37,7 @@ def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = SM
     for run, solved in zip(runs, stored, strict=True):
         for layer in run.plan_of_seed(seed).layers:
             if _takes_an_lu(layer, least) and solved.get(layer) is None:
-                features = (layer.number, layer.shape, layer.width, str(layer.features))
-                by_features.setdefault(features, []).append((layer, solved))
+                by_features.setdefault(features_key(layer), []).append((layer, solved))
     return sum(map(_solve_and_store, by_features.values()))
 
 
@@ -48,7 +45,8 @@ def _solve_and_store(pending: Sequence[Pending]) -> int:
     """How many of the layers were solved; the runs solve the others, and say why they cannot."""
     count = 0
     try:
-        for (layer, solved), solution in zip(pending, _solve(pending), strict=True):
+        solutions = solutions_in_turn([layer for layer, _ in pending])
+        for (layer, solved), solution in zip(pending, solutions, strict=True):
             if solution.report.converged:
                 solved.store(layer, solution)
                 count += 1
@@ -65,13 +63,3 @@ def _takes_an_lu(layer: PlannedLayer, least: int) -> bool:
     alone = layer.groups == 1 and layer.features.keep is None and layer.solver.name == "auto"
     dense = layer.choice.solver in ("lu", "refined") and layer.choice.features == layer.width
     return alone and dense and layer.rows > least
-
-
-def _solve(pending: Sequence[Pending]) -> Iterator[Solution]:
-    """The solutions of layers that have the same features, one after the other."""
-    shared = pair = None
-    for layer, _ in pending:
-        pair = pair or layer.draw()
-        system, spec = layer_problem(layer, layer.found.target, pair)
-        shared = shared or SharedFactorization(system.matrix, len(pending))
-        yield shared.solve(system, spec)

@@ -24,6 +24,7 @@ from bnrecon.reconstruction.assembly import build_layer
 from bnrecon.reconstruction.collapse import LayerErrors, collapse_layer
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.solvers import dense
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.models import resnet
 
@@ -52,6 +53,26 @@ def test_the_three_calls_do_what_the_one_call_does(model):
         assert dataclasses.replace(ours, solution=same) == theirs
     assert by_calls.difference is None
     assert at_once.difference is not None
+
+
+@pytest.mark.parametrize("width", ["minimum", "maximum"])
+def test_a_layer_of_several_networks_is_solved_by_one_factorization(width, monkeypatch):
+    made = []
+    factorize = dense.factorize
+    monkeypatch.setattr(dense, "factorize", lambda m: made.append(m.shape) or factorize(m))
+    networks = [enliven(nn.Sequential(nn.Conv2d(3, 4, 3)), (3, 8, 8)) for _ in range(3)]
+    plans = [plan_layers(network, FeatureSpec(width=width), seed=5) for network in networks]
+    solutions = bnrecon.solve_layers([plan.layers[0] for plan in plans])
+    assert made == [(108, 108)]
+    for plan, network, solution in zip(plans, networks, solutions, strict=True):
+        rebuilt = assemble(plan, {"0": solution})
+        assert rebuilt.layers[0].converged
+        assert rebuilt.layers[0].relative_error < 1e-10
+        ours, theirs = (outputs(one, (3, 8, 8)) for one in (rebuilt.network, network))
+        assert torch.allclose(ours, theirs, atol=1e-3)  # float32, and a square system's scales
+    other = plan_layers(networks[0], FeatureSpec(width=width), seed=6)
+    with pytest.raises(UserError, match="not the same"):
+        bnrecon.solve_layers([plans[0].layers[0], other.layers[0]])
 
 
 def test_nothing_is_solved_or_changed_by_a_plan(model, monkeypatch):
