@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -16,9 +17,13 @@ from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.reproduction.sweeps import Tasks, sweep
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
+from bnrecon.studies.giannou2023.batched_training import (
+    Optimizer,
+    train_sources,
+    train_students,
+)
 from bnrecon.studies.giannou2023.constructive import constructed_error
-from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, draw_samples, draw_source
+from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, Samples, draw_samples, draw_source
 
 SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20, 25, 30), "paper": (5, 10, 15, 20, 25, 30)}
 TEACHER = {"smoke": 4, "laptop": 25, "paper": 25}  # its width where the source's varies
@@ -80,9 +85,8 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
     frozen weights, ``scale`` a name in ``SIZES``. ``variance`` is that of the test labels;
     learning_rate, schedule and residual stand where they apply.
     """
-    sizes = SIZES[scale]
+    sizes, samples = SIZES[scale], _samples(side, scale)
     runs = list(range(sizes.runs))
-    samples = draw_samples(side, sizes, runs)
     first, second = draw_source(side, width, density, runs)
     variance = samples.y["test"].double().var(dim=1).tolist()
     frames = []
@@ -93,12 +97,24 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
     errors, chosen = train_sources(first, second, samples, sizes.epochs)
     add("baseline", mse=errors, **asdict(chosen))
     add("teacher", **constructed_error(first, second, samples.teachers, samples))
-    errors, chosen, weights = train_students(side, runs, samples, sizes.epochs)
+    errors, chosen, weights = _students(side, scale)
     add("dense", mse=errors, **asdict(chosen))
     add("student", **constructed_error(first, second, weights, samples))
     frame = pd.concat(frames, ignore_index=True)
     frame["variance"] = [variance[run] for run in frame["run"]]
     return frame.assign(side=side, width=width, density=density)
+
+
+# The same for every width of the source, whose tasks follow one another.
+@lru_cache(maxsize=1)
+def _samples(side: int, scale: str) -> Samples:
+    return draw_samples(side, SIZES[scale], range(SIZES[scale].runs))
+
+
+@lru_cache(maxsize=1)
+def _students(side: int, scale: str) -> tuple[list[float], Optimizer, torch.Tensor]:
+    runs = list(range(SIZES[scale].runs))
+    return train_students(side, runs, _samples(side, scale), SIZES[scale].epochs)
 
 
 def middle_range(errors: pd.Series) -> tuple[float, float, float]:
