@@ -19,7 +19,7 @@ from processes import wait_until
 
 from bnrecon.config.composition import compose
 from bnrecon.data import DataSpec, load
-from bnrecon.data.cifar import CIFAR10_CLASSES
+from bnrecon.data.small_images import CIFAR10_CLASSES
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.request import read

@@ -5,22 +5,64 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from pathlib import Path
 
-from bnrecon.data.cifar import load_cifar10, load_cifar100
-from bnrecon.data.digits import load_digits
-from bnrecon.data.folder import load_folder
-from bnrecon.data.imagenet import load_imagenet
+import numpy as np
+
+from bnrecon.data.archive import read_archive
 from bnrecon.data.imagenette import load_imagenette
-from bnrecon.data.in_memory import InMemoryImages
+from bnrecon.data.in_memory import InMemoryImages, from_arrays, require_two_images
+from bnrecon.data.small_images import load_cifar10, load_cifar100, load_svhn
 from bnrecon.data.spec import DataSpec
 from bnrecon.data.streaming import StreamedImages
-from bnrecon.data.svhn import load_svhn
+from bnrecon.data.tree import TREE, held_out_split, list_split, read_tree
 from bnrecon.runtime.errors import UserError, printable
 from bnrecon.runtime.user_code import unregistered
 
 Images = InMemoryImages | StreamedImages
+ARCHIVE = "images.npz"  # of a user's own images
 
-# One data set a file; the names are those of ``bnrecon.data.spec.DATASET_NAMES``, and a user's own.
+
+def load_digits(spec: DataSpec) -> InMemoryImages:
+    """scikit-learn's 1,797 digits, 8x8, 17 grey levels; 360 fixed ones are test images."""
+    from sklearn import datasets
+    from sklearn.model_selection import train_test_split
+
+    images, labels = datasets.load_digits(return_X_y=True)
+    pixels = np.round(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    train_x, test_x, train_y, test_y = train_test_split(
+        pixels, labels, test_size=360, random_state=0, stratify=labels
+    )
+    classes = tuple(map(str, range(10)))
+    return from_arrays(spec, classes, (train_x, train_y), (test_x, test_y))
+
+
+def load_folder(spec: DataSpec) -> InMemoryImages:
+    """Read train/<class>/* and test/<class>/* images, all resized to ``side``, or images.npz."""
+    if spec.root is None:
+        held = f"{TREE}, or {ARCHIVE}"
+        raise UserError(f"name=folder needs root=FOLDER, a folder that holds {held}")
+    if (archive := Path(spec.root) / ARCHIVE).is_file():
+        if spec.side is not None:
+            raise UserError(f"side={spec.side}: {archive} is not resized; leave it out")
+        return from_arrays(spec, *read_archive(archive, spec.name))
+    return from_arrays(spec, *read_tree(Path(spec.root), spec))
+
+
+def load_imagenet(spec: DataSpec) -> StreamedImages:
+    """List train/<class>/* and val/<class>/* (or test/<class>/*); images are read when used."""
+    if spec.root is None:
+        held = "train/<class>/* and val/<class>/* images"
+        raise UserError(f"name=imagenet needs root=FOLDER, a folder that holds {held}")
+    root = Path(spec.root)
+    classes, train = list_split(root / "train", None, spec.train_limit)
+    _, test = list_split(root / held_out_split(root), classes, spec.test_limit)
+    if spec.train_limit != 1:
+        require_two_images(len(train), spec)
+    return StreamedImages(spec.name, tuple(classes), train, test, spec.side or 224, spec.workers)
+
+
+# The names are those of ``bnrecon.data.spec.DATASET_NAMES``, and a user's own.
 DATASETS: dict[str, Callable[[DataSpec], Images]] = {
     "digits": load_digits,
     "cifar10": load_cifar10,

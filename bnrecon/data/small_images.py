@@ -1,8 +1,14 @@
-"""Published data sets of 32x32 colour images, in any of the layouts in which people keep them."""
+"""Published data sets of 32x32 colour images, in any of the layouts in which people keep them.
+
+CIFAR-10, CIFAR-100, and SVHN, the Street View House Numbers (Netzer et al. 2011).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from bnrecon.data.archive import read_archive
 from bnrecon.data.published import Arrays, Published
@@ -10,9 +16,14 @@ from bnrecon.data.tree import list_split, read_tree, require_classes
 from bnrecon.runtime.errors import UserError
 
 SHAPE = (32, 32, 3)
+CIFAR10_CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+SPLITS = ("train", "test")  # of SVHN, not "extra": the papers' accuracies are without it
 
 
-class SmallImages(Published):
+class _SmallImages(Published):
     """Images as torchvision's files (downloaded if need be), a tree of images or an npz archive.
 
     Attributes:
@@ -51,3 +62,88 @@ class SmallImages(Published):
         if self.classes is not None:
             require_classes(train, classes, self.classes)
         return read_tree(folder, self.spec)
+
+
+class _Cifar(_SmallImages):
+    """What the two have in common: torchvision's loader, of Python's pickles.
+
+    It verifies each file's published checksum first: what is damaged is never unpickled.
+    """
+
+    kind: str
+
+    @property
+    def loader(self) -> Any:
+        """The class of torchvision, imported on first use."""
+        from torchvision import datasets
+
+        return getattr(datasets, self.kind)
+
+    @property
+    def url(self) -> str:
+        return self.loader.url
+
+    def read(self) -> Arrays:
+        train, test = (self.loader(self.root, train=split) for split in (True, False))
+        first, second = ((split.data, np.array(split.targets)) for split in (train, test))
+        return train.classes, first, second
+
+    def download(self) -> None:
+        from torchvision.datasets.utils import download_and_extract_archive
+
+        kind = self.loader
+        download_and_extract_archive(kind.url, self.root, None, kind.filename, kind.tgz_md5)
+
+
+class _Cifar10(_Cifar):
+    """CIFAR-10: 50,000 training and 10,000 test images."""
+
+    kind, files = "CIFAR10", ("cifar-10-batches-py",)
+    count, classes = 10, CIFAR10_CLASSES
+    beside = "cifar100"
+
+
+class _Cifar100(_Cifar):
+    """CIFAR-100: 50,000 training and 10,000 test images."""
+
+    kind, files = "CIFAR100", ("cifar-100-python",)
+    count, classes = 100, None
+    beside = "cifar10"
+
+
+class _Svhn(_SmallImages):
+    """SVHN: 73,257 training and 26,032 test images.
+
+    torchvision's loader of MATLAB's files verifies their published checksums first. The files call
+    the digit 0 by the label 10; the loader changes it to 0.
+    """
+
+    files = ("train_32x32.mat", "test_32x32.mat")
+    count, classes = 10, tuple("0123456789")
+    beside = "cifar10 and cifar100"
+
+    @property
+    def url(self) -> str:
+        from torchvision import datasets
+
+        return datasets.SVHN.split_list["train"][0].rpartition("/")[0]
+
+    def read(self) -> Arrays:
+        from torchvision import datasets
+
+        both = [datasets.SVHN(self.root, split) for split in SPLITS]
+        train, test = ((split.data.transpose(0, 2, 3, 1), split.labels) for split in both)
+        return self.classes, train, test
+
+    def download(self) -> None:
+        from torchvision.datasets import SVHN
+        from torchvision.datasets.utils import download_url
+
+        for split in SPLITS:
+            url, file, checksum = SVHN.split_list[split]
+            download_url(url, self.root, file, checksum)  # nothing where the file is there
+
+
+load_cifar10 = _Cifar10.load
+load_cifar100 = _Cifar100.load
+load_svhn = _Svhn.load

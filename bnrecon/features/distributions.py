@@ -8,9 +8,8 @@ from functools import partial
 
 import torch
 
-from bnrecon.features.draws import Draw, Draws
 from bnrecon.features.pair import Features, identity_weights
-from bnrecon.features.portable_random import Stream
+from bnrecon.features.portable_random import Draw, Draws, Stream
 from bnrecon.features.shapes import LayerShape
 
 

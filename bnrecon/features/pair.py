@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from bnrecon.features.draws import Draws, draws_digest
-from bnrecon.features.portable_random import Stream
+from bnrecon.features.portable_random import Draws, Stream, draws_digest
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.mapped import allocate_mapped, mapped_tensor
 from bnrecon.operators.rows import Rows, TableRows

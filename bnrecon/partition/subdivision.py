@@ -11,7 +11,10 @@ from torch import nn
 from bnrecon.partition.cells import (
     FLOOR,
     TOLERANCE,
+    Polygons,
     Units,
+    chords,
+    concatenate,
     crossings,
     subdivide,
     thresholds,
@@ -19,7 +22,6 @@ from bnrecon.partition.cells import (
 )
 from bnrecon.partition.forecasting import fitting_share, forecast
 from bnrecon.partition.network import PiecewiseAffine, State
-from bnrecon.partition.polygons import Polygons, chords, concatenate
 from bnrecon.partition.result import Folds, Partition, Regions
 from bnrecon.partition.slice import Slice
 from bnrecon.runtime.errors import RunError, UserError

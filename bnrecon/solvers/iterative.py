@@ -20,8 +20,7 @@ from bnrecon.runtime.hardware import has_fast_int8
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, INT8, TF32, Precision, precision_schedule
 from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.checkpoint import Checkpoint, Corrected, InnerCheckpoint
-from bnrecon.solvers.integers import integer_cgls
-from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls, craig
+from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls, craig, integer_cgls
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
 

@@ -23,9 +23,9 @@ from torchvision import datasets
 
 from bnrecon.data import DATASETS, DataSpec, load, register_data
 from bnrecon.data.batches import EpochPosition
-from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.data.image_file import read_image
 from bnrecon.data.imagenette import CLASSES as IMAGENETTE
+from bnrecon.data.small_images import CIFAR10_CLASSES
 from bnrecon.data.spec import DATASET_NAMES
 from bnrecon.data.streaming import StreamedImages
 from bnrecon.runtime.errors import UserError

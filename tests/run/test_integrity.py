@@ -13,7 +13,7 @@ from PIL import Image
 from processes import SMALLEST, TWO_SEEDS, folder_of
 from safetensors.torch import load_file
 
-from bnrecon.data.cifar import CIFAR10_CLASSES
+from bnrecon.data.small_images import CIFAR10_CLASSES
 from bnrecon.reconstruction import plan_layers
 from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult, SeedRecord

@@ -10,8 +10,8 @@ from bnrecon.features import LayerShape
 from bnrecon.operators.integers import IntegerProducts
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 from bnrecon.solvers import iterative
-from bnrecon.solvers.integers import integer_cgls
 from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers.krylov import integer_cgls
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
@@ -151,7 +151,7 @@ def test_where_integers_do_not_pay_bf16_is_taken(options, solver, fast, monkeypa
 
 
 def test_an_iteration_that_stands_still_is_left_to_higher_precision(monkeypatch):
-    monkeypatch.setattr("bnrecon.solvers.integers.PATIENCE", 1)
+    monkeypatch.setattr("bnrecon.solvers.krylov.PATIENCE", 1)
     monkeypatch.setattr(IntegerProducts, "rmatvec", lambda self, y: torch.ones(self.shape[1]).to(y))
     report = solve(system_of(), SolverSpec("matrix_free")).report
     assert report.precision.startswith("int8 then bfloat16")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bnrecon.data.cifar import CIFAR10_CLASSES
+from bnrecon.data.small_images import CIFAR10_CLASSES
 
 
 @pytest.fixture(scope="session")
