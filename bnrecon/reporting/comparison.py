@@ -19,10 +19,7 @@ from bnrecon.reporting.statistics import mean_interval
 
 CELL = 36  # letters of a value in a line
 NAMES = ("A", "B")
-FORMATS = {
-    "ratio B/A": ".2g",
-    **{f"error {name}": ".1e" for name in NAMES},
-}
+FORMATS = {"ratio B/A": ".2g", **{f"error {name}": ".1e" for name in NAMES}}
 INTERVALS = (
     "n: test images of a target, seeds of sources; ±: 95% Student-t intervals over the seeds."
 )

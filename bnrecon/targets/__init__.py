@@ -12,11 +12,7 @@ if TYPE_CHECKING:
         FrozenBatchNorm2d,
         initialize_from_data,
     )
-    from bnrecon.targets.noisy_batchnorm import (
-        NoisyBatchNorm1d,
-        NoisyBatchNorm2d,
-        NoisyBatchNorm3d,
-    )
+    from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d
 
 __all__ = [
     "FrozenBatchNorm1d",
