@@ -49,18 +49,12 @@ class LinearRegion:
     """Where an activation is used.
 
     Inputs within their bounds stay in [``low``, ``high``]; what falls outside is counted.
-
-    Args:
-        factor: v, the scale of the intermediate channels.
-        shift: b (c1,), their shift.
-        low: the region's lower end.
-        high: its upper end.
     """
 
-    factor: float
-    shift: torch.Tensor
-    low: float
-    high: float
+    factor: float  # v, the scale of the intermediate channels
+    shift: torch.Tensor  # b (c1,), their shift
+    low: float  # the region's lower end
+    high: float  # its upper end
 
 
 def theorem_constants(

@@ -117,19 +117,12 @@ def deep_jacobian(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor
 
 @dataclass(frozen=True)
 class DeepSolution:
-    """The best of several starts.
+    """The best of several starts."""
 
-    Args:
-        scales: γ_l (c_l,) of each layer.
-        relative_error: ‖W' - W‖ / ‖W‖.
-        errors: (starts,), that of each start.
-        iterations: of Levenberg-Marquardt, all starts at once.
-    """
-
-    scales: list[torch.Tensor]
-    relative_error: float
-    errors: torch.Tensor
-    iterations: int
+    scales: list[torch.Tensor]  # γ_l (c_l,) of each layer
+    relative_error: float  # ‖W' - W‖ / ‖W‖
+    errors: torch.Tensor  # (starts,), that of each start
+    iterations: int  # of Levenberg-Marquardt, all starts at once
 
 
 def draw_starts(

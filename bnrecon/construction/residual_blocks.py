@@ -16,19 +16,12 @@ from bnrecon.features.shapes import LayerShape
 
 @dataclass(frozen=True)
 class ResidualBlock:
-    """s -> s + diag(γ2) B diag(γ1) A s: two frozen layers, their scales, and a skip connection.
+    """s -> s + diag(γ2) B diag(γ1) A s: two frozen layers, their scales, and a skip connection."""
 
-    Args:
-        first: A (c1, c), a 1x1 convolution of the c channels of the state.
-        second: B (c, c1, kh, kw), padded with zeros to the size of its input.
-        inner: γ1 (c1,).
-        outer: γ2 (c,); 0 for the channels that the block leaves as they are.
-    """
-
-    first: torch.Tensor
-    second: torch.Tensor
-    inner: torch.Tensor
-    outer: torch.Tensor
+    first: torch.Tensor  # A (c1, c), a 1x1 convolution of the c channels of the state
+    second: torch.Tensor  # B (c, c1, kh, kw), padded with zeros to the size of its input
+    inner: torch.Tensor  # γ1 (c1,)
+    outer: torch.Tensor  # γ2 (c,); 0 for the channels that the block leaves as they are
 
     @property
     def scales(self) -> int:

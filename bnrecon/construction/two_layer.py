@@ -22,18 +22,12 @@ class TargetLayer:
     """A convolution or linear layer with its normalization folded in.
 
     Each group of a grouped convolution is a system of its own, and a target of its own.
-
-    Args:
-        name: in the network.
-        weight: (c2, c0 / groups, *kernel), float64; the kernel of a linear layer is 1x1.
-        bias: (c2,), float64.
-        groups: of the convolution.
     """
 
-    name: str
-    weight: torch.Tensor
-    bias: torch.Tensor
-    groups: int = 1
+    name: str  # in the network
+    weight: torch.Tensor  # (c2, c0 / groups, *kernel), float64; the kernel of a linear layer is 1x1
+    bias: torch.Tensor  # (c2,), float64
+    groups: int = 1  # of the convolution
 
     @property
     def shape(self) -> LayerShape:

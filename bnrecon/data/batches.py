@@ -13,20 +13,13 @@ class EpochPosition:
 
     Order, crops and flips depend on ``seed`` and ``epoch`` alone: an epoch resumed in its middle
     goes on exactly as it would have.
-
-    Args:
-        batch_size: images a batch.
-        seed: of the training.
-        epoch: its number, from 0.
-        start: number of the first batch to yield.
-        share: (r, R): only every R-th image of a batch, from the r-th on.
     """
 
-    batch_size: int
-    seed: int
-    epoch: int
-    start: int = 0
-    share: tuple[int, int] = (0, 1)
+    batch_size: int  # images a batch
+    seed: int  # of the training
+    epoch: int  # its number, from 0
+    start: int = 0  # number of the first batch to yield
+    share: tuple[int, int] = (0, 1)  # (r, R): only every R-th image of a batch, from the r-th on
 
     @property
     def number(self) -> int:

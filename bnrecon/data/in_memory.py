@@ -22,27 +22,18 @@ class InMemoryImages:
     Training images are padded by ``crop_padding`` zeros on each side, cropped at random and, with
     ``flip``, mirrored at random. All are normalized by the training images' channel mean and
     deviation.
-
-    Attributes:
-        name: of the data set.
-        classes: names of the classes.
-        train_x: training images, uint8 (N, H, W, C). Channels come last in memory, so that a batch
-            becomes a channels-last tensor without a copy.
-        train_y: their class numbers, int64 (N,).
-        test_x: test images.
-        test_y: their class numbers.
-        crop_padding: zeros on each side of a training image.
-        flip: whether training images are mirrored at random.
     """
 
-    name: str
-    classes: tuple[str, ...]
+    name: str  # of the data set
+    classes: tuple[str, ...]  # names of the classes
+    # Training images, uint8 (N, H, W, C). Channels come last in memory, so that a batch
+    # becomes a channels-last tensor without a copy
     train_x: torch.Tensor
-    train_y: torch.Tensor
-    test_x: torch.Tensor
-    test_y: torch.Tensor
-    crop_padding: int = 4
-    flip: bool = True
+    train_y: torch.Tensor  # their class numbers, int64 (N,)
+    test_x: torch.Tensor  # test images
+    test_y: torch.Tensor  # their class numbers
+    crop_padding: int = 4  # zeros on each side of a training image
+    flip: bool = True  # whether training images are mirrored at random
     _held: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property

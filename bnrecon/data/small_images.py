@@ -24,17 +24,11 @@ SPLITS = ("train", "test")  # of SVHN, not "extra": the papers' accuracies are w
 
 
 class _SmallImages(Published):
-    """Images as torchvision's files (downloaded if need be), a tree of images or an npz archive.
+    """Images as torchvision's files (downloaded if need be), a tree of images or an npz archive."""
 
-    Attributes:
-        count: number of classes.
-        classes: their names in order; any are taken where ``None``.
-        beside: the data sets that the same folder can hold.
-    """
-
-    count: int
-    classes: tuple[str, ...] | None
-    beside: str
+    count: int  # number of classes
+    classes: tuple[str, ...] | None  # their names in order; any are taken where ``None``
+    beside: str  # the data sets that the same folder can hold
 
     def layouts(self) -> str:
         """What the root may hold."""

@@ -30,22 +30,14 @@ class StreamedImages:
     With torchvision's standard ImageNet transforms: training images are cropped by
     RandomResizedCrop to ``side`` and mirrored at random; test images are resized to 8/7 of ``side``
     and cropped in the centre.
-
-    Attributes:
-        name: of the data set.
-        classes: names of the classes.
-        train_files: path and class number of each training image.
-        test_files: the same of the test images.
-        side: of the images as the network sees them.
-        workers: processes that read files.
     """
 
-    name: str
-    classes: tuple[str, ...]
-    train_files: list[tuple[Path, int]]
-    test_files: list[tuple[Path, int]]
-    side: int = 224
-    workers: int = 4
+    name: str  # of the data set
+    classes: tuple[str, ...]  # names of the classes
+    train_files: list[tuple[Path, int]]  # path and class number of each training image
+    test_files: list[tuple[Path, int]]  # the same of the test images
+    side: int = 224  # of the images as the network sees them
+    workers: int = 4  # processes that read files
     _held_out: int = field(default=0, repr=False)
 
     @property

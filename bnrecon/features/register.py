@@ -21,31 +21,21 @@ Draw = Callable[..., tuple[torch.Tensor, torch.Tensor] | Features]
 
 @dataclass(frozen=True)
 class Distribution:
-    """A registered distribution.
+    """A registered distribution."""
 
-    Args:
-        name: what ``FeatureSpec.name`` calls it.
-        registered: the function that draws, and who registered it.
-        portable: draws are the same bit for bit on every machine; not after a matrix factorization.
-        orthogonal: M^T M = I at width n.
-        takes_strict: the function takes ``strict``.
-        widths: the only widths it has, ``minimum`` and ``maximum``; any, if empty.
-        at_most_n: it has n features at most.
-        storages: where its features can be: in ``memory``, on ``disk``, or nowhere,
-            ``regenerate``, where any part of them can be made alone. Features that follow a
-            pattern have no weights that a solver would need stored.
-        spare: features beyond n that a layer has at least, where their number is not asked for:
-            entries of few values make small systems singular by chance.
-    """
-
-    name: str
-    registered: Registered
-    portable: bool = True
-    orthogonal: bool = False
-    takes_strict: bool = False
-    widths: tuple[str, ...] = ()
-    at_most_n: bool = False
+    name: str  # what ``FeatureSpec.name`` calls it
+    registered: Registered  # the function that draws, and who registered it
+    portable: bool = True  # the same draws on every machine; not after a matrix factorization
+    orthogonal: bool = False  # M^T M = I at width n
+    takes_strict: bool = False  # the function takes ``strict``
+    widths: tuple[str, ...] = ()  # the only ones it has, ``minimum`` and ``maximum``; any, if empty
+    at_most_n: bool = False  # it has n features at most
+    # Where its features can be: in ``memory``, on ``disk``, or nowhere, ``regenerate``, where
+    # any part of them can be made alone. Features that follow a pattern have no weights that
+    # a solver would need stored
     storages: tuple[str, ...] = ("memory", "disk")
+    # Features beyond n that a layer has at least, where their number is not asked for:
+    # entries of few values make small systems singular by chance
     spare: int = 0
 
     @property

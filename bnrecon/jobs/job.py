@@ -26,27 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What submitit stores and calls: words alone, so that no object of ours is pickled.
+    """What submitit stores and calls: words alone, so that no object of ours is pickled."""
 
-    Args:
-        planner: see ``Batch``.
-        words: what the planner is given.
-        keys: the work of this job.
-        folder: the submission's folder.
-        targets: the keys of all targets that jobs before this one train.
-        threads: how many to compute with.
-        gpu: the GPU as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` for what the job is given.
-        locks: whether file locks keep two jobs from doing the same. They do not hold on the file
-            systems of clusters, where the leading command alone sees to it.
-    """
-
-    planner: str
-    words: tuple[str, ...]
-    keys: tuple[str, ...]
-    folder: str
-    targets: tuple[str, ...]
-    threads: int
-    gpu: str | None
+    planner: str  # see ``Batch``
+    words: tuple[str, ...]  # what the planner is given
+    keys: tuple[str, ...]  # the work of this job
+    folder: str  # the submission's folder
+    targets: tuple[str, ...]  # the keys of all targets that jobs before this one train
+    threads: int  # how many to compute with
+    gpu: str | None  # as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` for what the job is given
+    # Whether file locks keep two jobs from doing the same. They do not hold on the file
+    # systems of clusters, where the leading command alone sees to it
     locks: bool
 
     def __call__(self) -> None:

@@ -18,34 +18,21 @@ OPTIONS = ("jobs", "cluster", "minutes_per_job")  # and slurm.NAME
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Whose jobs compute a study's work.
+    """Whose jobs compute a study's work."""
 
-    Args:
-        name: ``"slurm"``, or ``"local"`` for processes of this machine that outlive the command.
-        settings: what each job asks of Slurm.
-        words: the options as they were given.
-        minutes_per_job: for how long a job is given work.
-        detach: whether the command leaves once the jobs are given.
-    """
-
-    name: str
-    settings: ClusterSettings
-    words: tuple[str, ...]
-    minutes_per_job: float = 10.0
-    detach: bool = False
+    name: str  # ``"slurm"``, or ``"local"`` for processes of this machine that outlive the command
+    settings: ClusterSettings  # what each job asks of Slurm
+    words: tuple[str, ...]  # the options as they were given
+    minutes_per_job: float = 10.0  # for how long a job is given work
+    detach: bool = False  # whether the command leaves once the jobs are given
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Who computes: this command's processes, or the jobs of a cluster.
+    """Who computes: this command's processes, or the jobs of a cluster."""
 
-    Args:
-        jobs: number of processes of this machine that share the work.
-        cluster: whose jobs compute it; ``None`` where the command itself does.
-    """
-
-    jobs: int = 1
-    cluster: ClusterOptions | None = None
+    jobs: int = 1  # number of processes of this machine that share the work
+    cluster: ClusterOptions | None = None  # whose jobs compute it, if the command does not
 
     @property
     def words(self) -> list[str]:

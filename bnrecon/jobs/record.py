@@ -70,25 +70,17 @@ class Reports:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a command gave to a cluster: the ``submission.json`` in a folder of its own.
+    """What a command gave to a cluster: the ``submission.json`` in a folder of its own."""
 
-    Args:
-        folder: holds the record, the logs of the jobs and what they report.
-        scale: see ``Batch``.
-        cluster: ``"slurm"`` or ``"local"``.
-        command: what continues it.
-        host: the machine of the command.
-        jobs: the keys of the work that each job computes, by the cluster's number of the job.
-        collected: the keys of which a command has told the user what became of them, or that are
-            not to be waited for any more.
-    """
-
-    folder: Path
-    scale: str
-    cluster: str
-    command: str
-    host: str
+    folder: Path  # holds the record, the logs of the jobs and what they report
+    scale: str  # see ``Batch``
+    cluster: str  # ``"slurm"`` or ``"local"``
+    command: str  # what continues it
+    host: str  # the machine of the command
+    # The keys of the work that each job computes, by the cluster's number of the job
     jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    # The keys of which a command has told the user what became of them, or that are not to be
+    # waited for any more
     collected: frozenset[str] = frozenset()
 
     @property
@@ -203,26 +195,17 @@ def _read(folder: Path) -> Submission | None:
 
 @dataclass(frozen=True)
 class State:
-    """How far a submission is.
+    """How far a submission is."""
 
-    Args:
-        submission: what was given.
-        finished: pieces of work that were computed.
-        failed: pieces that failed, and pieces whose job ended before they were computed.
-        running: pieces that a job is at.
-        queued: pieces that wait for their job, or in it.
-        jobs: number of jobs that are ``"queued"``, ``"running"`` or ``"ended"``; empty where the
-            cluster was not asked.
-        problem: why it could not be asked, in one line.
-    """
-
-    submission: Submission
-    finished: int
-    failed: int
-    running: int
-    queued: int
+    submission: Submission  # what was given
+    finished: int  # pieces of work that were computed
+    failed: int  # pieces that failed, and pieces whose job ended before they were computed
+    running: int  # pieces that a job is at
+    queued: int  # pieces that wait for their job, or in it
+    # Number of jobs that are ``"queued"``, ``"running"`` or ``"ended"``; empty where the
+    # cluster was not asked
     jobs: dict[str, int]
-    problem: str = ""
+    problem: str = ""  # why it could not be asked, in one line
 
 
 def states(folder: Path, scale: str | None = None) -> list[State]:

@@ -31,23 +31,14 @@ class Started:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a piece of work ended.
+    """How a piece of work ended."""
 
-    Args:
-        key: the work's key.
-        label: what progress calls it.
-        kind: ``"done"``; ``"mistake"`` in the request; ``"failed"`` for any other reason.
-        gist: the result in short, or the reason, in one line.
-        seconds: how long it took.
-        log: the file that holds the details.
-    """
-
-    key: str
-    label: str
-    kind: Kind
-    gist: str
-    seconds: float
-    log: str
+    key: str  # the work's key
+    label: str  # what progress calls it
+    kind: Kind  # ``"done"``; ``"mistake"`` in the request; ``"failed"`` for any other reason
+    gist: str  # the result in short, or the reason, in one line
+    seconds: float  # how long it took
+    log: str  # the file that holds the details
 
 
 class Work(Protocol):
@@ -103,21 +94,13 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """A study at a scale, or a sweep: where its records lie, and how others plan it again.
+    """A study at a scale, or a sweep: where its records lie, and how others plan it again."""
 
-    Args:
-        folder: the folder of the study or the sweep.
-        scale: the scale of its work, or ``SWEEP``.
-        command: what continues it.
-        planner: a function, as ``"package.module:function"``, that makes all work by key.
-        words: what the planner is given.
-    """
-
-    folder: Path
-    scale: str
-    command: str
-    planner: str = ""
-    words: tuple[str, ...] = ()
+    folder: Path  # the folder of the study or the sweep
+    scale: str  # the scale of its work, or ``SWEEP``
+    command: str  # what continues it
+    planner: str = ""  # a function, as ``"package.module:function"``, that makes all work by key
+    words: tuple[str, ...] = ()  # what the planner is given
 
     @property
     def claims(self) -> Path:

@@ -105,12 +105,6 @@ class TableRows:
     corrections in float64, reads them again a tile at a time. What is no more than one tile is
     kept in float64 too.
 
-    Args:
-        rows: of the matrix.
-        columns: outer times inner.
-        read: ``read(start, stop)`` gives [:, start:stop], the same each time.
-        allocate: where the rounded copy lies.
-
     >>> table = torch.arange(12.0).reshape(2, 3, 2)
     >>> matrix = TableRows(3, 4, lambda start, stop: table[:, start:stop])
     >>> matrix.values(slice(1, 3), torch.float64, torch.device("cpu"))
@@ -118,10 +112,10 @@ class TableRows:
             [ 4.,  5., 10., 11.]], dtype=torch.float64)
     """
 
-    rows: int
-    columns: int
-    read: Callable[[int, int], torch.Tensor]
-    allocate: Allocate = _in_memory
+    rows: int  # of the matrix
+    columns: int  # outer times inner
+    read: Callable[[int, int], torch.Tensor]  # of start and stop: [:, start:stop], always the same
+    allocate: Allocate = _in_memory  # where the rounded copy lies
     size: ClassVar[float] = 1.0
     signs_only: ClassVar[bool] = False
 

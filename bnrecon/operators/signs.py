@@ -71,22 +71,15 @@ def _expand_bytes(words: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
 
 @dataclass(frozen=True)
 class SignMatrix:
-    """A matrix whose entries are ±``size``, of which no more is kept than is wanted at once.
+    """A matrix whose entries are ±``size``, of which no more is kept than is wanted at once."""
 
-    Args:
-        rows: of the matrix.
-        columns: of the matrix.
-        size: of every entry.
-        draw: ``draw(start, stop)`` gives bytes of a sequence that is the same each time: the words
-            of the first 16 rows, column by column, lowest byte first, then those of the next.
-        held: all the words, where they are kept.
-    """
-
-    rows: int
-    columns: int
-    size: float
+    rows: int  # of the matrix
+    columns: int  # of the matrix
+    size: float  # of every entry
+    # ``draw(start, stop)`` gives bytes of a sequence that is the same each time: the words of
+    # the first 16 rows, column by column, lowest byte first, then those of the next
     draw: Callable[[int, int], np.ndarray]
-    held: torch.Tensor | None = None
+    held: torch.Tensor | None = None  # all the words, where they are kept
     signs_only: ClassVar[bool] = True
 
     @property

@@ -12,15 +12,10 @@ from bnrecon.operators.eliminated import Eliminated
 
 @dataclass(frozen=True)
 class Scales:
-    """A solution, in float64.
+    """A solution, in float64."""
 
-    Args:
-        inner: (c1,), scales of the first source layer's outputs.
-        outer: (c2,), scales of the second one's.
-    """
-
-    inner: torch.Tensor
-    outer: torch.Tensor
+    inner: torch.Tensor  # (c1,), scales of the first source layer's outputs
+    outer: torch.Tensor  # (c2,), scales of the second one's
 
 
 @dataclass(frozen=True)

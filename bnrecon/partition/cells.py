@@ -19,16 +19,12 @@ PAIRS = 2**17  # of a polygon and a unit that are cut at once; each takes about 
 
 @dataclass(frozen=True, eq=False)
 class Polygons:
-    """R convex polygons, counterclockwise.
+    """R convex polygons, counterclockwise."""
 
-    Attributes:
-        vertices: (R, V, 2), padded with each polygon's first vertex, so that a polygon's last edge
-            needs no special case: the pads are edges of length 0.
-        counts: (R,), how many vertices each has.
-    """
-
+    # (R, V, 2), padded with each polygon's first vertex, so that a polygon's last edge needs
+    # no special case: the pads are edges of length 0
     vertices: np.ndarray
-    counts: np.ndarray
+    counts: np.ndarray  # (R,), how many vertices each has
 
     def __len__(self) -> int:
         return len(self.counts)

@@ -17,26 +17,18 @@ from bnrecon.reconstruction.kernels import CONVOLVE, TRANSPOSED, Layer
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a layer moves over its input; a linear layer has no sides to move along.
+    """How a layer moves over its input; a linear layer has no sides to move along."""
 
-    Args:
-        kernel: sides of the kernel, as for the next two.
-        stride: of the convolution.
-        dilation: of its kernel.
-        pads: as ``F.pad`` takes them, last side first: (left, right, top, bottom). All padding
-            comes before the first source layer.
-        pad_mode: what is padded.
-        groups: of channels.
-        spread: of a transposed convolution, the distance to which the inputs are moved apart, with
-            zeros in between.
-    """
-
-    kernel: tuple[int, ...] = ()
-    stride: tuple[int, ...] = ()
-    dilation: tuple[int, ...] = ()
+    kernel: tuple[int, ...] = ()  # sides of the kernel, as for the next two
+    stride: tuple[int, ...] = ()  # of the convolution
+    dilation: tuple[int, ...] = ()  # of its kernel
+    # As ``F.pad`` takes them, last side first: (left, right, top, bottom). All padding comes
+    # before the first source layer
     pads: tuple[int, ...] = ()
-    pad_mode: str = "constant"
-    groups: int = 1
+    pad_mode: str = "constant"  # what is padded
+    groups: int = 1  # of channels
+    # Of a transposed convolution, the distance to which the inputs are moved apart, with
+    # zeros in between
     spread: tuple[int, ...] = ()
 
     @property

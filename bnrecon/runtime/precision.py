@@ -12,19 +12,12 @@ from bnrecon.runtime.hardware import float32_products, has_fast_bfloat16
 
 @dataclass(frozen=True)
 class Precision:
-    """What the products of an operator run in.
+    """What the products of an operator run in."""
 
-    Args:
-        name: what reports call it.
-        factors: type in which matrices are stored and multiplied.
-        vectors: type of the vectors that go in and come out.
-        tf32: round float32 factors to TF32.
-    """
-
-    name: str
-    factors: torch.dtype
-    vectors: torch.dtype
-    tf32: bool = False
+    name: str  # what reports call it
+    factors: torch.dtype  # type in which matrices are stored and multiplied
+    vectors: torch.dtype  # type of the vectors that go in and come out
+    tf32: bool = False  # round float32 factors to TF32
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Precision:

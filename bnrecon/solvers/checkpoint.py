@@ -9,27 +9,16 @@ import torch
 
 
 class KrylovState(NamedTuple):
-    """The state of CGLS or Craig's method between two iterations; with it, the rest is determined.
+    """The state of CGLS or Craig's method between two iterations, which determines the rest."""
 
-    Args:
-        x: what is found so far, (c1,) by CGLS, (n,) by Craig's method.
-        residual: (n,), as it was updated.
-        direction: of the next step, of the size of ``x``.
-        energy: (), the squared norm that the next step is computed from.
-        reference: (), what energies are compared with: the first one of CGLS, the lowest of Craig.
-        step: iterations made so far.
-        marked: the residual's norm when it last fell notably.
-        marked_at: the iteration of that.
-    """
-
-    x: torch.Tensor
-    residual: torch.Tensor
-    direction: torch.Tensor
-    energy: torch.Tensor
-    reference: torch.Tensor
-    step: int = 0
-    marked: float = 1.0
-    marked_at: int = 0
+    x: torch.Tensor  # what is found so far, (c1,) by CGLS, (n,) by Craig's method
+    residual: torch.Tensor  # (n,), as it was updated
+    direction: torch.Tensor  # of the next step, of the size of ``x``
+    energy: torch.Tensor  # (), the squared norm that the next step is computed from
+    reference: torch.Tensor  # (), an energy to compare with: CGLS's first one, Craig's lowest
+    step: int = 0  # iterations made so far
+    marked: float = 1.0  # the residual's norm when it last fell notably
+    marked_at: int = 0  # the iteration of that
 
     def on(self, like: torch.Tensor) -> KrylovState:
         """The same with its tensors on another's device."""
@@ -39,26 +28,19 @@ class KrylovState(NamedTuple):
 
 @dataclass(frozen=True)
 class Corrected:
-    """The state of ``iterative.refine`` after a correction; with it, the rest is determined.
+    """The state of ``iterative.refine`` after a correction; with it, the rest is determined."""
 
-    Args:
-        x: (c1,), the scales so far.
-        residual: (n,), b - M x as it was updated.
-        iterations: made so far.
-        left: how many precisions are left, of which float64 is the last: how many there are depends
-            on the machine.
-        gain: the factor by which the next inner solve has to reduce the residual; ``None`` for
-            that of its precision.
-        names: the precisions that products ran in.
-        inner: where the next inner solve stands, in the last of these precisions, if it has begun.
-    """
-
-    x: torch.Tensor
-    residual: torch.Tensor
-    iterations: int
+    x: torch.Tensor  # (c1,), the scales so far
+    residual: torch.Tensor  # (n,), b - M x as it was updated
+    iterations: int  # made so far
+    # How many precisions are left, of which float64 is the last: how many there are depends
+    # on the machine
     left: int
+    # The factor by which the next inner solve has to reduce the residual; ``None`` for that
+    # of its precision
     gain: float | None = None
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # the precisions that products ran in
+    # Where the next inner solve stands, in the last of these precisions, if it has begun
     inner: KrylovState | None = None
 
 

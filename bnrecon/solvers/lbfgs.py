@@ -29,19 +29,13 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``torch.optim.LBFGS`` minimizes, and how.
+    """What ``torch.optim.LBFGS`` minimizes, and how."""
 
-    Args:
-        iterations: at most, where the ``SolverSpec`` gives no other limit.
-        evaluations: of the error, at most: times as many as iterations.
-        mean: minimize the mean over the n equations, ‖M x - b‖² / n, and not ‖M x - b‖² / mean(b²).
-        options: further ones of ``torch.optim.LBFGS``, which has its own for all others.
-    """
-
-    iterations: int
-    evaluations: float
+    iterations: int  # at most, where the ``SolverSpec`` gives no other limit
+    evaluations: float  # of the error, at most: times as many as iterations
+    # Minimize the mean over the n equations, ‖M x - b‖² / n, and not ‖M x - b‖² / mean(b²)
     mean: bool
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # where not those of torch.optim.LBFGS
 
 
 THOROUGH = Settings(

@@ -28,31 +28,20 @@ def _any_system(rows: int, columns: int, orthogonal: bool) -> None:
 
 @dataclass(frozen=True)
 class Solver:
-    """A registered solver.
+    """A registered solver."""
 
-    Args:
-        name: what ``SolverSpec.name`` calls it.
-        solve: ``solve(system, spec)`` returns an ``Answer``; ``solve(system, spec, checkpoint)``
-            where it is ``resumable``.
-        memory: ``memory(rows, columns)``: bytes it needs beside the operator.
-        registered: the function and who registered it.
-        check: ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` where the solver does not
-            apply.
-        norm: which of many solutions it finds.
-        square: whether c1 = n is the width that is taken where none is given.
-        resumable: whether it goes on from a ``Checkpoint`` of another process.
-        products: whether it only multiplies by M; others factorize it, which is more work.
-    """
-
-    name: str
+    name: str  # what ``SolverSpec.name`` calls it
+    # ``solve(system, spec)`` returns an ``Answer``; ``solve(system, spec, checkpoint)`` where
+    # it is ``resumable``
     solve: Solve
-    memory: Callable[[int, int], int]
-    registered: Registered
+    memory: Callable[[int, int], int]  # of rows and columns: bytes it needs beside the operator
+    registered: Registered  # the function and who registered it
+    # ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` where it does not apply
     check: Callable[[int, int, bool], None] = _any_system
-    norm: str = SQUARE
-    square: bool = False
-    resumable: bool = False
-    products: bool = False
+    norm: str = SQUARE  # which of many solutions it finds
+    square: bool = False  # whether c1 = n is the width that is taken where none is given
+    resumable: bool = False  # whether it goes on from a ``Checkpoint`` of another process
+    products: bool = False  # whether it only multiplies by M; to factorize it is more work
 
     @property
     def code(self) -> str | None:

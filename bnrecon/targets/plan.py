@@ -12,17 +12,11 @@ from bnrecon.targets.spec import TrainSpec
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A ``TrainSpec`` and what it leaves to the machine, resolved.
+    """A ``TrainSpec`` and what it leaves to the machine, resolved."""
 
-    Attributes:
-        spec: how to train.
-        dtype: forward and backward pass are computed in it (autocast); weights are float32.
-        compiled: whether to try torch.compile. Where it fails the network runs as it is, unless
-            ``spec.compile`` is ``on``.
-    """
-
-    spec: TrainSpec
-    dtype: torch.dtype
+    spec: TrainSpec  # how to train
+    dtype: torch.dtype  # of forward and backward pass (autocast); weights are float32
+    # Whether to try torch.compile; if it fails, the network runs as it is unless spec.compile=on
     compiled: bool = False
 
 

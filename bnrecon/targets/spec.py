@@ -269,16 +269,9 @@ class TrainSpec:
 
 @dataclass
 class TargetRequest:
-    """A target to take from the store or to train: all that its weights depend on, and the store.
+    """A target to take from the store or to train: what its weights depend on, and the store."""
 
-    Attributes:
-        target: the network.
-        train: how it is trained.
-        data: the images it is trained on.
-        store: the folder in which trained targets lie, each in a folder of its own.
-    """
-
-    target: TargetSpec
-    train: TrainSpec
-    data: DataSpec
-    store: Path
+    target: TargetSpec  # the network
+    train: TrainSpec  # how it is trained
+    data: DataSpec  # the images it is trained on
+    store: Path  # the folder in which trained targets lie, each in a folder of its own
