@@ -60,38 +60,27 @@ class LinearRegion:
 def theorem_constants(
     features: Features, scales: Scales, largest_input: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """The theorem's Q1, feature by feature, and Q2.
+    """The theorem's Q1 (c1,), feature by feature, and Q2.
 
     Q1_l = |γ1_l| Σ_j |A_lj| X_j, the reach of the intermediate channels for |x_j| <= X_j, where
     the theorem has inputs in [-1, 1]; its Q1 is the largest. Q2 = max_i |γ2_i| Σ_lp |B_ilp|, the
-    effect of their errors at the output.
-
-    Args:
-        features: the frozen pair.
-        scales: γ1 (c1,) and γ2 (c2,).
-        largest_input: X (c0,).
-
-    Returns:
-        Q1 (c1,) and Q2.
+    effect of their errors at the output. ``scales`` are γ1 (c1,) and γ2 (c2,), ``largest_input``
+    is X (c0,).
     """
+    shape = features.shape
     if features.identity:
         reach = largest_input.repeat(features.width // len(largest_input))
-        sums = torch.full(
-            (features.shape.outputs,),
-            float(features.shape.inputs * features.shape.taps),
-            dtype=torch.float64,
-        )
+        sums = torch.full((shape.outputs,), float(shape.inputs * shape.taps), dtype=torch.float64)
     else:
         reach = largest_input.new_empty(features.width)
         device = largest_input.device
         for part, first in features.first_parts(device):
             reach[part] = first.to(largest_input).abs() @ largest_input
-        sums = torch.zeros(features.shape.outputs, dtype=torch.float64, device=device)
+        sums = torch.zeros(shape.outputs, dtype=torch.float64, device=device)
         for _, second in features.second_parts(device):
             sums += second.abs().flatten(1).sum(1, dtype=torch.float64)
-    return scales.inner.abs() * reach.to(scales.inner), float(
-        (scales.outer.abs() * sums.to(scales.outer)).max()
-    )
+    q2 = float((scales.outer.abs() * sums.to(scales.outer)).max())
+    return scales.inner.abs() * reach.to(scales.inner), q2
 
 
 def linear_region(
@@ -107,14 +96,8 @@ def linear_region(
     |φ(v x) - (m v x + c)| <= κ (v Q1)³ has to stay below ε m v / Q2, so that
     v = min(sqrt(ε m / (κ Q2 Q1³)), 1 / Q1), with κ = 1/3 and m = 1 for tanh, κ = 1/48 and m = 1/4
     for sigmoid. The printed v = min((3 ε / Q2)^(1/2), 1 / Q1) lacks Q1³: with Q1 > 1 it violates
-    the theorem's own hypothesis once ε is small.
-
-    Args:
-        name: of the activation.
-        features: the frozen pair.
-        scales: γ1 (c1,) and γ2 (c2,).
-        largest_input: (c0,), the bound of |x| by channel; not needed for the identity.
-        epsilon: the largest error at the output.
+    the theorem's own hypothesis once ε is small. The bound of |x| by channel, ``largest_input``
+    (c0,), is not needed for the identity.
     """
     activation = FIRST_ACTIVATIONS[name]
     shift = torch.zeros_like(scales.inner)

@@ -1,4 +1,8 @@
-"""Permuting outputs so that too few features fit a target (Random features, Sect. 4 and A.3)."""
+"""Permuting outputs so that too few features fit a target (Random features, Sect. 4 and A.3).
+
+Each search takes ``missing`` (c2 c0, n - r), from ``complement``, and a target W (c2, c0), and
+returns π (c2,), output i being given row π(i), and the error.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,11 @@ TIE = 1e-10  # errors that differ by less count as equal
 
 
 def complement(matrix: torch.Tensor) -> torch.Tensor:
-    """Orthonormal basis (n, n - r) of the complement of M's range, in float64.
+    """Orthonormal basis (n, n - r) of the complement of the range of M (n, c1), in float64.
 
     The last n - r left singular vectors, up to a rotation: the last n - r columns of Householder's
     Q, in which the reflections are applied to n - r unit vectors and Q is never formed. Where M's
     columns turn out to be dependent (empty or repeated features), they come from singular values.
-
-    Args:
-        matrix: M (n, c1).
 
     Raises:
         ValueError: ``matrix`` is no matrix.
@@ -37,9 +38,8 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
         if _smallest(reflections[:width].triu()) > 1e-10 * float(matrix.norm()):
             last = matrix.new_zeros(n, n - width)
             last[width:].fill_diagonal_(1)
-            return torch.ormqr(
-                reflections, factors, last
-            ).contiguous()  # by rows, as the search reads it
+            basis = torch.ormqr(reflections, factors, last)
+            return basis.contiguous()  # by rows, as the search reads it
     left, values, _ = torch.linalg.svd(matrix)
     rank = int((values > 1e-10 * values[0]).sum())
     return left[:, rank:].contiguous()
@@ -62,10 +62,6 @@ def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """What target row p leaves unreached at output i: G (c2, c2, n - r), G[i, p] for each pair.
 
     The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Thm 4.1): U2^T vec(P W), summed by rows.
-
-    Args:
-        missing: (c2 c0, n - r), from ``complement``.
-        target: (c2, c0).
 
     Raises:
         ValueError: the shapes do not fit.
@@ -93,13 +89,6 @@ def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[tor
     decides nothing. The listing computes each candidate's error from the singular vectors; here
     all candidates of an output are one subtraction of rows of G.
 
-    Args:
-        missing: (c2 c0, n - r), from ``complement``.
-        target: W (c2, c0).
-
-    Returns:
-        π (c2,), output i being given row π(i), and the error.
-
     >>> _ = torch.manual_seed(0)
     >>> missing = complement(torch.randn(20, 15, dtype=torch.float64))
     >>> target = torch.randn(5, 4, dtype=torch.float64)
@@ -125,15 +114,8 @@ def exchange_permutation(
     """Exchange rows of two outputs until no exchange of any two lowers the error.
 
     The error is a quadratic assignment problem, ‖Σ_i G[i, π(i)]‖²; this is its usual local search.
-    Each output in turn takes the exchange that lowers the error most.
-
-    Args:
-        missing: (c2 c0, n - r), from ``complement``.
-        target: W (c2, c0).
-        start: π (c2,), where the search begins, as what ``greedy_permutation`` finds.
-
-    Returns:
-        π (c2,) as ``greedy_permutation`` does, and the error.
+    Each output in turn takes the exchange that lowers the error most, from ``start`` (c2,) on, as
+    what ``greedy_permutation`` finds.
 
     >>> _ = torch.manual_seed(0)
     >>> missing = complement(torch.randn(20, 15, dtype=torch.float64))
@@ -158,12 +140,8 @@ def _best_exchange(
 ) -> np.ndarray:
     """Exchange π(output) with the best of ``others``, if that lowers the error; the new total."""
     held, rows = permutation[output], permutation[others]
-    changed = (
-        scores[output, rows]
-        - scores[others, rows]
-        + scores[others, held]
-        + (total - scores[output, held])
-    )
+    changed = scores[output, rows] - scores[others, rows] + scores[others, held]
+    changed = changed + (total - scores[output, held])
     errors, now = np.einsum("pk,pk->p", changed, changed), total @ total
     if not errors.min() < now * (1 - TIE):
         return total
@@ -187,13 +165,6 @@ def assignment_permutation(
     Q_ij = 0 for i ≠ j: no missing direction involves two outputs. So it is with ID cond features,
     whose missing directions are entries of the target, and with none of the paper's others. The
     listing's id_permute, ``mask_permutation``, looks for the same minimum by other means.
-
-    Args:
-        missing: (c2 c0, n - r), from ``complement``.
-        target: W (c2, c0).
-
-    Returns:
-        π (c2,) as ``greedy_permutation`` does, and the error.
 
     Raises:
         ValueError: some Q_ij, i ≠ j, is not 0.
@@ -230,15 +201,7 @@ def mask_permutation(
 
     In print the loop adds each candidate's change to the least error so far, ``x = sc + ...`` and
     ``sc = x``, where the error before the exchange is meant: any change below 0 passes, and the
-    last of them is taken instead of the best.
-
-    Args:
-        missing: (c2 c0, n - r), from ``complement``: single entries of the target.
-        target: W (c2, c0).
-        as_printed: take the last exchange that helps, in order of the entries' rows.
-
-    Returns:
-        π (c2,) as ``greedy_permutation`` does, and the error.
+    last of them, in order of the entries' rows, is taken instead of the best (``as_printed``).
 
     Raises:
         ValueError: a missing direction is not a single entry.
@@ -281,14 +244,7 @@ def mask_permutation(
 def best_random_permutation(
     missing: torch.Tensor, target: torch.Tensor, tries: int, seed: int = 0
 ) -> tuple[torch.Tensor, float]:
-    """The baseline of A.3: the best of ``tries`` random permutations.
-
-    Args:
-        missing: (c2 c0, n - r), from ``complement``.
-        target: W (c2, c0).
-        tries: how many.
-        seed: of the permutations.
-    """
+    """The baseline of A.3: the best of ``tries`` random permutations."""
     scores, generator = row_scores(missing, target), torch.Generator().manual_seed(seed)
     drawn = [torch.randperm(len(target), generator=generator) for _ in range(tries)]
     errors = [alignment_error(scores, permutation) for permutation in drawn]

@@ -1,4 +1,7 @@
-"""More than two source layers for one target layer (Burkholz 2024, Thm 2.5)."""
+"""More than two source layers for one target layer (Burkholz 2024, Thm 2.5).
+
+A target is W (c2, c0 · taps); a chain's weights are C_1 (c_1, c0 · taps) and C_l (c_l, c_(l-1)).
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,8 @@ def generic_rank(weights: Sequence[torch.Tensor], seed: int = 0) -> int:
     the reals it need not be everything.
     """
     generator = torch.Generator().manual_seed(seed)
-    draws = [
-        torch.randn(len(weight), generator=generator, dtype=torch.float64) for weight in weights
-    ]
+    sizes = [len(weight) for weight in weights]
+    draws = [torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes]
     scales = [draw.to(weights[0].device) for draw in draws]
     return int(torch.linalg.matrix_rank(deep_jacobian(weights, scales), rtol=1e-10))
 
@@ -65,15 +67,6 @@ def draw_deep(inputs: int, taps: int, widths: Sequence[int], seed: int) -> list[
 
     The first kernel covers the target's, the others are 1x1. They are drawn on the CPU, so that the
     numbers are the same on every device that they are moved to.
-
-    Args:
-        inputs: c0.
-        taps: kh · kw of the target's kernel.
-        widths: c_1 … c_L.
-        seed: of the draw.
-
-    Returns:
-        C_1 (c_1, c0 · taps) and C_l (c_l, c_(l-1)).
     """
     generator = torch.Generator().manual_seed(seed)
     columns = [inputs * taps, *widths[:-1]]
@@ -128,14 +121,7 @@ class DeepSolution:
 def draw_starts(
     target: torch.Tensor, weights: Sequence[torch.Tensor], starts: int, seed: int
 ) -> torch.Tensor:
-    """Random scales (starts, Σ c_l) with which ‖W'‖ = ‖W‖; the same ones on every device.
-
-    Args:
-        target: W (c2, c0 · taps).
-        weights: C_1 … C_L.
-        starts: how many.
-        seed: of the draw.
-    """
+    """Random scales (starts, Σ c_l) with which ‖W'‖ = ‖W‖; the same ones on every device."""
     widths = [len(weight) for weight in weights]
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64).to(target.device)
@@ -158,8 +144,8 @@ def solve_deep(
     promises that there is a real solution, or that it is found.
 
     Args:
-        target: W (c2, c0 · taps).
-        weights: C_1 (c_1, c0 · taps) and C_l (c_l, c_(l-1)).
+        target: W.
+        weights: C_1 … C_L.
         starts: random starts, worked on at once on the target's device.
         max_iterations: steps of all starts, at most.
         tolerance: relative error of one start at which all stop.

@@ -32,13 +32,8 @@ def kernel_composition_system(
     """The system M γ = vec(W) for two kernels and a target embedded in their composition, stride 1.
 
     n = c2 · c0 · |dim(k2, k1)|, dim(k2, k1) = k1 + k2 - 1 a side: rows outside the target's kernel
-    are zero on the right-hand side.
-
-    Args:
-        weight: (c2, c0, kh, kw).
-        first: A (c1, c0, k1h, k1w).
-        second: B (c2, c1, k2h, k2w).
-        device: where the system is set up.
+    are zero on the right-hand side. W is (c2, c0, kh, kw), the kernels are A (c1, c0, k1h, k1w) and
+    B (c2, c1, k2h, k2w).
 
     >>> A, B = torch.randn(20, 2, 1, 3), torch.randn(3, 20, 1, 2)
     >>> weight = torch.randn(3, 2, 1, 2)

@@ -80,21 +80,12 @@ def khatri_rao(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
 def solve_scales(
     second: torch.Tensor, first: torch.Tensor, weight: torch.Tensor, refinements: int = REFINEMENTS
 ) -> torch.Tensor:
-    """Solve V diag(γ) W = W* for γ (Lemma 1).
+    """Solve V diag(γ) W = W* for γ (c,) (Lemma 1): V (m, c), W (c, k), W* (m, k).
 
-    A square system is solved by LU with iterative refinement in float64. LU may meet no zero pivot
+    A square system is solved by LU, refined so many times, in float64. LU may meet no zero pivot
     in a singular system and return numbers of no meaning: where its residual is above 1e-10 of W*,
     the pseudo-inverse's γ is computed too, and the one with the smaller residual is returned. With
     more scales than equations, or fewer, γ is the pseudo-inverse's.
-
-    Args:
-        second: V (m, c).
-        first: W (c, k).
-        weight: W* (m, k).
-        refinements: corrections of the LU solution.
-
-    Returns:
-        γ (c,).
 
     >>> v, w = torch.eye(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     >>> solve_scales(v, w, torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64)))

@@ -229,15 +229,8 @@ def functional_error(
 ) -> float:
     """The largest difference of an output, relative to ``target``'s largest output if not zero.
 
-    Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere. The target computes its
-    outputs itself: what was read from it is tested, too.
-
-    Args:
-        network: the rebuilt one, float64.
-        target: the user's model, by ``copy_in_float64``.
-        inputs: size of an input.
-        radius: of the ball.
-        seed: of the inputs.
+    Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere. The target, the user's
+    model by ``copy_in_float64``, computes its outputs itself: what was read from it is tested, too.
     """
     stream = Stream(seed, 0)  # not torch's: the target's weights may come from that seed
     x = stream.normal((1024, inputs), "test inputs").double()

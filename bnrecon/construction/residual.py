@@ -36,13 +36,7 @@ def layer_system(
       each output: (M γ)_r - (w_r / w_p) (M γ)_p = (w_r / w_p) s_p - s_r.
 
     The right-hand side of Eq. (3) is illegible in our copy beyond its first term; the line above
-    follows from the definition.
-
-    Args:
-        target: the layer.
-        features: for it.
-        device: where the system is set up.
-        orthogonal: whether M^T M = I at width n.
+    follows from the definition. ``orthogonal`` says whether M^T M = I at width n.
 
     >>> from bnrecon.features import draw
     >>> _ = torch.manual_seed(0)

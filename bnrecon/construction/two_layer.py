@@ -75,13 +75,8 @@ def linear_system(
     eliminated = Eliminated(matrix, weight)
     # The elimination keeps orthogonality of no matrix but id_cond's, whose closed form is known
     # (Eq. 3).
-    return System(
-        eliminated,
-        eliminated.right_hand_side(),
-        matrix,
-        weight,
-        orthogonal and isinstance(matrix, Selection),
-    )
+    stays = orthogonal and isinstance(matrix, Selection)
+    return System(eliminated, eliminated.right_hand_side(), matrix, weight, stays)
 
 
 def _scales_of_small_rows(weight: torch.Tensor) -> torch.Tensor | None:

@@ -53,16 +53,12 @@ def _minimum_width(system: System, pivot: Eliminated) -> torch.Tensor:
             "input and tap (a pathological target of Burkholz 2024, Thm 2.2); "
             "use width=maximum"
         )
-    ratios = torch.where(
-        live[:, None],
-        weight / torch.where(shared == 0, 1, shared)[:, None],
-        torch.zeros_like(weight),
-    )
+    ratios = weight / torch.where(shared == 0, 1, shared)[:, None]
+    ratios = torch.where(live[:, None], ratios, torch.zeros_like(weight))
     private = torch.ones_like(weight, dtype=torch.bool)
     private[1:, 0] = False  # the features that Eq. 3 leaves out; feature 0 itself is the shared one
     ratios[0, 0] = 1.0
     x = ratios[private]
-    reached = system.matrix.matvec(x).reshape(pivot.row_shape)[
-        pivot.fixed, pivot.pivots[pivot.fixed]
-    ]
+    table = system.matrix.matvec(x).reshape(pivot.row_shape)
+    reached = table[pivot.fixed, pivot.pivots[pivot.fixed]]
     return x * (system.rhs[-1] / torch.where(reached == 0, 1, reached))

@@ -53,9 +53,8 @@ def _factors(operator: Operator) -> tuple[torch.Tensor, torch.Tensor]:
     n = operator.shape[0]
     # A laptop's; only for the time the bar expects
     speed = 1e11 if operator.dtype == torch.float32 else 5e10
-    with clock(
-        f"LU of {n} x {n} in {str(operator.dtype).removeprefix('torch.')}", 2 / 3 * n**3 / speed
-    ):
+    precision = str(operator.dtype).removeprefix("torch.")
+    with clock(f"LU of {n} x {n} in {precision}", 2 / 3 * n**3 / speed):
         return factorize(operator.dense())
 
 
@@ -139,12 +138,7 @@ def approximate_inverse(
     vectors is mostly rounding: a change of rank one, which GMRES corrects in a step. Where
     (LU)^-1 overflows float32, P is (LU)^-1 alone, and a solver's scales are not finite.
 
-    Args:
-        matvec: the product with M (n, n), in float64.
-        factors: of M in float32.
-
-    Returns:
-        P, a function of (n,) or (n, k).
+    Takes the product with M (n, n) in float64; P is a function of (n,) or (n, k).
     """
 
     def solve(residuals: torch.Tensor, transposed: bool = False) -> torch.Tensor:
@@ -196,16 +190,8 @@ def gmres(
 ) -> tuple[torch.Tensor, int]:
     """Restarted GMRES with right preconditioning, residual recomputed at each restart.
 
-    Args:
-        matrix: (n, n), in float64.
-        rhs: (n,).
-        precondition: applies an approximate inverse to (n,).
-        tolerance: relative residual at which to stop.
-        max_iterations: products with the matrix, at most.
-        show: called with iterations and relative residual.
-
-    Returns:
-        x (n,) and the iterations.
+    Of a matrix (n, n) in float64, until the relative residual has fallen to the tolerance or that
+    many products with the matrix are made. Returns x (n,) and the iterations.
     """
     x = torch.zeros(matrix.shape[1], dtype=rhs.dtype, device=rhs.device)
     whole = rhs.norm()

@@ -66,13 +66,10 @@ def repeated_columns(operator: Operator) -> int:
     """How many columns are multiples of others: products with two random vectors agree to 1e-12."""
     norms = operator.column_norms()
     generator = torch.Generator().manual_seed(0)
-    probes = torch.randn(operator.shape[0], 2, dtype=torch.float64, generator=generator).to(
-        operator.device
-    )
+    probes = torch.randn(operator.shape[0], 2, dtype=torch.float64, generator=generator)
     live = norms > 0
-    marks = operator.rmatvec(probes.to(operator.dtype))[live] / norms[live, None]
+    marks = operator.rmatvec(probes.to(operator.device, operator.dtype))[live] / norms[live, None]
     marks = marks * marks[:, :1].sign()
     marks = marks[marks[:, 0].argsort()]
-    return int(
-        ((marks[1:] - marks[:-1]).abs() < 1e-12 * marks[1:].abs().clamp_min(1e-6)).all(1).sum()
-    )
+    least = 1e-12 * marks[1:].abs().clamp_min(1e-6)
+    return int(((marks[1:] - marks[:-1]).abs() < least).all(1).sum())

@@ -53,9 +53,9 @@ def expected_iterations(oversampling: float, tolerance: float) -> float:
     >>> round(expected_iterations(1.5, 1e-10)), round(expected_iterations(1.02, 1e-10))
     (114, 2326)
     """
-    return (
-        math.log(1 / tolerance) / (0.5 * math.log(oversampling)) if oversampling > 1 else math.inf
-    )
+    if not oversampling > 1:
+        return math.inf
+    return math.log(1 / tolerance) / (0.5 * math.log(oversampling))
 
 
 def memory(rows: int, columns: int) -> int:

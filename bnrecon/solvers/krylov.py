@@ -89,16 +89,7 @@ def craig(
     there are equations. Where M M^T y = b has no solution the residual grows without bound, which
     ends it too. On a GPU this is checked in every tenth iteration only.
 
-    Args:
-        operator: M (n, c1).
-        rhs: b (n,), of norm 1.
-        gain: stop when the recursive residual has fallen to this.
-        max_iterations: products with M and M^T, at most.
-        show: called with iterations and residual.
-        checkpoint: is given the state after every iteration; one that it has is gone on from.
-
-    Returns:
-        y (n,) and the iterations.
+    Takes what ``cgls`` takes, for ‖b‖ = 1 too, and returns y (n,) and the iterations.
     """
     square = torch.dot(rhs, rhs)
     zero = KrylovState(torch.zeros_like(rhs), rhs.clone(), rhs.clone(), square, square)
@@ -145,16 +136,7 @@ def integer_cgls(
     the iteration forgets what errors did to it. Rounded directions leave the span of M's rows: x is
     within 1% of the solution of minimum norm, its norm within 1e-4 of the least.
 
-    Args:
-        operator: M (n, c1) of random signs.
-        rhs: b (n,) in float64, of norm 1.
-        gain: stop when the residual has fallen to this.
-        max_iterations: products with M and M^T, at most.
-        show: called with iterations and residual.
-        checkpoint: is given the state after every iteration; one that it has is gone on from.
-
-    Returns:
-        x (c1,) in float64, and the iterations.
+    Takes what ``cgls`` takes, b in float64, and returns x (c1,) in float64 and the iterations.
     """
     course = Course(checkpoint, 0.99, PATIENCE)
     state = course.resume(rhs) or begin_at_zero(operator, rhs)

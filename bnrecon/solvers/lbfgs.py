@@ -21,9 +21,8 @@ from bnrecon.solvers.spec import SolverSpec
 
 HISTORY = 100
 MAX_ITERATIONS = 2000  # where ``SolverSpec.max_iterations`` gives no other; the papers state none
-LARGEST_SVD = (
-    20_000  # LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer
-)
+# LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer.
+LARGEST_SVD = 20_000
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -89,9 +88,8 @@ def lu_lbfgs_defaults(system: System, spec: SolverSpec) -> Answer:
 
 def _lu_lbfgs(system: System, spec: SolverSpec, settings: Settings) -> Answer:
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
-    with clock(
-        f"torch.linalg.solve of {len(rhs)} x {len(rhs)} in float32", 2 / 3 * len(rhs) ** 3 / 1e11
-    ):
+    n = len(rhs)
+    with clock(f"torch.linalg.solve of {n} x {n} in float32", 2 / 3 * n**3 / 1e11):
         start = torch.linalg.solve(operator.dense(), rhs)
     return minimize(operator.matvec, operator.rmatvec, rhs, start, spec, settings)
 
@@ -134,10 +132,8 @@ def svd_lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
 def _preconditioned(system: System, spec: SolverSpec, start: Callable) -> Answer:
     """LBFGS in float32 on M V S^-1 (rows, rows) and b, from what ``start`` makes of these."""
     dense = system.operator.to(FLOAT32).dense()
-    with clock(
-        f"SVD of {dense.shape[0]} x {dense.shape[1]}",
-        12 * dense.shape[0] ** 2 * dense.shape[1] / 5e10,
-    ):
+    rows, columns = dense.shape
+    with clock(f"SVD of {rows} x {columns}", 12 * rows**2 * columns / 5e10):
         _, values, vh = torch.linalg.svd(dense, full_matrices=False)
     if not float(values[-1]) > 0:
         raise LinAlgError("a singular value is zero")
@@ -166,16 +162,9 @@ def minimize(
     length min(1, 1 / ‖g‖₁), would be lost in the rounding of x on layers of trained
     networks, and LBFGS would end there, as it does with ``PYTORCHS``.
 
-    Args:
-        matvec: x (c1,) to M x (n,).
-        rmatvec: r (n,) to M^T r (c1,).
-        rhs: b (n,), in the precision of the products.
-        start: (c1,), where the search begins.
-        spec: iterations, and the tolerance that the progress bar shows.
-        settings: of LBFGS, and the units of the error.
-
-    Returns:
-        x (c1,), the iterations, and whether LBFGS was still under way when it reached their limit.
+    The search begins at ``start`` (c1,). ``rhs`` b (n,) is in the precision of the products; the
+    progress bar alone shows the tolerance. The answer's ``at_limit`` says whether LBFGS was still
+    under way when it reached the limit of iterations.
     """
     square = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(rhs.dtype).tiny)
     unit = torch.full_like(square, len(rhs)) if settings.mean else square
@@ -205,15 +194,8 @@ def minimize_weight_error(system: System, start: Scales, spec: SolverSpec) -> tu
 
     That is Burkholz 2024, Sect. 3.1, to the letter: "the mean squared error between our constructed
     network and the target". ``minimize`` has the residual of the pivoted system in its place, whose
-    unknowns are the inner scales alone.
-
-    Args:
-        system: of a layer; its matrix M (n, c1) and weight W (c2, entries) are used.
-        start: where the search begins.
-        spec: iterations.
-
-    Returns:
-        The scales in float32, and the iterations.
+    unknowns are the inner scales alone. Of the system its matrix M (n, c1) and weight W (c2,
+    entries) are used. Returns the scales in float32, and the iterations.
     """
     matrix, weight = system.matrix.to(FLOAT32), system.weight.to(torch.float32)
     inner, outer = (part.to(torch.float32).clone() for part in (start.inner, start.outer))

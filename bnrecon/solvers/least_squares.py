@@ -27,29 +27,18 @@ def least_squares(system: System, spec: SolverSpec) -> Answer:
     gradient M^T r has fallen to 1e-10 of its first size.
     """
     operator, rhs = system.operator, system.rhs
-    if min(operator.shape) > LARGEST:
+    rows, columns = operator.shape
+    if min(rows, columns) > LARGEST:
         size = rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)
         limit = spec.max_iterations or MOST_ITERATIONS
-        with ResidualBar(
-            f"least squares {operator.shape[0]} x {operator.shape[1]}", spec.tolerance
-        ) as bar:
-            x, steps = cgls(
-                operator,
-                rhs / size,
-                0.1 * spec.tolerance,
-                limit,
-                bar.show,
-                flat=1e-10,
-                patience=float("inf"),
-            )
+        until = (0.1 * spec.tolerance, limit)
+        with ResidualBar(f"least squares {rows} x {columns}", spec.tolerance) as bar:
+            x, steps = cgls(operator, rhs / size, *until, bar.show, 1e-10, float("inf"))
         at_limit = steps >= limit
         reached = f"as far as {limit} iterations got" if at_limit else "minimum norm of the scales"
         return Answer(size * x, steps, f"least squares, {reached}", "float64", at_limit)
-    with clock(
-        f"singular values of {operator.shape[0]} x {operator.shape[1]}",
-        8 * min(operator.shape) ** 2 * max(operator.shape) / 2e10,
-    ):
+    operations = 8 * min(rows, columns) ** 2 * max(rows, columns)
+    with clock(f"singular values of {rows} x {columns}", operations / 2e10):
         found = torch.linalg.lstsq(operator.dense().cpu(), rhs[:, None].cpu(), driver="gelsd")
-    return Answer(
-        found.solution[:, 0].to(rhs), 0, "least squares, minimum norm of the scales", "float64"
-    )
+    norm = "least squares, minimum norm of the scales"
+    return Answer(found.solution[:, 0].to(rhs), 0, norm, "float64")

@@ -76,12 +76,6 @@ def prune_to(
     """``prune`` to each of several counts; features are ranked once.
 
     ``iterative`` ranks them anew for each count. The first count's seconds contain the ranking.
-
-    Args:
-        system: n equations of c1 unknowns.
-        spec: see ``prune``.
-        counts: how many features may be used.
-        method: see ``prune``.
     """
     if isinstance(system.operator, Eliminated):
         raise UserError(none_to_spare(*system.matrix.shape))
@@ -149,15 +143,12 @@ def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:
     operator = _normalized(part)
     size = system.rhs.norm().clamp_min(torch.finfo(system.rhs.dtype).tiny)
     limit = spec.max_iterations or MOST_ITERATIONS
+    until = (spec.tolerance, limit)
     with ResidualBar(f"refitting {columns} features", spec.tolerance) as bar:
-        y, steps = cgls(
-            operator, system.rhs / size, spec.tolerance, limit, bar.show, FLAT, math.inf
-        )
+        y, steps = cgls(operator, system.rhs / size, *until, bar.show, FLAT, math.inf)
     scale = _spread(system, kept, size * operator.scaling * y)
-    reason = "fewer features than equations"
-    report = SolverReport(
-        "least_squares", 0.0, steps, 0.0, False, "least squares", "float64", reason
-    )
+    how = ("least squares", "float64", "fewer features than equations")
+    report = SolverReport("least_squares", 0.0, steps, 0.0, False, *how)
     return _reported(system, spec, scale, dataclasses.replace(report, at_limit=steps >= limit))
 
 
@@ -192,10 +183,6 @@ def least_l1(operator: Operator, rhs: torch.Tensor) -> torch.Tensor:
     linear programming at n = 144 to 576 and c1 = 1.5 n, 98% of the first n features are the same;
     the errors with 0.975 n kept features were 1.4 to 3.1 times, with 0.9 n 0.95 to 1.4 times those
     of linear programming's features.
-
-    Args:
-        operator: M (n, c1).
-        rhs: b (n,).
     """
     matrix = _normalized(operator.to(FLOAT32))
     b = (rhs / rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)).to(matrix.dtype)
@@ -257,9 +244,8 @@ def _reported(
 ) -> Solution:
     """The solution with the residual that these scales have."""
     residual = relative_residual(system, scale)
-    report = dataclasses.replace(
-        report, relative_residual=residual, converged=residual <= spec.tolerance
-    )
+    converged = residual <= spec.tolerance
+    report = dataclasses.replace(report, relative_residual=residual, converged=converged)
     return Solution(scale, report)
 
 

@@ -228,8 +228,6 @@ def _singular(system: System, before: str = "") -> str:
 
 def relative_residual(system: System, x: torch.Tensor) -> float:
     """‖M x - b‖ / ‖b‖ in float64 from the operator; the absolute residual where b is zero."""
-    residual, norm = (
-        float((system.operator.matvec(x) - system.rhs).norm()),
-        float(system.rhs.norm()),
-    )
+    residual = float((system.operator.matvec(x) - system.rhs).norm())
+    norm = float(system.rhs.norm())
     return residual / norm if norm > 0 else residual
