@@ -27,11 +27,7 @@ def measure_accuracy(
 ) -> Accuracy:
     """Accuracy over all test images, in eval mode and float32 with TF32 off.
 
-    Args:
-        network: maps (N, C, H, W) to logits (N, classes).
-        data: the images.
-        device: where the network is.
-        description: title of a progress bar; none is shown without.
+    The network maps (N, C, H, W) to logits (N, classes); ``description`` titles a progress bar.
 
     Raises:
         RunError: where a logit is not finite: the largest of NaNs is no answer.

@@ -83,17 +83,11 @@ class CollapsedPair(nn.Module):
 
     @torch.no_grad()
     def start_from(self, weight: torch.Tensor) -> CollapsedPair:
-        """Set γ = M^T vec(W) / sqrt(c1 / n), so that the pair starts as a given weight.
+        """Set γ = M^T vec(W) / sqrt(c1 / n), so that the pair starts as W (c2, c0, kh, kw).
 
         For M of columns of an orthogonal matrix. At c1 = n of id_cond the pair is then W itself
         (Random features, Thm 3.1); with fewer features it is W on what they reach, its variance
-        kept.
-
-        Args:
-            weight: W (c2, c0, kh, kw).
-
-        Returns:
-            The pair itself.
+        kept. Returns the pair itself.
         """
         table = weight.permute(0, 2, 3, 1).reshape(-1, self.shape.inputs).to(self.gamma)
         start = ((self._taps().T @ table) * self.first).sum(1)

@@ -115,11 +115,8 @@ def initialize_from_data(
         update = functools.partial(fold_statistics, eps=eps)
         adapt_layers(ready, layers, given, lambda layer, x: layer.forward(x), update)
         return ready
-    chosen = set(layers)
-    ready = replace_modules(
-        ready, lambda module: module in chosen, lambda layer: _normalized(layer, eps)
-    )
-    return set_statistics(ready, given)
+    normalized = functools.partial(_normalized, eps=eps)
+    return set_statistics(replace_modules(ready, set(layers).__contains__, normalized), given)
 
 
 def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module:
@@ -172,11 +169,7 @@ def fold_statistics(
 ) -> None:
     """Make a layer's outputs h the normalized (h - mean) / sqrt(variance + eps), in place.
 
-    Args:
-        layer: a Linear or Conv2d; a bias is added where it has none.
-        mean: of each output channel (channels,).
-        variance: of each output channel.
-        eps: added to the variances.
+    Of each output channel of a Linear or Conv2d; a bias is added where it has none.
 
     Raises:
         UserError: for a weight that is computed from other parameters.
@@ -228,13 +221,8 @@ def replace_modules(
 ) -> nn.Module:
     """Replace the chosen modules of a network, in place, each once and wherever it is used.
 
-    Args:
-        network: its modules, and what they hold, are looked at from the outside in.
-        chosen: whether a module is to be replaced; what it holds is not looked at then.
-        replacement: of a chosen module.
-
-    Returns:
-        The network, or its replacement where it is itself chosen.
+    Modules are looked at from the outside in, and what a chosen one holds is not. Returns the
+    network, or its replacement where it is itself chosen.
 
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> is_relu = lambda module: isinstance(module, nn.ReLU)

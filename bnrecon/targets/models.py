@@ -108,15 +108,7 @@ def skipped_poolings(shape: tuple[int, int, int], groups: list[int]) -> int:
 def mlp(
     shape: tuple[int, int, int], classes: int, width: int, depth: int, activation: str
 ) -> nn.Module:
-    """Build ``depth`` hidden linear layers of ``width`` with BatchNorm, and a linear layer.
-
-    Args:
-        shape: channels, height and width of an image.
-        classes: number of logits.
-        width: outputs of every hidden layer.
-        depth: number of hidden layers.
-        activation: a name in ``ACTIVATIONS``.
-    """
+    """Build ``depth`` hidden linear layers of ``width`` with BatchNorm, and a linear layer."""
     inputs = shape[0] * shape[1] * shape[2]
     network = nn.Sequential()
     network.add_module("flatten", nn.Flatten())
@@ -132,24 +124,17 @@ def mlp(
 def resnet(
     shape: tuple[int, int, int], classes: int, depth: int, width: int, stem: str
 ) -> nn.Module:
-    """Build torchvision's ResNet-18, ResNet-34 or ResNet-50.
+    """Build torchvision's ResNet-18, ResNet-34 or ResNet-50, the first stage of ``width`` channels.
 
-    Args:
-        shape: channels, height and width of an image.
-        classes: number of logits.
-        depth: 18, 34 or 50.
-        width: channels of the first stage, 64 in the original.
-        stem: ``imagenet`` is the 7x7 convolution of stride 2 and the max-pooling; ``cifar`` a 3x3
-            convolution of stride 1 and no pooling, as is usual for 32x32 images; ``auto`` takes
-            the one for the image's side.
+    The stem ``imagenet`` is the 7x7 convolution of stride 2 and the max-pooling; ``cifar`` a 3x3
+    convolution of stride 1 and no pooling, as is usual for 32x32 images; ``auto`` takes the one for
+    the image's side.
     """
     if depth not in RESNET_DEPTHS:
         raise UserError(f"depth={depth}: {nearest(depth, map(str, RESNET_DEPTHS))}")
     if stem not in STEMS:
         raise UserError(f"stem={stem}: {nearest(stem, STEMS)}")
-    from bnrecon.targets.scaled_resnet import scaled_resnet  # torchvision takes two seconds to load
-
-    network = scaled_resnet(depth, width, classes)
+    network = _scaled_resnet(depth, width, classes)
     small = stem == "cifar" or (stem == "auto" and min(shape[1:]) < 64)
     kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
     network.conv1 = nn.Conv2d(shape[0], width, kernel, stride, padding, bias=False)
@@ -160,6 +145,20 @@ def resnet(
     expansion = network.fc.in_features // 512  # 1 in basic blocks, 4 in bottlenecks
     network.fc = nn.Linear(8 * width * expansion, classes)
     return network
+
+
+def _scaled_resnet(depth: int, width: int, classes: int) -> Any:
+    """A ResNet whose stages are scaled by ``width`` / 64; its stem and head are the original's."""
+    from torchvision.models import resnet as original  # takes two seconds to load
+
+    class Scaled(original.ResNet):
+        def _make_layer(self, block: Any, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
+            if planes == 64:  # the first stage: its input is what the stem gives
+                self.inplanes = width
+            return super()._make_layer(block, planes * width // 64, *rest, **options)
+
+    block = original.Bottleneck if depth == 50 else original.BasicBlock
+    return Scaled(block, [2, 2, 2, 2] if depth == 18 else [3, 4, 6, 3], num_classes=classes)
 
 
 def require_side(family: str, shape: tuple[int, int, int], least: int) -> None:

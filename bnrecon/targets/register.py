@@ -76,13 +76,7 @@ def check_family(family: str) -> None:
 
 
 def build(family: str, shape: tuple[int, int, int], classes: int, **options: Any) -> nn.Module:
-    """Build a network of a registered family.
-
-    Args:
-        family: a name in ``FAMILIES``.
-        shape: channels, height and width of an image.
-        classes: number of logits.
-        options: the family's own, ``width`` among them.
+    """Build a network of a registered family from its own options, ``width`` among them.
 
     Raises:
         UserError: for an unknown family, options that it does not take, or a builder that fails.

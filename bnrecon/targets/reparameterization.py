@@ -41,13 +41,8 @@ def singular_values(
     The quantiles k / (n - 1), k = 0 … n - 1, replace random draws: both edges are among them, and
     every layer's condition number is κ, while that of draws depends on the layer's size and has no
     mean at λ = 1.
-    Their mean square is about 1. All are 1 for κ = 1, the original parameterization.
-
-    Args:
-        shape: of the weight.
-        condition: κ, 1 or above.
-        stream: of the random order.
-        spectrum: ``marchenko_pastur`` or ``log_uniform``.
+    Their mean square is about 1. All are 1 for κ = 1, the original parameterization. The spectrum
+    is ``marchenko_pastur`` or ``log_uniform``.
 
     >>> s = singular_values(torch.Size([4, 3, 3, 3]), 5413.0, Stream(0, 0))
     >>> round(float(s.max() / s.min()))

@@ -54,13 +54,8 @@ def resnet9(shape: tuple[int, int, int], classes: int, width: int = 64) -> nn.Mo
     convolutions are 3x3 without bias, followed by BatchNorm and ReLU. Their weights start as He's,
     with variance 2 over fan-in, so that the network can be trained without BatchNorm too.
 
-    Args:
-        shape: channels, height and width of an image, of 8 pixels or more a side.
-        classes: number of logits.
-        width: channels of the first convolution, 64 in the original.
-
     Raises:
-        UserError: for smaller images.
+        UserError: for images of fewer than 8 pixels a side.
 
     >>> network = resnet9((3, 32, 32), 10)
     >>> sum(p.numel() for p in network.parameters())

@@ -20,14 +20,7 @@ TRIALS = 3  # steps in which a compiled network may fail: they compile, capture 
 
 
 class Step:
-    """Steps of SGD on a network; nothing in them waits for the GPU.
-
-    Args:
-        network: the network, on its device and in training mode.
-        optimizer: the optimizer of its parameters.
-        plan: precision, and whether to compile.
-        device: where it runs.
-    """
+    """Steps of SGD on a network in training mode; nothing in them waits for the GPU."""
 
     def __init__(
         self,
@@ -42,12 +35,7 @@ class Step:
         self.trials = TRIALS if compiles else 0
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, rate: float) -> torch.Tensor:
-        """Take one step.
-
-        Args:
-            x: images (N, C, H, W).
-            y: class numbers (N,).
-            rate: the learning rate.
+        """Take one step at a learning rate on images x (N, C, H, W) of classes y (N,).
 
         Returns:
             Sums over the batch, float64: loss, correct answers, images.

@@ -54,13 +54,8 @@ def obtain_target(
     precision trained it does not matter (``target_folder``). A target that was just
     trained is read back: what is computed from it is the same, to the last digit, in every later
     run. A damaged file is named, set aside and redone. Of processes that train together (torchrun)
-    the first holds the lock, tests and saves.
-
-    Args:
-        request: the target, how and on what it is trained, and where it is stored.
-        data: the images.
-        device: where to train, and where the network is afterwards.
-        trackers: are sent the training, also one that was done before.
+    the first holds the lock, tests and saves. Trackers are sent the training, also one that was
+    done before.
 
     Raises:
         UserError: where the request does not fit the images or the machine.

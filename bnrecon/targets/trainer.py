@@ -78,13 +78,8 @@ class Trainer:
         spec = plan.spec
         self.network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
         self.data, self.plan, self.spec, self.device = data, plan, spec, device
-        self.optimizer = torch.optim.SGD(
-            parameter_groups(network, spec),
-            spec.lr,
-            spec.momentum,
-            nesterov=spec.nesterov,
-            fused=True,
-        )
+        groups, rates = parameter_groups(network, spec), (spec.lr, spec.momentum)
+        self.optimizer = torch.optim.SGD(groups, *rates, nesterov=spec.nesterov, fused=True)
         self.rank, self.processes = distributed.rank_and_world_size()
         if spec.batch_size % self.processes:
             raise UserError(
@@ -194,10 +189,8 @@ class Trainer:
         stopping = stop.reason is not None
         if self.processes == 1:
             return due, stopping
-        return (
-            look and distributed.any_rank(due, self.device),
-            look and distributed.any_rank(stopping, self.device),
-        )
+        due = look and distributed.any_rank(due, self.device)
+        return due, look and distributed.any_rank(stopping, self.device)
 
     def _test(self) -> float:
         """Test accuracy in percent; raise ``Diverged`` where outputs are not finite."""
@@ -273,16 +266,9 @@ def train(
     In one process of several (torchrun), trains on this process's share of each batch, with
     gradients averaged over all; batch normalizations see that share alone. The first process saves.
 
-    Args:
-        network: the network, maps (N, C, H, W) to logits (N, classes).
-        data: the images.
-        plan: how to train.
-        device: where to train.
-        checkpoint: file that the training is saved to.
-        stop: asked after each step whether to stop.
-        initialize: called with the network, on its device, where no checkpoint is taken up.
-        on_epoch: called with the row of the log of each epoch; after an interruption again with
-            those of the checkpoint.
+    The network maps (N, C, H, W) to logits (N, classes). ``stop`` is asked after each step;
+    ``initialize`` is called with the network, on its device, where no checkpoint is taken up;
+    ``on_epoch`` with each epoch's row of the log, after an interruption again with those before.
 
     Returns:
         The log (for each epoch loss and training accuracy in percent, and the test accuracy where
