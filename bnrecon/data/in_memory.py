@@ -48,11 +48,9 @@ class InMemoryImages:
         return len(self.train_x), len(self.test_x)
 
     def hold_out(self, count: int, limit: int | None = None) -> Self:
-        """Take ``count`` training images, as good as random, for tests; drop the test images.
+        """Test on the last ``count`` training images, or ``limit`` of them; drop the test images.
 
-        Args:
-            count: training images that are held out, always the last ones.
-            limit: how many of them to test on; all by default.
+        They are as good as random, always the same.
         """
         first = len(self.train_x) - count
         held_x, held_y = self.train_x[first:][:limit], self.train_y[first:][:limit]
@@ -110,11 +108,6 @@ class InMemoryImages:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the epoch's augmented batches, all drawn before the first one.
 
-        Args:
-            at: the epoch, and where in it to begin.
-            device: where the batches go.
-            dtype: of the images.
-
         Yields:
             Images (N, C, H, W) and class numbers (N,).
         """
@@ -142,13 +135,7 @@ class InMemoryImages:
     def test_batches(
         self, batch_size: int, device: torch.device, limit: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the test images in order, not augmented, and their class numbers.
-
-        Args:
-            batch_size: images a batch.
-            device: where the batches go.
-            limit: number of the image to stop before; all by default.
-        """
+        """Yield the first ``limit`` test images or all, not augmented, and their class numbers."""
         images, labels = (part[:limit].split(batch_size) for part in (self.test_x, self.test_y))
         for x, y in zip(images, labels, strict=True):
             yield self._normalize(x.to(device), torch.float32), y.to(device)
@@ -169,11 +156,7 @@ def from_arrays(
 ) -> InMemoryImages:
     """Put arrays in their canonical order, up to the limits of the spec.
 
-    Args:
-        spec: limits, and how training images are cropped and mirrored.
-        classes: the names of the classes.
-        train: uint8 images (N, H, W, C) and class numbers (N,).
-        test: the same of the test images.
+    Each split is uint8 images (N, H, W, C) and class numbers (N,).
 
     Raises:
         UserError: for fewer than two training images, or a crop that could miss an image.

@@ -47,11 +47,8 @@ def list_split(
             f"{folder} is missing; root=FOLDER must hold train/<class>/* and "
             f"{tested}/<class>/* images"
         )
-    classes = sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if entry.is_dir() and not entry.name.startswith(".")
-    )
+    entries = [entry for entry in folder.iterdir() if entry.is_dir()]
+    classes = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     if expected is not None:
         require_classes(folder, classes, expected)
     if not classes:
@@ -97,16 +94,9 @@ def read_tree(
     test_split: str = "test",
     resize: Callable[[Image.Image, int], Image.Image] = _squash,
 ) -> tuple[list[str], Split, Split]:
-    """Read the whole tree.
+    """Read the whole tree: the names of the classes, the training split, the split to test on.
 
-    Args:
-        folder: the tree.
-        spec: the side that images are resized to, if given, and how many threads read.
-        test_split: name of the split to test on.
-        resize: makes an image square, of that side.
-
-    Returns:
-        The names of the classes, the training split, the test split.
+    Images are made square by ``resize`` where the spec has a side.
     """
     classes, train = list_split(folder / "train", None)
     _, test = list_split(folder / test_split, classes)

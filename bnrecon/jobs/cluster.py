@@ -245,11 +245,8 @@ def bundle(
 ) -> list[list[Work]]:
     """Work in jobs of about ``minutes`` each, in its order, since each job has to load torch first.
 
-    Args:
-        work: what is to be computed.
-        seconds: how long a piece takes, by part.
-        guess: how long it takes where that is not known.
-        minutes: what a job is to take; there is at least one piece in each.
+    There is at least one piece in each. ``seconds`` are those that a piece takes, by part, and
+    ``guess`` where that is not known.
     """
     bundles: list[list[Work]] = []
     room = 0.0

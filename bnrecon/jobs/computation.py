@@ -23,12 +23,9 @@ def compute(
 ) -> Outcome | None:
     """Compute one piece of work, unless it has been done by now.
 
-    Args:
-        item: the work.
-        claims: the folder of the locks that two commands on one machine share.
-        log: the file that holds the details, for the outcome; ``None`` where they are shown.
-        waiting: makes the message to log while another command is at it; without it the value is
-            ``None`` then.
+    ``claims`` is the folder of the locks that two commands on one machine share, ``log`` the file
+    that holds the details, for the outcome. ``waiting`` makes the message to log while another
+    command is at it; without it the value is ``None`` then.
 
     Raises:
         Interrupted: it was stopped; so does ``KeyboardInterrupt``.

@@ -20,14 +20,10 @@ def choose(
     seconds: Mapping[str, float],
     show: bool = False,
 ) -> Executor:
-    """Who computes.
+    """Who computes: on this machine's ``device``, or the jobs of Slurm where that is ``None``.
 
-    Args:
-        options: what was requested.
-        batch: what the work is of.
-        device: where this machine computes; ``None`` where the jobs of Slurm do.
-        seconds: how long a piece of work takes, by part, as far as it is known.
-        show: whether this process, if it computes alone, shows the details.
+    ``seconds`` are those that a piece of work takes, by part, as far as they are known; ``show``
+    says whether this process, if it computes alone, shows the details.
 
     Raises:
         UserError: this machine does not carry so many processes, or has no such cluster.

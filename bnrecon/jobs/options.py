@@ -70,13 +70,9 @@ def split(
 def read(
     values: Mapping[str, str], slurm: Sequence[str], detach: bool, config_dir: Path | None
 ) -> JobOptions:
-    """Read what a command was told.
+    """Read what a command was told: its own options by name, and words as ``slurm.mem=8G``.
 
-    Args:
-        values: the command's own options by name.
-        slurm: words as ``slurm.mem=8G``.
-        detach: the flag ``--detach``.
-        config_dir: the folder of ``slurm.yaml``, where it is not the user's own.
+    ``config_dir`` is the folder of ``slurm.yaml``, where it is not the user's own.
 
     Raises:
         UserError: a cluster or a setting that there is not, an impossible number of processes, or

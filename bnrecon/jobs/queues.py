@@ -41,12 +41,7 @@ REASONS = {
 
 
 def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = None) -> Queue:
-    """The queue of this name.
-
-    Args:
-        cluster: ``"slurm"`` or ``"local"``.
-        folder: of the submission.
-        settings: what jobs ask for; not needed to look at them.
+    """The queue of a submission's folder, ``"slurm"`` or ``"local"``; to look needs no settings.
 
     Raises:
         UserError: submitit or Slurm's commands are missing.

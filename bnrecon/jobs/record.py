@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.jobs.queues import Queue, open_queue
 from bnrecon.jobs.work import Batch, Outcome, title
 from bnrecon.runtime import files, locks
@@ -108,11 +107,8 @@ class Submission:
         outcomes = self.reports.outcomes(key for key in self.keys if key not in self.collected)
         return {key: outcome for key, outcome in outcomes.items() if outcome.kind == "done"}
 
-    def queue(self, settings: ClusterSettings | None = None) -> Queue:
+    def queue(self) -> Queue:
         """Where its jobs wait and run.
-
-        Args:
-            settings: what jobs ask for; not needed to look at them.
 
         Raises:
             UserError: the cluster cannot be asked from here.
@@ -122,7 +118,7 @@ class Submission:
                 f"{self.name} is computed by processes of {self.host} (cluster=local): give the "
                 f"command there; or, if they have ended, remove {self.folder}"
             )
-        return open_queue(self.cluster, self.folder, settings)
+        return open_queue(self.cluster, self.folder)
 
     def with_jobs(self, jobs: Mapping[str, tuple[str, ...]]) -> Submission:
         """With more jobs; the record is written."""
@@ -156,11 +152,9 @@ def handing_out(folder: Path) -> Iterator[None]:
 
 
 def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
-    """What somebody still waits for, the oldest first; a damaged record is named and left.
+    """What somebody still waits for, of this scale if it is given, the oldest first.
 
-    Args:
-        folder: the folder of the study or the sweep.
-        scale: of this scale only.
+    A damaged record is named and left.
     """
     try:  # one that cannot be entered is named, too
         folders = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
@@ -241,10 +235,6 @@ def cancel(folder: Path, scale: str | None = None) -> list[str]:
 
     What they have finished stays, and what they have begun goes on from its checkpoint when it is
     computed again.
-
-    Args:
-        folder: the folder of the study or the sweep.
-        scale: of this scale only.
 
     Returns:
         A line on each submission of which jobs were ended.

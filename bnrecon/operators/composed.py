@@ -38,29 +38,19 @@ class Convolved(Operator):
     def of(
         cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device
     ) -> Convolved:
-        """Build the operator of a pair of kernels.
-
-        Args:
-            first: A (c1, c0, k1h, k1w).
-            second: B (c2, c1, k2h, k2w).
-            dtype: of the operator's products.
-            device: where the operator is.
-        """
+        """Build the operator of two kernels, A (c1, c0, k1h, k1w) and B (c2, c1, k2h, k2w)."""
         (c1, c0, k1h, k1w), (c2, _, k2h, k2w) = first.shape, second.shape
         rows = first.permute(0, 2, 3, 1).reshape(c1, -1)
         product = KhatriRao.of(rows, second, dtype, device)
-        i, ph, pw, qh, qw, j = torch.meshgrid(
-            *map(torch.arange, (c2, k2h, k2w, k1h, k1w, c0)), indexing="ij"
-        )
+        ranges = map(torch.arange, (c2, k2h, k2w, k1h, k1w, c0))
+        i, ph, pw, qh, qw, j = torch.meshgrid(*ranges, indexing="ij")
         height, width = k1h + k2h - 1, k1w + k2w - 1
         destination = ((i * height + ph + qh) * width + pw + qw) * c0 + j
         return cls(product, destination.reshape(-1).to(device), c2 * height * width * c0)
 
     def _sum(self, products: torch.Tensor) -> torch.Tensor:
         """Sum rows (i, p, q, j) to (i, p + q, j) along the first dimension."""
-        total = torch.zeros(
-            self.shape[0], *products.shape[1:], dtype=products.dtype, device=self.device
-        )
+        total = products.new_zeros(self.shape[0], *products.shape[1:])
         return total.index_add_(0, self.destination, products)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:

@@ -60,13 +60,9 @@ class KhatriRao(Operator):
     def of(
         cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device
     ) -> KhatriRao:
-        """Build the operator of a pair of weights; float32 weights are stored as they are.
+        """Build the operator of A (c1, c0) and B (c2, c1, kh, kw), whose products are in ``dtype``.
 
-        Args:
-            first: A (c1, c0).
-            second: B (c2, c1, kh, kw).
-            dtype: of the operator's products.
-            device: where the operator is.
+        Weights in float32 are stored as they are.
         """
         stored = torch.float32 if first.dtype == second.dtype == torch.float32 else dtype
         transposed = second.to(device).transpose(0, 1).flatten(1).to(stored).contiguous()

@@ -34,12 +34,9 @@ def compare(
     second: tuple[Path, RunResult],
     predicted: Sequence[Disagreement] = (),
 ) -> str:
-    """What two finished runs differ by, for a terminal.
+    """What two finished runs differ by, each a folder and its result, for a terminal.
 
-    Args:
-        first: a run's folder and result.
-        second: another one's.
-        predicted: how their predictions compare, where these were computed again.
+    ``predicted`` is how their predictions compare, where these were computed again.
     """
     one, other = first[1], second[1]
     heading = "\n".join(
@@ -47,15 +44,9 @@ def compare(
         for name, (folder, result) in zip(NAMES, (first, second), strict=True)
     )
     results = pd.DataFrame(_results(one, other), columns=["", *NAMES])
-    return "\n\n".join(
-        [
-            heading,
-            _options(one, other),
-            f"{_table(results)}\n{INTERVALS}",
-            _recomputed(predicted) if predicted else COUNTS,
-            _layers(one, other),
-        ]
-    )
+    predictions = _recomputed(predicted) if predicted else COUNTS
+    parts = [_options(one, other), f"{_table(results)}\n{INTERVALS}", predictions]
+    return "\n\n".join([heading, *parts, _layers(one, other)])
 
 
 def _options(one: RunResult, other: RunResult) -> str:
@@ -67,11 +58,8 @@ def _options(one: RunResult, other: RunResult) -> str:
     changing = {name: pair for name, pair in differing.items() if name not in unimportant}
     rows = [{"option": name, "A": _value(a), "B": _value(b)} for name, (a, b) in changing.items()]
     text = _table(pd.DataFrame(rows)) if rows else "No option that changes results differs."
-    others = [
-        f"{name} ({_value(a)}, {_value(b)})"
-        for name, (a, b) in differing.items()
-        if name in unimportant
-    ]
+    rest = {name: pair for name, pair in differing.items() if name in unimportant}
+    others = [f"{name} ({_value(a)}, {_value(b)})" for name, (a, b) in rest.items()]
     if others:
         text += f"\nDiffer too, and change no result: {', '.join(others)}."
     return text
@@ -148,9 +136,8 @@ def _provenance(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
         "finished": (one.finished, other.finished),
         "host": (one.host, other.host),
     }
-    return [
-        (name, a or NOT_RECORDED, b or NOT_RECORDED) for name, (a, b) in pairs.items() if a != b
-    ]
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return [(name, a or NOT_RECORDED, b or NOT_RECORDED) for name, (a, b) in differing.items()]
 
 
 def _short(checksum: str | None) -> str | None:
@@ -164,9 +151,8 @@ def _recomputed(predicted: Sequence[Disagreement]) -> str:
         f"({one.only_first_right} only A right, {one.only_second_right} only B right)"
         for one in predicted
     ]
-    return "\n".join(
-        ["Images that A and B predict otherwise, computed again from the saved sources:", *lines]
-    )
+    title = "Images that A and B predict otherwise, computed again from the saved sources:"
+    return "\n".join([title, *lines])
 
 
 def _layers(one: RunResult, other: RunResult) -> str:

@@ -59,11 +59,9 @@ def legend_entries(figure: Figure) -> dict[str, Any]:
 
 
 def add_note(figure: Figure, note: str) -> None:
-    """Write a line of small print below the figure, which grows by it.
+    """Write a line of small print below a figure of ``style()``, which grows by it.
 
-    Args:
-        figure: with the layout of ``style()``; its legends stay above the line.
-        note: what a reader needs who has the picture alone, as the command that made it.
+    It is what a reader needs who has the picture alone, as the command that made it.
     """
     with style():
         figure.draw_without_rendering()  # which lays it out

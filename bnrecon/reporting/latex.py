@@ -59,13 +59,8 @@ def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, l
     r"""A frame as a LaTeX table: ``table``, ``sidewaystable`` where wide, ``longtable`` where long.
 
     One that is both is a ``longtable`` on turned pages, ``landscape``. Columns that are too wide
-    for a line share it, and their cells are broken between words.
-
-    Args:
-        frame: the table.
-        formats: format specifications by column.
-        caption: plain text, or a page's Markdown.
-        label: what follows ``tab:``.
+    for a line share it, and their cells are broken between words. The caption is plain text, or a
+    page's Markdown; ``label`` follows ``tab:``.
 
     >>> table = latex(pd.DataFrame({"Δk²": ["±1"]}), caption="Steps.", label="steps")
     >>> print(*table.splitlines()[6:10], sep="\n")

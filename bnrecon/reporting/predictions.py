@@ -36,12 +36,8 @@ def disagreements(
     """Compare the saved sources of two runs on their test images, for each common seed.
 
     A source goes through its collapsed form, which is the same function, where its first
-    activation is linear; else the real network does.
-
-    Args:
-        first: a run's folder and result.
-        second: another one's.
-        root: the folder of the images; by default that of each run.
+    activation is linear; else the real network does. The images lie in ``root``, by default in the
+    folder of each run.
 
     Raises:
         UserError: the runs have other images, no common seed or no saved source; or the images

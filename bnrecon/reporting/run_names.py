@@ -12,11 +12,7 @@ from bnrecon.runtime.errors import UserError, shorten
 
 
 def find_run(text: str, places: Sequence[Path]) -> Path:
-    """The folder of a finished run.
-
-    Args:
-        text: the folder, or the beginning of its name or of the hash that its name ends in.
-        places: outputs folders in which it may lie.
+    """The folder of a finished run, by itself or by how its name, or the hash in it, begins.
 
     Raises:
         UserError: there is none, there are several, or it is not finished.

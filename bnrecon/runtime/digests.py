@@ -19,12 +19,8 @@ def differences_from_defaults(
 
     A field without a default always counts, and so does ``name``, which says what the others are
     options of. What equals its default does not, so that an option added later leaves the names of
-    old runs as they are.
-
-    Args:
-        config: the dataclass; fields that are dataclasses are looked into.
-        volatile: dotted names that are left out.
-        prefix: in front of every name.
+    old runs as they are. Fields that are dataclasses are looked into, and ``volatile`` dotted names
+    left out.
     """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):

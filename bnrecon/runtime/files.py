@@ -141,11 +141,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, make: Callable[[dict[str, Any]], Any] = dict) -> Any:
-    """Read what ``write_json`` wrote.
-
-    Args:
-        path: the file.
-        make: makes an object of its content, which is a dictionary without it.
+    """Read what ``write_json`` wrote, a dictionary, or what ``make`` makes of it.
 
     Raises:
         Damaged: the file is damaged, cannot be read, or is nothing that ``make`` takes; the message
@@ -166,6 +162,7 @@ def read_json(path: Path, make: Callable[[dict[str, Any]], Any] = dict) -> Any:
         ) from None
 
 
+BROKEN = (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError)
 # As torch and safetensors, which have no class for it, say so.
 NO_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory", re.IGNORECASE)
 
@@ -187,14 +184,7 @@ def _reading(path: Path) -> Iterator[None]:
     except OSError as error:
         kind = Damaged if error.errno == errno.ELOOP else Unreadable  # a link to itself
         raise kind(f"{path} cannot be read ({error.strerror})") from None
-    except (
-        SafetensorError,
-        KeyError,
-        ValueError,
-        RuntimeError,
-        AttributeError,
-        TypeError,
-    ) as error:
+    except BROKEN as error:
         if NO_MEMORY.search(str(error)):
             raise Unreadable(f"{path} cannot be read (not enough memory)") from None
         raise Damaged(f"{path} is damaged ({error.__class__.__name__})") from None
@@ -286,12 +276,9 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 def read_if_valid(
     path: Path, read: Callable[[Path], T], quarantine_damaged: bool = False
 ) -> T | None:
-    """What ``read`` makes of a file; ``None`` where it is missing or damaged.
+    """What ``read`` makes of a file; ``None`` where it is missing or it raises a ``ValueError``.
 
-    Args:
-        path: the file.
-        read: reads it, and raises ``Damaged`` (or another ``ValueError``) where it is damaged.
-        quarantine_damaged: move a damaged file away; the lock of its folder must be held.
+    With ``quarantine_damaged`` a damaged file is moved away; its folder's lock must be held.
 
     Raises:
         RunError: a file that is to be moved away cannot be read at all.

@@ -129,11 +129,5 @@ def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[No
 def claim(
     name: str, folder: Path, waiting: Callable[[], str] | None = None
 ) -> contextlib.AbstractContextManager[bool]:
-    """Hold the lock of a piece of work that several commands on one machine share.
-
-    Args:
-        name: the work's, the same in all commands.
-        folder: of the lock files.
-        waiting: see ``lock_file``.
-    """
+    """Hold the lock of a piece of work, of one name in all commands on a machine that share it."""
     return lock_file(folder / content_key({"name": name}), waiting)

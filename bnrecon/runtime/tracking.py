@@ -54,12 +54,7 @@ class Trackers:
 
     @contextlib.contextmanager
     def track(self, run: str, config: Mapping[str, Any]) -> Iterator[TrackedRun]:
-        """Log one run within the block; one that another process logs now is left to that one.
-
-        Args:
-            run: ``runs/NAME`` or ``targets/NAME``.
-            config: its options, nested as they are.
-        """
+        """Log ``runs/NAME`` or ``targets/NAME``, unless another process logs it now."""
         tracked, path = TrackedRun(self, run, flatten(config)), self.folder / run / METRICS
         with contextlib.ExitStack() as stack:
 

@@ -13,11 +13,7 @@ from bnrecon.solvers.base import SolverReport
 
 
 def tracked_options(config: RunConfig | Mapping[str, Any]) -> dict[str, Plain]:
-    """The options of a run that a tracker shows: no folders, and not where or how fast it ran.
-
-    Args:
-        config: of the run, or as ``result.json`` has it.
-    """
+    """The options of a run that a tracker shows: no folders, and not where or how fast it ran."""
     options = flatten(dataclasses.asdict(config) if isinstance(config, RunConfig) else config)
     hidden = VOLATILE - {"scale", "target.name"}
     return {name: value for name, value in options.items() if name not in hidden}

@@ -62,11 +62,8 @@ def _named(word: str, outputs: Path) -> list[Path]:
 def export(paths: Iterable[Path], config: RunConfig) -> tuple[list[str], list[str]]:
     """Send runs and targets to the trackers of a configuration, in place of what these have.
 
-    A file that cannot be read is named and left out.
-
-    Args:
-        paths: the files of what is to be sent; those of an outputs folder go to its ``trackers``.
-        config: the trackers, and where they write if not there.
+    A file that cannot be read is named and left out. Files of an outputs folder go to its
+    ``trackers``.
 
     Returns:
         What was sent and how to look at it, a line each; and what went wrong.
