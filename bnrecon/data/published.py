@@ -16,15 +16,9 @@ Arrays = tuple[Sequence[str], Split, Split]  # names of the classes, training an
 
 
 class Published(abc.ABC):
-    """A published data set.
+    """A published data set; ``root`` is the folder that holds it, or that it is downloaded to."""
 
-    Attributes:
-        files: what torchvision's loader reads below the root: files, or folders of files.
-        spec: the request.
-        root: the folder that holds the data set, or that it is downloaded to.
-    """
-
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # below the root, or folders of files: what torchvision's loader reads
 
     def __init__(self, spec: DataSpec):
         self.spec = spec

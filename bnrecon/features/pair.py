@@ -34,34 +34,23 @@ class Features:
     ``"kronecker"`` (ortho_cond, from its ``factors`` U2 and U1) and ``"sign"`` (from ``stream``).
     Those whose ``storage`` is not ``"memory"`` are never in memory whole: ``first_parts``,
     ``second_parts`` and ``part`` give a run of features at a time, ``by_rows`` what products take.
-
-    Args:
-        shape: of the target layer.
-        width: c1.
-        first: A (c1, c0), float32.
-        second: B (c2, c1, kh, kw), float32.
-        redrawn: how many features came out all-zero and were drawn again.
-        pattern: see above; ``None`` for stored weights.
-        factors: U2 (c2 kh kw, c2 kh kw) and U1 (c0, c0).
-        skip: ``inner`` or ``outer`` for a frozen skip connection beside the pair.
-        skip_weight: S (c2, c0), at the kernel's centre: the identity where c2 = c0, else random.
-        stream: what the bits of ``"sign"`` are drawn from.
-        draws: of independent entries, what A (1, c1, c0) and B (c2, c1, kh kw) are drawn from.
-        storage: ``"memory"``; ``"regenerate"`` for features made wherever they are used;
-            ``"disk"`` for ``first`` and ``second`` in a temporary file.
     """
 
-    shape: LayerShape
-    width: int
-    first: torch.Tensor | None = None
-    second: torch.Tensor | None = None
-    redrawn: int = 0
-    pattern: str | None = None
-    factors: tuple[torch.Tensor, ...] = ()
-    skip: str = "none"
+    shape: LayerShape  # of the target layer
+    width: int  # c1
+    first: torch.Tensor | None = None  # A (c1, c0), float32
+    second: torch.Tensor | None = None  # B (c2, c1, kh, kw), float32
+    redrawn: int = 0  # how many features came out all-zero and were drawn again
+    pattern: str | None = None  # see above; ``None`` for stored weights
+    factors: tuple[torch.Tensor, ...] = ()  # U2 (c2 kh kw, c2 kh kw) and U1 (c0, c0)
+    skip: str = "none"  # ``inner`` or ``outer`` for a frozen skip connection beside the pair
+    # S (c2, c0), at the kernel's centre: the identity where c2 = c0, else random
     skip_weight: torch.Tensor | None = None
-    stream: Stream | None = None
+    stream: Stream | None = None  # what the bits of ``"sign"`` are drawn from
+    # Of independent entries, what A (1, c1, c0) and B (c2, c1, kh kw) are drawn from
     draws: tuple[Draws, Draws] | None = None
+    # ``"memory"``; ``"regenerate"`` for features made wherever they are used; ``"disk"`` for
+    # ``first`` and ``second`` in a temporary file
     storage: str = "memory"
 
     def __deepcopy__(self, _memo: dict) -> Features:

@@ -133,20 +133,16 @@ def chords(
     return np.stack([points[row, start], points[row, end]], 1)
 
 
+@dataclass(frozen=True, eq=False)
 class Units:
     """K pairs of a polygon and a unit that is not affine on it: the maximum of m affine functions.
 
     An activation that is kinked at 0 is affine where one of z and 0 is the larger: m = 2. A pooling
     over m values has the m values.
-
-    Args:
-        functions: (K, m, 3), each function's value at the origin and its two partial derivatives.
-        floor: (K,), the values' rounding error.
     """
 
-    def __init__(self, functions: np.ndarray, floor: np.ndarray) -> None:
-        self.functions = functions
-        self.floor = floor
+    functions: np.ndarray  # (K, m, 3), each one's value at the origin and two partial derivatives
+    floor: np.ndarray  # (K,), the values' rounding error
 
     def difference(self, which: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
         """Function i minus function j of these units (n, 3), and its tolerance (n,)."""

@@ -57,16 +57,12 @@ class Checkpoint(Protocol):
         """
 
 
+@dataclass(frozen=True)
 class InnerCheckpoint:
-    """The checkpoint of one inner solve: its state is kept beside that of the last correction.
+    """The checkpoint of one inner solve: its state is kept beside that of the last correction."""
 
-    Args:
-        outer: keeps both.
-        corrected: the state after the last correction; ``inner`` is where this solve goes on from.
-    """
-
-    def __init__(self, outer: Checkpoint, corrected: Corrected):
-        self.outer, self.corrected = outer, corrected
+    outer: Checkpoint  # keeps both
+    corrected: Corrected  # the state after it; ``inner`` is where this solve goes on from
 
     def load(self) -> KrylovState | None:
         """Where the inner solve stood; ``None`` where it has not begun."""
