@@ -227,12 +227,9 @@ def _kronecker_weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Feature (q, d) reads the inputs by column d of U1 and writes outputs and taps by q of U2."""
     first = u1.T.repeat(len(u2), 1)
-    second = u2.repeat_interleave(shape.inputs, dim=1).reshape(
-        shape.outputs, shape.taps, len(first)
-    )
-    return first, second.transpose(1, 2).reshape(
-        shape.outputs, len(first), *shape.kernel
-    ).contiguous()
+    second = u2.repeat_interleave(shape.inputs, dim=1).unflatten(0, (shape.outputs, shape.taps))
+    second = second.transpose(1, 2).reshape(shape.outputs, len(first), *shape.kernel)
+    return first, second.contiguous()
 
 
 def _sign_factors(shape: LayerShape, width: int, stream: Stream) -> tuple[SignMatrix, SignMatrix]:

@@ -72,11 +72,9 @@ class Eliminated(Operator):
         pivot_rows = table[self.at_pivots]
         ratios = self.ratios.reshape(*self.row_shape, *[1] * (product.ndim - 1))
         eliminated = (table - ratios * pivot_rows[:, None])[self.others]
-        return (
-            eliminated
-            if self.skip is not None
-            else torch.cat([eliminated, pivot_rows[self.fixed][None]])
-        )
+        if self.skip is not None:
+            return eliminated
+        return torch.cat([eliminated, pivot_rows[self.fixed][None]])
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """Eliminate after M x."""

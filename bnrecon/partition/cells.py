@@ -193,11 +193,8 @@ def thresholds(lines: np.ndarray, floor: np.ndarray) -> np.ndarray:
 
 def values_at(lines: np.ndarray, vertices: np.ndarray) -> np.ndarray:
     """Affine functions (K, 3) at their polygons' vertices (K, V, 2): values (K, V)."""
-    return (
-        lines[:, None, 0]
-        + lines[:, None, 1] * vertices[:, :, 0]
-        + lines[:, None, 2] * vertices[:, :, 1]
-    )
+    x, y = vertices[:, :, 0], vertices[:, :, 1]
+    return lines[:, None, 0] + lines[:, None, 1] * x + lines[:, None, 2] * y
 
 
 def crossings(values: np.ndarray, tolerance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

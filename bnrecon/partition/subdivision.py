@@ -246,12 +246,8 @@ def _at_vertices(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Each unit's affine function, the rounding error (R,), and the values (R, V, units)."""
     lines = _lines(source)
-    floor = FLOOR * np.abs(lines).max(axis=(1, 2))
-    return (
-        lines,
-        floor,
-        polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0],
-    )
+    values = polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0]
+    return lines, FLOOR * np.abs(lines).max(axis=(1, 2)), values
 
 
 def _lines(values: torch.Tensor) -> np.ndarray:

@@ -133,11 +133,9 @@ def feature_name(features: Mapping[str, Any]) -> str:
 def evaluated_on(result: RunResult) -> str:
     """Which test images went through the real source network."""
     evaluation = result.evaluation
-    images = (
-        "all images"
-        if evaluation.network == "source"
-        else f"{evaluation.images} of {result.data.test} images"
-    )
+    images = f"{evaluation.images} of {result.data.test} images"
+    if evaluation.network == "source":
+        images = "all images"
     if evaluation.implicit_layers:
         return f"{images}, {evaluation.implicit_layers} layers implicit"
     return images

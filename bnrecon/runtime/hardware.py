@@ -146,9 +146,7 @@ def can_compile(device: torch.device) -> bool:
     """Whether torch.compile can compile for a GPU: capability 7, Triton and a C compiler."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 7:
         return False
-    compiler = (
-        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    )
+    compiler = os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))
     return bool(compiler) and importlib.util.find_spec("triton") is not None
 
 
