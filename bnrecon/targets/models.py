@@ -158,7 +158,9 @@ def _scaled_resnet(depth: int, width: int, classes: int) -> Any:
             return super()._make_layer(block, planes * width // 64, *rest, **options)
 
     block = original.Bottleneck if depth == 50 else original.BasicBlock
-    return Scaled(block, [2, 2, 2, 2] if depth == 18 else [3, 4, 6, 3], num_classes=classes)
+    network = Scaled(block, [2, 2, 2, 2] if depth == 18 else [3, 4, 6, 3], num_classes=classes)
+    network.__class__ = original.ResNet  # which it is once it is built, and what can be pickled
+    return network
 
 
 def require_side(family: str, shape: tuple[int, int, int], least: int) -> None:
