@@ -17,7 +17,7 @@ import command_line
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.document import beyond, claims_by_part, document, findings_table
-from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.parts import read_reported
 from bnrecon.runtime import files
 from bnrecon.studies import registry
 

@@ -10,7 +10,8 @@ import pandas as pd
 from made_tasks import describe, die, fail
 
 import bnrecon.studies
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.experiment import Experiment
+from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.study import Study
 from bnrecon.runtime.errors import Interrupted
 from bnrecon.runtime.interruption import StopRequest
@@ -88,15 +89,16 @@ def environment(folder, steps=30):
     """What processes need to know the study: Python imports ``sitecustomize`` when it starts."""
     site = Path(folder) / "site"
     files = {
-        "sitecustomize": SITE.format(site=str(site)),
-        "made/__init__": "",
-        "made/study": "from cluster_study import STUDY",
+        "sitecustomize.py": SITE.format(site=str(site)),
+        "made/__init__.py": "",
+        "made/paper.md": f"---\npaper: {STUDY.paper}\nparts: {list(STUDY.parts)}\n---",
     }
     files |= {
-        f"made/{name}": f"from cluster_study import part\nPART = part({name!r})" for name in TASKS
+        f"made/{name}.py": f"from cluster_study import part\nPART = part({name!r})"
+        for name in TASKS
     }
     for name, text in files.items():
-        path = site / f"{name}.py"
+        path = site / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
     path = (str(site), str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))

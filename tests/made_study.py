@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.experiment import Experiment
+from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.study import Study
 
 

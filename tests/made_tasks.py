@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
-from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.work import TaskWork
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest

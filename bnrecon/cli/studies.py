@@ -81,7 +81,7 @@ def _tables(arguments: argparse.Namespace) -> int:
     if not shipped_outputs(request.outputs).is_dir():
         unknown = "no folder %s here; outputs=FOLDER names the one with results: %s has what ships"
         logger.warning(unknown, request.outputs, shipped_folder())
-    output.write(f"{commands.tables_of(study, request)}\n\n{request.folder}")
+    output.write(f"{commands.write(study, request, redraw=False)[0]}\n\n{request.folder}")
     return exit_codes.DONE
 
 
@@ -98,7 +98,7 @@ def _figures(arguments: argparse.Namespace) -> int:
     from bnrecon.reproduction import commands
 
     finish_loading()
-    if drawn := commands.figures_of(study, request):
+    if drawn := commands.write(study, request)[1]:
         output.write("\n".join(map(str, drawn)))
     else:
         command = f"bnrecon study {' '.join(request.alone)}"

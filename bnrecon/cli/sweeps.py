@@ -20,8 +20,7 @@ from bnrecon.jobs.work import SWEEP, Batch, Detached, Outcome, Work
 from bnrecon.reporting import run_tables
 from bnrecon.reproduction import progress
 from bnrecon.reproduction.engine import collect_finished, compute
-from bnrecon.reproduction.shared_targets import with_targets
-from bnrecon.reproduction.work import RunWork
+from bnrecon.reproduction.work import RunWork, with_targets
 from bnrecon.run import main_job, preparation
 from bnrecon.runtime import extras, files, hardware
 from bnrecon.runtime.errors import RunError, UserError

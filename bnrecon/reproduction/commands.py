@@ -82,28 +82,16 @@ def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Exec
     return executors.choose(request.executor, request.batch, device, seconds)
 
 
-def tables_of(study: Study, request: StudyRequest) -> str:
-    """Write the tables of what is finished; return them as Markdown.
+def write(study: Study, request: StudyRequest, redraw: bool = True) -> tuple[str, list[Path]]:
+    """Write tables and figures of what is finished: the tables as Markdown, the figures' files.
 
-    A figure is drawn where its numbers are new. Nothing is computed: what is missing stands there
-    with the command that computes it. Damaged files are left out with a warning that names them.
-
-    Raises:
-        UserError: an impossible request.
-    """
-    return _write(study, request, redraw=False)[0]
-
-
-def figures_of(study: Study, request: StudyRequest) -> list[Path]:
-    """Draw the figures of what is finished (and write its tables); return the figures' files.
+    Nothing is computed: what is missing stands there with the command that computes it. Damaged
+    files are left out with a warning that names them. Without ``redraw``, a figure is drawn where
+    its numbers are new.
 
     Raises:
         UserError: an impossible request.
     """
-    return _write(study, request, redraw=True)[1]
-
-
-def _write(study: Study, request: StudyRequest, redraw: bool) -> tuple[str, list[Path]]:
     if words := request.executor.words:
         raise UserError(f"{words[0]}: for bnrecon study only; tables and figures compute nothing")
     return pages.write(study, request, redraw=redraw)

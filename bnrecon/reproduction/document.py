@@ -123,7 +123,7 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
 def findings_table(
     study: Study, claims: Mapping[str, Sequence[Claim]], page: str = "", beyond: bool = False
 ) -> str:
-    """A line for each claim whose text has one (``texts.Statement.finding``).
+    """A line for each claim whose text has one (``parts.Statement.finding``).
 
     Args:
         study: the paper.

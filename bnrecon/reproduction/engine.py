@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import time
 from collections import Counter
@@ -21,9 +20,8 @@ from bnrecon.jobs.work import Batch, Executor, Outcome, Started, Work
 from bnrecon.reproduction import progress
 from bnrecon.reproduction import request as requests
 from bnrecon.reproduction.request import StudyRequest, result_options
-from bnrecon.reproduction.shared_targets import shared_targets, with_targets
-from bnrecon.reproduction.study import Part, PartRequest, Study
-from bnrecon.reproduction.work import RunWork, TaskWork
+from bnrecon.reproduction.study import Part, PartRequest, Study, read_study
+from bnrecon.reproduction.work import RunWork, TaskWork, shared_targets, with_targets
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.units import format_duration
 
@@ -75,9 +73,7 @@ def plan_again(words: Sequence[str]) -> dict[str, Work]:
     Args:
         words: the study's name, parts and options, as on the command line.
     """
-    # A study's folder is named as the study; the registry is in a package above this one.
-    study = importlib.import_module(f"bnrecon.studies.{words[0]}.study").STUDY
-    parts = plan(study, requests.read(words[0], words[1:]))
+    parts = plan(read_study(words[0]), requests.read(words[0], words[1:]))
     return with_targets([item for part in parts for item in part.work])
 
 

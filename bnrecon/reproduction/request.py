@@ -6,7 +6,7 @@ Of the options of a study's runs some change results, and some are set by a tabl
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,18 +109,6 @@ def option_name(option: str) -> str:
     'target.width'
     """
     return option.lstrip("+~").partition("=")[0]
-
-
-def refuse_compared(options: Sequence[str], compared: Collection[str]) -> None:
-    """Raise ``UserError`` for an option by which a table's rows and columns differ.
-
-    >>> refuse_compared(["train.seed=7"], {"train.seed"})
-    Traceback (most recent call last):
-    bnrecon.runtime.errors.UserError: train.seed=7: the rows of this table differ by train.seed
-    """
-    for option in options:
-        if option_name(option) in compared:
-            raise UserError(f"{option}: the rows of this table differ by {option_name(option)}")
 
 
 def result_options(options: Sequence[str]) -> list[str]:

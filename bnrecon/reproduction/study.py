@@ -93,19 +93,14 @@ class Study:
         return importlib.import_module(f"bnrecon.studies.{self.name}.{name}").PART
 
 
-def read_summary(package: str) -> str:
-    """What opens a paper's page: the ``paper.md`` in its folder."""
-    return _resource(package, "paper.md").strip()
-
-
 @functools.cache
-def read_reported(package: str) -> dict[str, Any]:
-    """The numbers that a paper prints, by entry: the ``reported.yaml`` in its folder.
+def read_study(name: str) -> Study:
+    """The study that the ``paper.md`` in a folder of ``bnrecon/studies`` describes.
 
-    ``where`` says of each entry where in the paper its numbers stand.
+    In front of the summary, between two lines of ---, stand the fields of ``Study`` as YAML.
     """
-    return yaml.safe_load(_resource(package, "reported.yaml"))
-
-
-def _resource(package: str, name: str) -> str:
-    return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    page = importlib.resources.files(f"bnrecon.studies.{name}") / "paper.md"
+    _, front, summary = page.read_text(encoding="utf-8").split("---\n", 2)
+    fields = yaml.safe_load(front)
+    names = {field: tuple(fields.get(field, ())) for field in ("parts", "main", "solvers")}
+    return Study(name, fields["paper"], **names, summary=summary.strip())

@@ -17,7 +17,7 @@ from bnrecon.runtime import files
 from bnrecon.runtime.digests import content_key, json_values
 
 if TYPE_CHECKING:
-    from bnrecon.reproduction.experiment import Task
+    from bnrecon.reproduction.parts import Task
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 

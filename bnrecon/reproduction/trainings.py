@@ -12,8 +12,8 @@ from torch import nn
 from bnrecon.config import composition
 from bnrecon.data import Images, load
 from bnrecon.reporting.trackers.adapters import open_trackers
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.request import option_name, refuse_compared
+from bnrecon.reproduction.parts import Task, refuse_compared
+from bnrecon.reproduction.request import option_name
 from bnrecon.runtime import hardware
 from bnrecon.targets.store import Trained, obtain_target
 

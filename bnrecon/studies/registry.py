@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import Study, read_study
 from bnrecon.runtime.errors import UserError, nearest
 
 STUDIES = ("burkholz2024", "random_features", "giannou2023", "bn_explained")
 
 
 def find(name: str) -> Study:
-    """A study by name; importing it imports no part of it.
+    """A study by name; no part of it is imported.
 
     >>> find("burkholz2024").paper
     'Burkholz 2024'
@@ -21,4 +19,4 @@ def find(name: str) -> Study:
     """
     if name not in STUDIES:
         raise UserError(f"study={name}: {nearest(name, STUDIES)}")
-    return importlib.import_module(f"bnrecon.studies.{name}.study").STUDY
+    return read_study(name)

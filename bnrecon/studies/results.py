@@ -12,7 +12,7 @@ import pandas as pd
 
 from bnrecon.reporting import tables
 from bnrecon.reproduction import engine, request
-from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.parts import read_reported
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import shipped_folder
 from bnrecon.studies import registry

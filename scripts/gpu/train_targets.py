@@ -19,8 +19,7 @@ from bnrecon.cli import exit_codes
 from bnrecon.jobs.local_processes import LocalProcesses
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.shared_targets import TargetWork, with_targets
-from bnrecon.reproduction.work import RunWork
+from bnrecon.reproduction.work import RunWork, TargetWork, with_targets
 from bnrecon.runtime import interruption
 from bnrecon.studies import registry
 

@@ -12,7 +12,8 @@ import pytest
 from made_study import study_of
 
 from bnrecon.reproduction.commands import run_study
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.report.html import render
 from bnrecon.reproduction.request import read

@@ -19,8 +19,9 @@ from bnrecon.jobs import local_processes
 from bnrecon.jobs.computation import InProcess
 from bnrecon.jobs.local_processes import LocalProcesses
 from bnrecon.jobs.work import Batch, Outcome, Started
-from bnrecon.reproduction import engine, progress, shared_targets
+from bnrecon.reproduction import engine, progress
 from bnrecon.reproduction.request import read
+from bnrecon.reproduction.work import TargetWork
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
@@ -315,7 +316,7 @@ def test_what_reads_a_target_that_diverged_is_not_tried(tmp_path):
     study = registry.find("burkholz2024")
     request = read(study.name, options)
     (part,) = engine.plan(study, request)
-    target = shared_targets.TargetWork(part.work[0], part.work[0].target)
+    target = TargetWork(part.work[0], part.work[0].target)
     executor = LocalProcesses(2, tmp_path / ".locks", tmp_path / "smoke.log", CPU)
     found = outcomes(executor, [target], part.work[:1])
     assert found[target.label].kind == "failed"

@@ -9,7 +9,7 @@ from made_study import Counted, counted_experiment, study_of
 from made_tasks import task_work
 
 from bnrecon.reproduction import engine
-from bnrecon.reproduction.commands import run_study, tables_of
+from bnrecon.reproduction.commands import run_study, write
 from bnrecon.reproduction.request import read
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
@@ -51,7 +51,7 @@ def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog):
     damaged.write_text(damaged.read_text().replace("2.25", "2.35"))
     counted.calls.clear()
     with caplog.at_level(logging.WARNING):
-        tables_of(study, request_for())
+        write(study, request_for())
     assert f"{damaged} is damaged" in caplog.text
     assert "computed again by: bnrecon study paper part" in caplog.text
     stamps = {path: path.stat().st_mtime_ns for path in files_of(request_for()).values()}
@@ -108,7 +108,7 @@ def test_a_failed_task_stops_no_other(request_for, caplog, error, raised):
     assert type(outcome.error) is raised
     assert counted.calls == list(NAMES)
     assert "3 of 4 tasks finished" in outcome.text
-    assert outcome.text == tables_of(study, request_for())
+    assert outcome.text == write(study, request_for())[0]
     log = (request_for().folder / "smoke.log").read_text(encoding="utf-8")
     assert f"part second failed: {error}" in log
     assert "part first: " in log

@@ -10,9 +10,10 @@ from places import OUTPUTS, ROOT
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
-from bnrecon.reproduction.commands import figures_of, run_study, tables_of
+from bnrecon.reproduction.commands import run_study, write
 from bnrecon.reproduction.document import claims_by_part
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.task_store import TaskResult, concatenate
@@ -49,28 +50,28 @@ DRAWN = Experiment(
 
 def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
     study = study_of(part=DRAWN)
-    assert figures_of(study, request_for(tmp_path)) == []
+    assert write(study, request_for(tmp_path))[1] == []
     run_study(study, request_for(tmp_path))
-    (path,) = figures_of(study, request_for(tmp_path))
+    (path,) = write(study, request_for(tmp_path))[1]
     before = {kind: path.with_suffix(kind).read_bytes() for kind in (".png", ".svg")}
     assert before[".png"][1:4] == b"PNG"
-    figures_of(study, request_for(tmp_path))
+    write(study, request_for(tmp_path))
     assert {kind: path.with_suffix(kind).read_bytes() for kind in before} == before
 
 
 def test_tables_draw_a_figure_again_where_its_numbers_are_new_or_it_is_missing(tmp_path):
     study, request = study_of(part=DRAWN), request_for(tmp_path)
     run_study(study, request)
-    (path,) = figures_of(study, request)
+    (path,) = write(study, request)[1]
     path.write_bytes(b"as it was")
-    tables_of(study, request)
+    write(study, request, redraw=False)
     assert path.read_bytes() == b"as it was"
     path.unlink()
-    tables_of(study, request)
+    write(study, request, redraw=False)
     whole = path.read_bytes()
     path.write_bytes(b"as it was")
     path.with_suffix(".csv").write_text("other numbers")
-    tables_of(study, request)
+    write(study, request, redraw=False)
     assert path.read_bytes() == whole
 
 
@@ -111,7 +112,7 @@ def test_what_ships_is_written_again_and_changes_no_tracked_file(checkout, name,
     monkeypatch.setattr(pages, "KINDS", ())  # test_every_part makes files of figures
     before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
     request = read(name, [f"outputs={checkout}"])
-    tables_of(registry.find(name), request)
+    write(registry.find(name), request)
     assert {path: path.read_bytes() for path in before} == before
     shipped = sorted((checkout / name).glob("*-laptop.*"))
     assert shipped

@@ -17,7 +17,8 @@ from places import RESULTS
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.commands import run_study
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.report.html_table import html_table, number_of

@@ -9,7 +9,7 @@ from made_study import Counted, counted_experiment, study_of
 
 from bnrecon.config import composition
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.commands import run_study, tables_of
+from bnrecon.reproduction.commands import run_study, write
 from bnrecon.reproduction.request import read
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
@@ -59,7 +59,7 @@ def content_of(folder):
 
 def test_what_ships_is_shown_and_not_computed_again(study, counted, packaged):
     before = content_of(packaged)
-    printed = tables_of(study, request_for())
+    printed = write(study, request_for())[0]
     assert "3 of 3 tasks finished" in printed
     assert f"{SHIPPED}all 3 finished results." in printed
     assert run_study(study, request_for()).text == printed
@@ -80,7 +80,7 @@ def test_what_does_not_ship_is_computed_and_what_is_damaged_too(study, counted, 
     (second,) = (packaged / "paper").rglob("second*.json")
     second.unlink()
     before = content_of(packaged)
-    assert "1 of 3 tasks finished" in tables_of(study, request_for())
+    assert "1 of 3 tasks finished" in write(study, request_for())[0]
     assert f"{first} is damaged" in caplog.text
     printed = run_study(study, request_for()).text
     assert sorted(counted.calls) == ["first", "second"]
@@ -104,7 +104,7 @@ def test_a_run_ships_and_ones_own_wins(packaged):
     made = study_of(
         part=RunTable("Table 0", "Digits", lambda scale, given: [Row({"target": "digits"}, RUN)])
     )
-    printed = tables_of(made, request_for())
+    printed = write(made, request_for())[0]
     assert "1 of 1 runs finished" in printed
     assert f"{SHIPPED}the result. Trained weights are not in the package" in printed
     # A damaged one of one's own is named and made again, and not replaced in silence.

@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key, task_path
 from bnrecon.runtime import files
 from bnrecon.runtime.files import Damaged

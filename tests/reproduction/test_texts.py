@@ -2,7 +2,7 @@
 
 import pytest
 
-from bnrecon.reproduction.texts import part, read_text
+from bnrecon.reproduction.parts import part, read_text
 
 FRONT = "---\nwhere: Theorem 1\ntitle: A table\n---\n"
 

@@ -16,8 +16,13 @@ from bnrecon.studies.bn_explained import (
     theorem2,
     theorem3,
 )
-from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
-from bnrecon.studies.bn_explained.small_networks import SLOPES, activate, draw_network
+from bnrecon.studies.bn_explained.small_networks import (
+    SLOPES,
+    activate,
+    affine_pieces,
+    draw_network,
+    fold,
+)
 from bnrecon.studies.bn_explained.theorem1 import (
     batch_moments,
     check_layer,

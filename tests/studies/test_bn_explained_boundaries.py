@@ -10,11 +10,6 @@ from torch import nn
 
 from bnrecon.partition import partition, random_network, rectangle, set_statistics, slice_along
 from bnrecon.studies.bn_explained import figure6, partition_cost
-from bnrecon.studies.bn_explained.boundaries import (
-    decision_boundary,
-    distance_between,
-    distances_to,
-)
 from bnrecon.studies.bn_explained.figure6 import (
     GROUPS,
     INITIAL,
@@ -24,6 +19,11 @@ from bnrecon.studies.bn_explained.figure6 import (
     draw_boundaries,
     expected_ratio,
     margins,
+)
+from bnrecon.studies.bn_explained.planar import (
+    decision_boundary,
+    distance_between,
+    distances_to,
 )
 from bnrecon.studies.bn_explained.toy_classifier import (
     MOMENTUM,

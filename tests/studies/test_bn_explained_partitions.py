@@ -19,17 +19,16 @@ from bnrecon.studies.bn_explained.figure2 import (
     folded_line,
     own_line,
 )
-from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
 from bnrecon.studies.bn_explained.planar import (
     SETTINGS,
     SLOPE,
-    distances,
+    distances_to,
     draw_clusters,
     draw_layers,
     hull,
     square,
 )
-from bnrecon.studies.bn_explained.small_networks import Layer, SmallNetwork
+from bnrecon.studies.bn_explained.small_networks import Layer, SmallNetwork, affine_pieces, fold
 
 
 def signs(layers, points):
@@ -113,7 +112,9 @@ def test_distances_to_folded_lines_are_those_of_all_sign_patterns():
     folds = partition(layers, square((0.0, 0.0), 20.0)).folds
     for unit in range(3):
         expected = fold(pieces, last.weight[unit], last.mean[unit]).distances(points)
-        np.testing.assert_allclose(distances(folds.of(2, unit), points), expected, atol=1e-12)
+        np.testing.assert_allclose(
+            distances_to(points, folds.of(2, unit).ends), expected, atol=1e-12
+        )
 
 
 def test_the_distance_of_layer_1_is_that_of_equation_7():
@@ -332,7 +333,7 @@ def test_distances_in_the_input_space_are_those_to_the_sign_changes_of_a_grid(tr
             [(nodes[1:] + nodes[:-1])[down] / 2, (nodes[:, 1:] + nodes[:, :-1])[right] / 2]
         )
         near = np.linalg.norm(points[::9, None] - crossings, axis=2).min(1)
-        found = distances(folds.of(2, unit), points[::9])
+        found = distances_to(points[::9], folds.of(2, unit).ends)
         np.testing.assert_allclose(found, near, atol=1.5 * (axis[1] - axis[0]))
 
 
@@ -344,7 +345,7 @@ def test_a_larger_window_has_no_nearer_line(trained):
             partition(layers, square((0.0, 0.0), size)).folds for size in (reach, factor * reach)
         )
         for unit in range(8):
-            here, there = (distances(part.of(2, unit), points) for part in (first, second))
+            here, there = (distances_to(points, part.of(2, unit).ends) for part in (first, second))
             np.testing.assert_allclose(here, there, rtol=1e-7, atol=1e-8)
 
 

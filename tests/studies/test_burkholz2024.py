@@ -8,8 +8,9 @@ from places import OUTPUTS
 
 from bnrecon.config import composition
 from bnrecon.reproduction import commands
+from bnrecon.reproduction.parts import read_reported
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.study import SCALES, Study, read_reported
+from bnrecon.reproduction.study import SCALES, Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError

@@ -19,7 +19,7 @@ from bnrecon.solvers import lbfgs
 from bnrecon.studies.burkholz2024 import (
     accuracy,
     excess_layers,
-    single_layers,
+    layers,
     solver_steps,
     table1,
 )
@@ -33,7 +33,7 @@ def layer(monkeypatch):
     torch.manual_seed(1)
     network = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1)).eval()
     trained = SimpleNamespace(network=network)
-    monkeypatch.setattr(single_layers, "obtain", lambda _: (trained, None, torch.device("cpu")))
+    monkeypatch.setattr(layers, "obtain", lambda _: (trained, None, torch.device("cpu")))
     return network[0].weight.detach().double()
 
 
@@ -45,7 +45,7 @@ def few_iterations(monkeypatch):
 
 def pair(width):
     """The frozen pair that a layer of that many features has: A (c1, c0), B (c2, c1, kh, kw)."""
-    shape = single_layers.single_layer(LAYER, SEED, None, ()).target.shape
+    shape = layers.single_layer(LAYER, SEED, None, ()).target.shape
     return [w.double() for w in draw("he_normal", shape, width, SEED, 0).weights()]
 
 
@@ -55,7 +55,7 @@ def composed(first, second, scales):
 
 def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
     rows = accuracy.measure(LAYER, SEED, 60, ()).set_index("step")
-    part = single_layers.single_layer(LAYER, SEED, None, ())
+    part = layers.single_layer(LAYER, SEED, None, ())
     single = part.system.operator.to(FLOAT32).dense()
     x = torch.linalg.solve(single, part.system.rhs.float())
     weight = composed(*pair(141), part.system.scales(x.double()))
@@ -75,7 +75,7 @@ def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
 def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
     """Rounding scales alone costs less than u per term, 2^-24 of the cancellation in all."""
     refined = accuracy.measure(LAYER, SEED, 60, ()).set_index("step").loc["refined"]
-    part = single_layers.single_layer(LAYER, SEED, None, ())
+    part = layers.single_layer(LAYER, SEED, None, ())
     first, second = pair(141)
     scales = part.system.scales(torch.linalg.solve(part.system.operator.dense(), part.system.rhs))
     sizes = torch.einsum(

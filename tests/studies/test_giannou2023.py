@@ -10,6 +10,7 @@ from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.construction.sparse_invertibility import predicted_density
+from bnrecon.studies import registry
 from bnrecon.studies.giannou2023 import theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
@@ -28,10 +29,10 @@ from bnrecon.studies.giannou2023.comparison import (
 )
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
-from bnrecon.studies.giannou2023.study import STUDY
 from bnrecon.studies.giannou2023.teacher import Sizes, draw_samples, draw_source
 from bnrecon.studies.giannou2023.theorem1 import random_target
 
+STUDY = registry.find("giannou2023")
 TINY = Sizes(512, 128, 256, 2, 2)
 
 

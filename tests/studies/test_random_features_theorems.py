@@ -17,10 +17,10 @@ from bnrecon.studies.random_features import (
     example_density,
     few_channels,
     matching,
-    matching_bound,
     minimum_width,
     projection,
     ranks,
+    sparse_matching,
 )
 from bnrecon.studies.random_features import spectrum as spectrum_part
 from bnrecon.studies.random_features.exact_rank import PRIME, modular_rank, residues
@@ -217,8 +217,8 @@ def test_quantile_intervals_hold_the_true_quantile_as_often_as_they_say():
 @pytest.mark.parametrize("density", [0.3, 0.5, 0.9])
 def test_theorem_4_2s_bound_holds_for_every_small_target(density):
     """All targets of 2 x 3 against all features, found one by one."""
-    masks = matching_bound.all_masks(2, 3)
-    found = matching_bound.exact_probabilities(2, 3, density)
+    masks = sparse_matching.all_masks(2, 3)
+    found = sparse_matching.exact_probabilities(2, 3, density)
     for target, probability in list(zip(masks, found, strict=True))[::7]:
         direct = sum(
             density ** mask.sum() * (1 - density) ** (~mask).sum()
@@ -245,7 +245,7 @@ def test_verdicts_follow_the_rows():
         "Sect. 2.1, double descent": "undecided",
         "Sect. 2.1, orthogonal weights": "confirmed",
     }
-    enumerated = matching_bound.enumerate_targets(2, 2, [0.5])
+    enumerated = sparse_matching.enumerate_targets(2, 2, [0.5])
     assert enumerated["exact"].iloc[0] == pytest.approx(7 / 16)
     assert verdicts(matching.PART, enumerated) == {"Theorem 4.2": "confirmed"}
     above = enumerated.assign(exact=0.6)

@@ -12,7 +12,7 @@ FOLDER = Path(bnrecon.studies.__file__).parent
 
 
 def test_every_paper_in_the_folder_is_registered():
-    assert set(registry.STUDIES) == {path.parent.name for path in FOLDER.glob("*/study.py")}
+    assert set(registry.STUDIES) == {path.parent.name for path in FOLDER.glob("*/paper.md")}
 
 
 @pytest.mark.parametrize("name", registry.STUDIES)

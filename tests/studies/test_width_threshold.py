@@ -1,5 +1,7 @@
 """Burkholz 2024, Thms 2.2 and 2.3 on small layers: the widths at which targets become reachable."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from bnrecon.studies.burkholz2024.thresholds import (
     features,
     pathological_target,
     random_target,
-    success_rates,
+    rates,
 )
 
 CPU = torch.device("cpu")
@@ -28,7 +30,7 @@ CPU = torch.device("cpu")
     ],
 )
 def test_random_targets_are_reached_from_the_minimum_width_on(setting):
-    frame = success_rates(setting, draws=5, below=2)
+    frame = rates(dataclasses.asdict(setting), draws=5, below=2)
     random = frame[frame["target"] == "random"]
     enough = random["c1"] >= setting.minimum_width
     assert (random["rebuilt"][enough] == 5).all()

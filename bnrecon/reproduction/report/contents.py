@@ -17,18 +17,67 @@ from markupsafe import Markup
 
 from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.result import read_all
+from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.experiment import VERDICTS, Claim
-from bnrecon.reproduction.page import Claims, Page, Table, Text
-from bnrecon.reproduction.report import errata, provenance
+from bnrecon.reproduction.page import Claims, FinishedRun, Page, Table, Text, device_name, listed
+from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.html_table import HtmlTable, html_table
 from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.task_store import TaskResult
 from bnrecon.runtime.shipped import shipped_outputs
+from bnrecon.runtime.units import format_duration
 
 logger = logging.getLogger(__name__)
 
 PIXELS = 122  # of an inch of a drawing: text of 8 points is to be read on a screen
+
+DIGITS = 12  # of a checksum
+
+
+def origin_of(one: TaskResult | FinishedRun) -> tuple[dict[str, str], str]:
+    """A task or a run by heading, and the command that computes it where it has one of its own."""
+    if isinstance(one, TaskResult):
+        cells = {"task": one.task, "commit": one.commit, "device": device_name(one.machine)}
+        return cells | {"seconds": f"{one.seconds:.1f}", "key": one.key}, ""
+    result = one.result
+    return {
+        "row": one.name,
+        "run": one.folder,
+        "commit": result.commit or "installed",
+        "device": device_name(result.device),
+        "data": result.data.checksum[:DIGITS],
+        "weights": (result.target.checksum or "")[:DIGITS],
+        "seeds": ", ".join(str(seed.seed) for seed in result.seeds),
+        "seconds": f"{result.seconds:.1f}",
+        "training": f"{result.target.seconds:.0f}",
+    }, one.command
+
+
+def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
+    """What all results of a paper share or differ by, as terms with their values."""
+    results = [result for page in pages for result in page.results]
+    tasks = [result for result in results if isinstance(result, TaskResult)]
+    folders = {one.folder: one.result for one in results if isinstance(one, FinishedRun)}
+    runs = list(folders.values())
+    training = {run.target.folder: run.target.seconds for run in runs}
+    seconds = sum(task.seconds for task in tasks) + sum(run.seconds for run in runs)
+    seconds += sum(training.values())  # a training that was shared counts once
+    counts = {"task": len(tasks), "run": len(runs)}
+    machines = (*(task.machine for task in tasks), *(run.device for run in runs))
+    versions = {", ".join(f"{name} {v}" for name, v in run.versions.items()) for run in runs}
+    images = {f"{run.data.name} {run.data.checksum}" for run in runs}
+    terms = {
+        "results": " and ".join(count_of(n, name) for name, n in counts.items() if n),
+        "commits": listed([*(t.commit for t in tasks), *(r.commit or "installed" for r in runs)]),
+        "devices": listed(map(device_name, machines)),
+        "versions": "; ".join(sorted(versions)),
+        "images (SHA-256)": "; ".join(sorted(images)),
+        "seeds of the sources": listed(str(seed.seed) for run in runs for seed in run.seeds),
+        "time": format_duration(seconds) if seconds else "",
+    }
+    return [(term, value) for term, value in terms.items() if value]
 
 
 @dataclass(frozen=True)
@@ -52,7 +101,7 @@ class Part:
     blocks: Sequence[tuple[str, Any]]  # kind and content of what stands below the title, in order
     readings: Sequence[Markup]  # how its tables are to be read
     origin: str  # where the numbers come from, in a sentence
-    origins: provenance.Origins  # the same for each task or run
+    origins: Sequence[tuple[dict[str, str], str]]  # of each task or run
     verdicts: Sequence[Verdict]  # the claims that it decides
 
     @property
@@ -122,7 +171,7 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
         logger.info("%s: %d parts", study.name, len(study.parts))
         render = functools.partial(_part, request, corrections.anchors)
         parts = list(pages.read(study, request, render))
-        origins = provenance.summary_of([part.page for part in parts])
+        origins = summary_of([part.page for part in parts])
         # What computes it anywhere: it names no folder of this machine.
         options = result_options(request.options)
         command = ("bnrecon", "study", request.name, f"scale={request.scale}", *options)
@@ -144,7 +193,7 @@ def _part(request: StudyRequest, anchors: dict[str, str], page: Page) -> Part:
         blocks,
         readings,
         " ".join(_texts(page, "origin")),
-        provenance.origins_of(page),
+        [origin_of(result) for result in page.results],
         _verdicts(page, anchor),
     )
 

@@ -18,11 +18,8 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.reproduction.parts import Decisions, Task, merge, part, read_reported, refuse_compared
 from bnrecon.studies.bn_explained import measured_noise, trained_networks
 
 REPORTED = read_reported(__package__)["controlled_noise"]

@@ -16,8 +16,7 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (6, 6, 6, 6)
@@ -49,7 +48,7 @@ def measure(seed: int) -> pd.DataFrame:
             near = partition(layers, hull).folds
             for layer in range(len(WIDTHS)):
                 upto = layers[: layer + 1]
-                gaps = planar.distances(far.of(layer), points).clip(max=REACH)
+                gaps = planar.distances_to(points, far.of(layer).ends).clip(max=REACH)
                 row = {"kind": "network", "seed": seed, "offset": offset, "setting": setting}
                 row |= {"layer": layer + 1, "distance": float(np.median(gaps))}
                 row |= {"lines": len(np.unique(near.of(layer).unit))}

@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, Task, part, refuse_compared
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.errors import Diverged
 from bnrecon.studies.bn_explained.trained_networks import NOT_AUGMENTED, describe

@@ -13,8 +13,7 @@ from torch import nn
 
 from bnrecon.partition import Folds, Slice, partition, rectangle, slice_along
 from bnrecon.reporting.figures import PAGE, new_figure
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (8, 8)
@@ -93,7 +92,7 @@ def _turns(layers: nn.Sequential, first: Folds, second: Folds) -> np.ndarray:
 def _gap(first: Folds, second: Folds) -> float:
     """How far the ends of either set of segments are from the other set."""
     one, other = (folds.ends.reshape(-1, 2) for folds in (first, second))
-    between = [planar.distances(second, one), planar.distances(first, other)]
+    between = [planar.distances_to(one, second.ends), planar.distances_to(other, first.ends)]
     return float(np.concatenate(between).max(initial=0.0))
 
 
@@ -158,7 +157,7 @@ def _speeds(layers: nn.Sequential, folds: Folds) -> float:
 
 def _off(folds: Folds, plane: Slice, lines: Folds) -> float:
     """How far the corners of a folded line are from layer 1's lines."""
-    return float(planar.distances(lines, _corners(folds, plane)).max(initial=0.0))
+    return float(planar.distances_to(_corners(folds, plane), lines.ends).max(initial=0.0))
 
 
 def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
@@ -172,9 +171,12 @@ def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> 
         folds, line = folded_line(adjusted(layers, sigma1=one), plane), before.of(0, unit)
         corners = [_corners(some, plane) for some in (before.of(1, UNIT), folds)]
         # The folds on the unit's line.
-        here, there = (ends[planar.distances(line, ends) < TOLERANCE] for ends in corners)
+        here, there = (ends[planar.distances_to(ends, line.ends) < TOLERANCE] for ends in corners)
         pivots += len(np.unique(here.round(6), axis=0))
-        both = [planar.distances(folds, here), planar.distances(before.of(1, UNIT), there)]
+        both = [
+            planar.distances_to(here, folds.ends),
+            planar.distances_to(there, before.of(1, UNIT).ends),
+        ]
         moved = max(moved, float(np.concatenate(both).max(initial=0.0)))
     return {
         "layer1_moved": _gap(before.of(0), after.of(0)),

@@ -22,8 +22,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.sweeps import join, sweep
-from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.reproduction.parts import Decisions, join, merge, part, sweep
 from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers, square
 
 CENTRE = (1.0, 1.0)  # off the origin, where all folded hyperplanes of zero bias meet

@@ -23,10 +23,8 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.reproduction.parts import Decisions, Task, merge, no_overrides, part, refuse_compared
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained.planar import SETTINGS
 from bnrecon.targets.building import build_target

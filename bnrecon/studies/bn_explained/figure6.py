@@ -21,11 +21,9 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.sweeps import join, sweep
-from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained import boundaries, toy_classifier
+from bnrecon.reproduction.parts import Decisions, join, part, sweep
+from bnrecon.studies.bn_explained import planar, toy_classifier
 from bnrecon.studies.bn_explained.batch_statistics import finite_population
-from bnrecon.studies.bn_explained.planar import input_plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +78,7 @@ def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFra
     probes = torch.from_numpy(np.stack(np.meshgrid(*sides), -1).reshape(-1, 2))
     rows: list[dict] = []
     for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS, *GROUPS)).items():
-        boundary = boundaries.decision_boundary(network, data[0], plane)
+        boundary = planar.decision_boundary(network, data[0], plane)
         with torch.no_grad():
             outputs, full = toy_classifier.run_batches(network, data[0][None], probes)
         rows.append({"kind": "margins", "state": state} | margins(outputs[0], data, boundary))
@@ -88,9 +86,9 @@ def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFra
             drawn = _mini_batches(data[0], size, batches, seed)
             with torch.no_grad():
                 outputs, beside = toy_classifier.run_batches(network, drawn, probes)
-            single = [boundaries.decision_boundary(network, batch, plane) for batch in drawn]
+            single = [planar.decision_boundary(network, batch, plane) for batch in drawn]
             step = STEP * (high - low).max()
-            apart = [boundaries.distance_between(one, boundary, step) for one in single]
+            apart = [planar.distance_between(one, boundary, step) for one in single]
             one_sided = (outputs > 0).all(1) | (outputs < 0).all(1)
             row = {"kind": "jitter", "state": state, "batch": size, "batches": batches}
             row |= {"changed": float(((beside > 0) != (full > 0)).double().mean())}
@@ -112,7 +110,7 @@ def margins(
     accuracy = {"accuracy": float(right.mean())}
     if not len(boundary):
         return accuracy | {"nearest": float("nan"), "smallest": float("nan")}
-    signed = np.sort(np.where(right, 1, -1) * boundaries.distances_to(data[0].numpy(), boundary))
+    signed = np.sort(np.where(right, 1, -1) * planar.distances_to(data[0].numpy(), boundary))
     count = round(NEAREST * len(signed))
     return accuracy | {"nearest": float(signed[:count].mean()), "smallest": float(signed[0])}
 
@@ -133,14 +131,14 @@ def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
         drawn += _mini_batches(data[0], size, batches, seed)
     for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS)).items():
         for inputs in drawn:
-            path = _text(boundaries.decision_boundary(network, inputs, plane))
+            path = _text(planar.decision_boundary(network, inputs, plane))
             rows.append({"kind": "boundary", "state": state, "batch": len(inputs), "path": path})
     return pd.DataFrame(rows).assign(seed=seed)
 
 
 def _window(points: torch.Tensor) -> Slice:
     low, high = points.min(0).values - BEYOND, points.max(0).values + BEYOND
-    return input_plane(rectangle(low.numpy(), high.numpy()))
+    return planar.input_plane(rectangle(low.numpy(), high.numpy()))
 
 
 def _networks(

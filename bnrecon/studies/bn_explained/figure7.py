@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ from scipy import stats
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, read_reported, sweep
 from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.targets.noisy_batchnorm import batch_noise
 
@@ -199,12 +196,7 @@ def _decide_noise(ratios: pd.DataFrame) -> str:
     return "contradicted" if (off - width > CLOSE).any() else "undecided"
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """One task per unit."""
-    size = {"draws": DRAWS[scale], "bins": BINS[scale], "seed": 0}
-    return [
-        Task(f"unit {unit + 1}", measure_unit, {"unit": unit} | size) for unit in range(len(MEANS))
-    ]
-
-
-PART = part(__file__, tasks, summarize, draw, decide)
+UNITS = [(unit, unit + 1) for unit in range(len(MEANS))]
+SIZE = {"draws": DRAWS, "bins": BINS, "seed": 0}
+TASKS = sweep(measure_unit, "unit {_number}", {("unit", "_number"): UNITS}, SIZE)
+PART = part(__file__, TASKS, summarize, draw, decide)

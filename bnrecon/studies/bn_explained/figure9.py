@@ -15,8 +15,7 @@ from bnrecon.partition import Folds, partition, set_statistics
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (16, 16, 16, 16)
@@ -79,7 +78,7 @@ def measure_units(layers: nn.Sequential, points: np.ndarray, folds: Folds) -> pd
             errors = variance / size**2
             features = layer(features)
         for unit in range(len(size)):
-            folded = planar.distances(folds.of(index, unit), points)
+            folded = planar.distances_to(points, folds.of(index, unit).ends)
             row = {"layer": index + 1, "unit": unit + 1, "tls": float(errors[unit])}
             row |= {"own": float(gaps[unit]), "plane": float(np.square(folded).mean())}
             rows.append(row)
@@ -114,11 +113,10 @@ def measure(seed: int) -> pd.DataFrame:
             row = {"kind": "network", "state": state, "seed": seed, "layer": layer}
             row |= {"rank": float(spearmanr(group["tls"], group["plane"]).statistic)}
             concordance = float(kendalltau(group["tls"], group["plane"]).statistic)
-            ratios = group["plane"] / group["tls"]
+            ratios, off = group["plane"] / group["tls"], (group["own"] / group["tls"] - 1).abs()
             row |= {"disordered": (1 - concordance) / 2}
             row |= {"spread": float(ratios.max() / ratios.min())}
-            row |= {"eq8": float((group["own"] / group["tls"] - 1).abs().max())}
-            row |= {"same": float((ratios - 1).abs().max())}
+            row |= {"eq8": float(off.max()), "same": float((ratios - 1).abs().max())}
             rows.append(row | ({"accuracy": accuracy} if state == "trained" else {}))
     return pd.DataFrame(rows)
 

@@ -89,13 +89,12 @@ def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.
         statistics[norm].append(torch.stack([centre - variance.sqrt() * shift, variance]))
 
     network.train()
-    hooks = [norm.register_forward_hook(read) for norm in norms]
+    for norm in norms:
+        norm.register_forward_hook(read)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for pixels in batches:
             network(pixels)
-    for hook in hooks:
-        hook.remove()
     return [torch.stack(values).double().cpu().numpy() for values in statistics.values()]
 
 

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.partition import partition, random_network, rectangle, slice_along
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.texts import part
+from bnrecon.reproduction.parts import part, sweep
 
 SIZES = (60, 120, 240, 480, 1000)
 UNITS = {"smoke": (16, 32), "laptop": SIZES, "paper": SIZES}
@@ -45,20 +44,6 @@ def measure_network(units: int, depth: int, batch_norm: bool) -> pd.DataFrame:
     row |= {"segments": len(parts.folds), "seconds": seconds}
     row |= {"microseconds_per_region": 1e6 * seconds / len(parts.regions)}
     return pd.DataFrame([row | {"processor_seconds": processor_seconds}])
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per network."""
-    return [
-        Task(
-            f"{units} units in {depth} layers, {KINDS[batch_norm]}",
-            measure_network,
-            {"units": units, "depth": depth, "batch_norm": batch_norm},
-        )
-        for batch_norm in KINDS
-        for depth in DEPTHS[scale]
-        for units in UNITS[scale]
-    ]
 
 
 def growth(one: Sequence[float], other: Sequence[float]) -> float:
@@ -112,4 +97,6 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = part(__file__, tasks, summarize, draw, numbers=fill_caption)
+OVER = {("batch_norm", "_kind"): tuple(KINDS.items()), "depth": DEPTHS, "units": UNITS}
+TASKS = sweep(measure_network, "{units} units in {depth} layers, {_kind}", OVER)
+PART = part(__file__, TASKS, summarize, draw, numbers=fill_caption)

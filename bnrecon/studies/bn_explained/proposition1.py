@@ -10,15 +10,12 @@ import pandas as pd
 import torch
 from torch import nn
 
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.bn_explained.small_networks import SLOPES
 
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
 INPUTS, HIDDEN, OUTPUTS, POINTS = 5, 16, 8, 64
 TOLERANCE = 1e-10
-
-
 ACTIVATIONS = ("ReLU", "leaky ReLU", "absolute value")
 SIGNS = ("positive", "of both signs", "one zero")
 
@@ -84,14 +81,12 @@ def absorb_with_signs(network: TwoLayers) -> TwoLayers:
     """
     network = copy.deepcopy(network)
     norm, second = network.norm1, network.second
-    assert norm.running_mean is not None
-    assert network.norm2.running_mean is not None
     sign = torch.where(norm.weight < 0, -1.0, 1.0).double()
     network.first.weight.mul_(sign[:, None])
-    norm.running_mean.mul_(sign)
+    norm.get_buffer("running_mean").mul_(sign)
     scale, constant = norm.weight.abs(), norm.weight == 0
     values = network.activation(norm.bias)[constant]
-    network.norm2.running_mean.sub_(second.weight[:, constant] @ values)
+    network.norm2.get_buffer("running_mean").sub_(second.weight[:, constant] @ values)
     second.weight.mul_(scale)
     norm.bias.div_(scale.masked_fill(constant, 1))
     norm.weight.fill_(1)

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import join, only, sweep
-from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
 from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
 

@@ -9,8 +9,7 @@ from scipy.stats import binomtest
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import join, sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, join, part, sweep
 from bnrecon.studies.bn_explained.small_networks import SLOPES, digit_vectors, draw_network
 
 WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
@@ -96,8 +95,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_xticks(batches, [f"{batch}" for batch in batches])
         axes.set_yscale("symlog", linthresh=0.2)
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_ylim(-0.02, 100)
-        axes.set(xlabel="size B of the mini-batch", title=f"L = {depth}")
+        axes.set(ylim=(-0.02, 100), xlabel="size B of the mini-batch", title=f"L = {depth}")
     panels[0].set_ylabel("mini-batches on one side, %")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
     return figure

@@ -1,8 +1,9 @@
-"""Small normalized networks in NumPy, whose geometry is computed exactly, and real inputs."""
+"""Small normalized networks in NumPy, their folded hyperplanes on the plane, and real inputs."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,93 @@ def draw_network(
         layers.append(Layer(weight, outputs.mean(0), outputs.std(0)))
         points = activate(layers[-1].normalize(points), slope)
     return SmallNetwork(tuple(layers), slope)
+
+
+MOST_UNITS = 14  # 2^14 sign patterns
+ROUNDING = 1e-12  # a line is parallel to a half-plane's edge if the sine of their angle is smaller
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The affine maps z = A x + b of P sign patterns, and the half-planes where they hold."""
+
+    slope: np.ndarray  # A (P, K, 2)
+    offset: np.ndarray  # b (P, K)
+    normal: np.ndarray  # half-planes <normal, x> + level >= 0, one for each unit (P, U, 2)
+    level: np.ndarray  # (P, U)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Segments, rays or lines origin + t direction for t in [low, high], S of them.
+
+    ``piece`` is the number of the sign pattern.
+    """
+
+    origin: np.ndarray
+    direction: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    piece: np.ndarray
+
+    def distances(self, points: np.ndarray) -> np.ndarray:
+        """Distance of each point (N, 2) to the nearest segment (N,); infinite where there is none.
+
+        This is the root of Eq. 12.
+        """
+        if not len(self.origin):
+            return np.full(len(points), np.inf)
+        along = np.einsum("nsd,sd->ns", points[:, None] - self.origin, self.direction)
+        along = along.clip(self.low, self.high)
+        nearest = self.origin + along[..., None] * self.direction
+        return np.linalg.norm(points[:, None] - nearest, axis=2).min(1)
+
+
+def affine_pieces(network: SmallNetwork) -> Pieces:
+    """All sign patterns of a network on the plane; most are found nowhere."""
+    units = sum(len(layer.mean) for layer in network.layers)
+    if units > MOST_UNITS:
+        raise ValueError(f"{units} units: at most {MOST_UNITS} can be enumerated")
+    signs = np.array(list(itertools.product((1.0, -1.0), repeat=units)))
+    slope = np.broadcast_to(np.eye(2), (len(signs), 2, 2))
+    offset = np.zeros((len(signs), 2))
+    normals, levels, first = [], [], 0
+    for layer in network.layers:
+        sign = signs[:, first : first + len(layer.mean)]
+        first += len(layer.mean)
+        slope = layer.weight @ slope / layer.deviation[:, None]
+        offset = (offset @ layer.weight.T - layer.mean) / layer.deviation
+        normals.append(sign[..., None] * slope)
+        levels.append(sign * offset)
+        factor = np.where(sign > 0, 1.0, network.slope)
+        slope, offset = factor[..., None] * slope, factor * offset
+    return Pieces(slope, offset, np.concatenate(normals, 1), np.concatenate(levels, 1))
+
+
+def fold(pieces: Pieces, weight: np.ndarray, threshold: float) -> Segments:
+    """The folded hyperplane {x: <w, z(x)> = mu} (Eq. 11), facet by facet.
+
+    Of a unit with weight w (K,) and threshold mu behind layers with these pieces. Where the map is
+    constant and equal to mu, as where all ReLUs are off, the folded hyperplane is a region, of
+    which only the edges are found.
+    """
+    normal = np.einsum("pkd,k->pd", pieces.slope, weight)
+    level = pieces.offset @ weight - threshold
+    length = np.linalg.norm(normal, axis=1)
+    crossing = length > 0  # where the map is constant there is no line
+    number = np.flatnonzero(crossing)
+    normal, length, level = normal[crossing], length[crossing], level[crossing]
+    origin = -(level / length**2)[:, None] * normal
+    direction = np.stack([-normal[:, 1], normal[:, 0]], 1) / length[:, None]
+    start = np.einsum("pud,pd->pu", pieces.normal[crossing], origin) + pieces.level[crossing]
+    change = np.einsum("pud,pd->pu", pieces.normal[crossing], direction)
+    change[np.abs(change) < ROUNDING * np.linalg.norm(pieces.normal[crossing], axis=2)] = 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reached = -start / change
+    low = np.where(change > 0, reached, -np.inf).max(1)
+    high = np.where(change < 0, reached, np.inf).min(1)
+    inside = (low < high) & ~((change == 0) & (start < 0)).any(1)
+    return Segments(*(part[inside] for part in (origin, direction, low, high, number)))
 
 
 @functools.cache

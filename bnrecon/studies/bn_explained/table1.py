@@ -9,11 +9,8 @@ from typing import Any
 import pandas as pd
 
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide_within, paired_difference_by, with_values
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, Task, part, read_reported, refuse_compared
 from bnrecon.studies.bn_explained import trained_networks
 
 REPORTED = read_reported(__package__)["table1"]

@@ -14,9 +14,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task, no_overrides
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part, sweep
 from bnrecon.reproduction.trainings import obtain
 
 
@@ -94,9 +92,7 @@ def _as_matrices(
 
 def _statistics(norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
     """Copies of the running mean and of the running, unbiased variance."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    return norm.running_mean.clone(), norm.running_var.clone()
+    return norm.get_buffer("running_mean").clone(), norm.get_buffer("running_var").clone()
 
 
 def _patches(layer: Linear, inputs: torch.Tensor) -> torch.Tensor:

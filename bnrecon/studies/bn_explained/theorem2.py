@@ -13,16 +13,8 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.folded_lines import Pieces, affine_pieces, fold
-from bnrecon.studies.bn_explained.small_networks import (
-    SLOPES,
-    Layer,
-    SmallNetwork,
-    activate,
-    draw_network,
-)
+from bnrecon.reproduction.parts import Decisions, join, part, sweep
+from bnrecon.studies.bn_explained import small_networks as small
 
 POINTS, PAIRS = 64, 32  # of a batch, and comparisons a network
 COUNTS = {  # of pairs, and what the table calls them
@@ -41,7 +33,7 @@ SEEDS = {"smoke": 3, "laptop": 40, "paper": 200}
 
 
 def compare_pair(
-    pieces: Pieces, weight: np.ndarray, x: np.ndarray, output: float, thresholds: np.ndarray
+    pieces: small.Pieces, weight: np.ndarray, x: np.ndarray, output: float, thresholds: np.ndarray
 ) -> dict[str, bool | float]:
     """The premise and the conclusion of Theorem 2 for one input x (2,) and two thresholds.
 
@@ -55,7 +47,7 @@ def compare_pair(
         ``near``, ``far``: these distances.
     """
     gaps = thresholds - output
-    near, far = (float(fold(pieces, weight, mu).distances(x[None])[0]) for mu in thresholds)
+    near, far = (float(small.fold(pieces, weight, mu).distances(x[None])[0]) for mu in thresholds)
     pair = {"same_side": bool(gaps[0] * gaps[1] >= 0), "empty": bool(np.isinf(max(near, far)))}
     return pair | {"closer": near < far, "near": near, "far": far}
 
@@ -78,9 +70,9 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
         centres = 2 * generator.normal(size=(3, 2))  # of three clusters
         points = centres[generator.integers(3, size=POINTS)]
         points = points + generator.normal(size=(POINTS, 2)) / 2
-        network = draw_network(points, widths, SLOPES[activation], generator)
+        network = small.draw_network(points, widths, small.SLOPES[activation], generator)
         weight = generator.normal(size=widths[-1])
-        outputs, pieces = network(points) @ weight, affine_pieces(network)
+        outputs, pieces = network(points) @ weight, small.affine_pieces(network)
         mean, deviation = outputs.mean(), outputs.std()
         counts = dict.fromkeys(COUNTS, 0)
         for number in range(PAIRS):
@@ -97,106 +89,92 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
         plain = without_normalization(network)
         zero = np.square(distances_with_zero_bias(plain, weight, points)).mean()
         row["nearer_than_zero"] = bool(row["loss"] < zero)
-        row["zero_is_point"] = not len(fold(affine_pieces(plain), weight, 0.0).origin)
+        row["zero_is_point"] = not len(small.fold(small.affine_pieces(plain), weight, 0.0).origin)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _check_corollary(
-    network: SmallNetwork, pieces: Pieces, weight: np.ndarray, points: np.ndarray
+    network: small.SmallNetwork, pieces: small.Pieces, weight: np.ndarray, points: np.ndarray
 ) -> dict[str, float]:
     """Both directions of Corollary 1."""
     outputs = network(points) @ weight
-    segments = fold(pieces, weight, outputs.mean())
+    segments = small.fold(pieces, weight, outputs.mean())
     span = np.abs(points).max()
     low, high = segments.low.clip(-span, span), segments.high.clip(-span, span)
     kept = low < high
     middle = ((low + high) / 2)[kept, None] * segments.direction[kept] + segments.origin[kept]
     on_line = np.abs(network(middle) @ weight - outputs.mean()).max(initial=0) / outputs.std()
     on_point = max(
-        float(fold(pieces, weight, output).distances(point[None])[0])
+        float(small.fold(pieces, weight, output).distances(point[None])[0])
         for output, point in zip(outputs[:8], points[:8], strict=True)
         if _varies(network, weight, point)
     )
     return {"on_line": float(on_line), "on_point": on_point}
 
 
-def _varies(network: SmallNetwork, weight: np.ndarray, point: np.ndarray) -> bool:
+def _varies(network: small.SmallNetwork, weight: np.ndarray, point: np.ndarray) -> bool:
     """Whether the output varies around a point: where all ReLUs are off F is a region, no line."""
     around = point + 1e-6 * np.array([[0, 0], [1, 0], [0, 1]])
     return bool(np.ptp(network(around) @ weight) > 0)
 
 
 def _scan(
-    pieces: Pieces, weight: np.ndarray, points: np.ndarray, mean: float, deviation: float
+    pieces: small.Pieces, weight: np.ndarray, points: np.ndarray, mean: float, deviation: float
 ) -> dict[str, float | bool]:
     """Mean squared distances of the batch to F at thresholds around the batch mean."""
     shifts = np.linspace(-2, 2, THRESHOLDS)
-    folded = (fold(pieces, weight, mean + shift * deviation) for shift in shifts)
+    folded = (small.fold(pieces, weight, mean + shift * deviation) for shift in shifts)
     losses = np.array([np.square(one.distances(points)).mean() for one in folded])
     best, middle = int(losses.argmin()), losses[THRESHOLDS // 2]
     ratio = float(middle / losses[best])
     return {"best_threshold": float(shifts[best]), "loss": float(middle), "loss_ratio": ratio}
 
 
-def without_normalization(network: SmallNetwork) -> SmallNetwork:
+def without_normalization(network: small.SmallNetwork) -> small.SmallNetwork:
     """Eq. 1 with the same weights and zero bias in all layers (Sect. 3.3)."""
     zero, one = np.zeros_like, np.ones_like
-    layers = (Layer(n.weight, zero(n.mean), one(n.deviation)) for n in network.layers)
-    return SmallNetwork(tuple(layers), network.slope)
+    layers = (small.Layer(n.weight, zero(n.mean), one(n.deviation)) for n in network.layers)
+    return small.SmallNetwork(tuple(layers), network.slope)
 
 
 def distances_with_zero_bias(
-    plain: SmallNetwork, weight: np.ndarray, points: np.ndarray
+    plain: small.SmallNetwork, weight: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
     """Distances (N,) of points to F = {x: <w, z(x)> = 0} of a network without biases.
 
     F contains x = 0, and the regions where all ReLUs are off.
     """
-    lines = fold(affine_pieces(plain), weight, 0.0).distances(points)
+    lines = small.fold(small.affine_pieces(plain), weight, 0.0).distances(points)
     outside = np.minimum(lines, np.linalg.norm(points, axis=1))
     return np.where(plain(points) @ weight == 0, 0, outside)
 
 
-def opposite_sides() -> tuple[SmallNetwork, np.ndarray, np.ndarray]:
+def opposite_sides() -> tuple[small.SmallNetwork, np.ndarray, np.ndarray]:
     """A network of one leaky ReLU, an input and thresholds (-1/2, 1) that violate Theorem 2.
 
     Its batch statistics are those of the inputs (-1, 0) and (1, 0).
     """
-    layer = Layer(np.array([[1.0, 0.0]]), np.zeros(1), np.ones(1))
-    return SmallNetwork((layer,), CORNER), np.array(INPUT), np.array([-0.5, 1.0])
+    layer = small.Layer(np.array([[1.0, 0.0]]), np.zeros(1), np.ones(1))
+    return small.SmallNetwork((layer,), CORNER), np.array(INPUT), np.array([-0.5, 1.0])
 
 
 def counterexamples() -> pd.DataFrame:
     """Two rows: hyperplanes on different sides of z, and one that no input reaches."""
     rows = []
     leaky, x, opposite = opposite_sides()
-    absolute = SmallNetwork(leaky.layers, -1.0)
+    absolute = small.SmallNetwork(leaky.layers, -1.0)
     cases = {
         "different sides": (leaky, "leaky ReLU", opposite),
         "no input on F and F'": (absolute, "absolute value", np.array([-0.5, -1.0])),
     }
     for name, (network, activation, thresholds) in cases.items():
         output = float(network(x[None])[0, 0])
-        pair = compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
+        pair = compare_pair(small.affine_pieces(network), np.ones(1), x, output, thresholds)
         row = {"kind": name, "activation": activation, "widths": "1", "seed": 0}
         near, far = np.abs(thresholds - output)
         rows.append(row | pair | {"layer_near": near, "layer_far": far})
     return pd.DataFrame(rows)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The counterexamples, and a task for each activation and network."""
-    random = [
-        Task(
-            f"{activation}, {widths}",
-            compare_pairs,
-            {"activation": activation, "widths": list(widths), "seeds": SEEDS[scale]},
-        )
-        for activation in SLOPES
-        for widths in WIDTHS[scale]
-    ]
-    return [Task("counterexamples", counterexamples), *random]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -225,7 +203,7 @@ def draw(_rows: pd.DataFrame) -> Figure:
     network, point, thresholds = opposite_sides()
     x, z = point[0], network(point[None])[0, 0]
     inputs = np.linspace(-6, 2, 401)
-    axes.plot(inputs, activate(inputs, network.slope), color="black", label="⟨w, z(x)⟩")
+    axes.plot(inputs, small.activate(inputs, network.slope), color="black", label="⟨w, z(x)⟩")
     for threshold, name, colour in zip(thresholds, ("", "'"), PALETTE, strict=False):
         zero = threshold if threshold > 0 else threshold / network.slope
         label = f"μ{name} = {threshold:g}, F{name}: x = {zero:g}"
@@ -292,4 +270,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide)
+LISTED = {scale: [(list(units), units) for units in WIDTHS[scale]] for scale in WIDTHS}
+OVER = {"activation": tuple(small.SLOPES), ("widths", "_units"): LISTED}
+TASKS = join(
+    sweep(counterexamples, "counterexamples", {}),
+    sweep(compare_pairs, "{activation}, {_units}", OVER, {"seeds": SEEDS}),
+)
+PART = part(__file__, TASKS, summarize, draw, decide)

@@ -10,15 +10,8 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.sweeps import join, sweep
-from bnrecon.reproduction.texts import Decisions, merge, part
-from bnrecon.studies.bn_explained.small_networks import (
-    SLOPES,
-    Layer,
-    SmallNetwork,
-    digit_vectors,
-    draw_network,
-)
+from bnrecon.reproduction.parts import Decisions, join, merge, part, sweep
+from bnrecon.studies.bn_explained import small_networks as small
 
 POINTS = 64  # of a batch
 FACTORS = tuple(10.0**power for power in np.linspace(-4, 4, 33))  # of sigma
@@ -45,7 +38,7 @@ ANGLES = {
 class Fold:
     """Two facets of a layer-2 hyperplane that meet at a point of a hyperplane of layer 1."""
 
-    network: SmallNetwork  # its first layer
+    network: small.SmallNetwork  # its first layer
     weight: np.ndarray  # w_2,k (K,)
     unit: int  # i, whose hyperplane the facets meet at
     point: np.ndarray  # where they meet (D,)
@@ -129,7 +122,7 @@ def draw_fold(inputs: int, units: int, slope: float, generator: np.random.Genera
     the angles.
     """
     points = generator.normal(size=(POINTS, inputs))
-    network = draw_network(points, (units,), slope, generator)
+    network = small.draw_network(points, (units,), slope, generator)
     unit, layer = int(generator.integers(units)), network.layers[0]
     normal, point = layer.weight[unit], generator.normal(size=inputs)
     point = point - (point @ normal - layer.mean[unit]) / (normal @ normal) * normal
@@ -141,7 +134,7 @@ def measure_folds(activation: str, inputs: int, units: int, folds: int) -> pd.Da
     rows = []
     for seed in range(folds):
         generator = np.random.Generator(np.random.Philox(seed))
-        fold = draw_fold(inputs, units, SLOPES[activation], generator)
+        fold = draw_fold(inputs, units, small.SLOPES[activation], generator)
         row = {"kind": "random", "activation": activation, "inputs": inputs, "units": units}
         rows.append(row | {"seed": seed} | formula_angles(fold) | measured_angles(fold))
     return pd.DataFrame(rows)
@@ -156,13 +149,13 @@ def vary_sigma(activation: str, seeds: int) -> pd.DataFrame:
     rows = []
     for seed in range(seeds):
         generator = np.random.Generator(np.random.Philox(seed))
-        fold = draw_fold(3, 6, SLOPES[activation], generator)
+        fold = draw_fold(3, 6, small.SLOPES[activation], generator)
         layer = fold.network.layers[0]
         for factor in FACTORS:
             deviation = layer.deviation.copy()
             deviation[fold.unit] *= factor
-            scaled = Layer(layer.weight, layer.mean, deviation)
-            network = SmallNetwork((scaled,), fold.network.slope)
+            scaled = small.Layer(layer.weight, layer.mean, deviation)
+            network = small.SmallNetwork((scaled,), fold.network.slope)
             angles = formula_angles(Fold(network, fold.weight, fold.unit, fold.point))
             row = {"kind": "sweep", "activation": activation, "inputs": 3, "units": 6}
             rows.append(row | {"seed": seed, "factor": factor} | angles)
@@ -171,7 +164,7 @@ def vary_sigma(activation: str, seeds: int) -> pd.DataFrame:
 
 def measure_spread(units: int) -> pd.DataFrame:
     """One row: sigma / ||w|| of random units on the digits, smallest and largest to the median."""
-    images = digit_vectors()
+    images = small.digit_vectors()
     generator = np.random.Generator(np.random.Philox(0))
     weight = generator.normal(size=(units, images.shape[1]))
     spread = (images @ weight.T).std(0) / np.linalg.norm(weight, axis=1)
@@ -249,7 +242,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     decisions: list[Decisions] = [({}, {"limit": LIMIT, "small": SMALL, "large": LARGE})]
     if not random.empty:
         decisions.append(_decide_formulas(random))
-    if set(swept["activation"]) == set(SLOPES):
+    if set(swept["activation"]) == set(small.SLOPES):
         decisions += [_decide_limits(rows), _decide_leaky(rows)]
     return merge(*decisions)
 
@@ -272,7 +265,7 @@ def _decide_limits(rows: pd.DataFrame) -> Decisions:
     swept = rows[(rows["kind"] == "sweep") & (rows["activation"] == "ReLU")]
     off = swept.dropna(subset=["eq25"]).groupby("seed")["eq25"].agg(["min", "max"])
     change = float((off["max"] - off["min"]).max())
-    flat = pd.concat([_at(rows, activation, LARGE) for activation in SLOPES])
+    flat = pd.concat([_at(rows, activation, LARGE) for activation in small.SLOPES])
     least = float(flat["repaired"].min())
     return {
         "absolute value": both < ALIGNED,
@@ -292,12 +285,12 @@ def _decide_limits(rows: pd.DataFrame) -> Decisions:
 def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     """The same for leaky ReLU, at a moderately small sigma and in the limit."""
     rows_at = (_at(rows, "leaky ReLU", factor) for factor in (1, SMALL, LIMIT))
-    before, small, limit = (some[["eq24", "eq25"]] for some in rows_at)
-    (on, off), whole = small.median(), before["eq25"].median()
+    before, moderate, limit = (some[["eq24", "eq25"]] for some in rows_at)
+    (on, off), whole = moderate.median(), before["eq25"].median()
     aligned = limit["eq25"].max()
     return {"leaky ReLU": bool(on < whole / 2 < off), "leaky limit": bool(aligned >= ALIGNED)}, {
         "leaky": {"on": on, "off": off, "before": whole, "limit": aligned},
-        "slope": SLOPES["leaky ReLU"],
+        "slope": small.SLOPES["leaky ReLU"],
         "spread": "".join(
             f" On the digits σ/‖w‖ of {row.units:.0f} random units is {row.smallest:.2f} to "
             f"{row.largest:.2f} times its median."
@@ -306,7 +299,7 @@ def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     }
 
 
-VARIED = {"activation": tuple(SLOPES)}
+VARIED = {"activation": tuple(small.SLOPES)}
 TASKS = join(
     sweep(  # the theorem is for leaky ReLU and absolute value
         measure_folds,

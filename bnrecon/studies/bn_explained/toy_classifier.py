@@ -13,8 +13,6 @@ from torch.nn import functional as F
 SLOPE = 0.1  # of leaky ReLU
 NOISE = 0.1  # standard deviation around the two half circles of radius 1
 RATE, MOMENTUM = 0.1, 0.9
-
-
 Data = tuple[torch.Tensor, torch.Tensor]
 
 

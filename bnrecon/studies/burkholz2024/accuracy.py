@@ -23,17 +23,23 @@ from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import Scales, System
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import GeometricMean, decide, geometric_mean
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.reproduction.parts import (
+    Decision,
+    Decisions,
+    Task,
+    no_overrides,
+    part,
+    read_text,
+    refuse_compared,
+)
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer
 from bnrecon.solvers.dense import approximate_inverse, corrected, factorize
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize, minimize_weight_error
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, SingleLayer, single_layer
+from bnrecon.studies.burkholz2024.layers import STAGES, TARGETS, SingleLayer, single_layer
 
 
 def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
@@ -247,13 +253,11 @@ def draw(rows: pd.DataFrame) -> Figure:
             _plot(axes, list(beside * means.index), list(means), step, colour)
             style = {"color": colour, "markersize": 3, "alpha": 0.5}
             axes.plot(beside * of_step["n"], of_step[column], ".", **style)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log", title=f"({letter}) {title}")
         sizes = sorted(rows["n"].unique())
         axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
         axes.xaxis.minorticks_off()
         axes.set_xlabel("equations n of a layer; c1 = n - c2 + 1")
-        axes.set_title(f"({letter}) {title}")
     both[0].set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
     count = rows.groupby("n")["seed"].nunique().max()
     figure.legend(

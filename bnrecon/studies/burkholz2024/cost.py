@@ -13,9 +13,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planned_layer import PlannedLayer
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import part
+from bnrecon.reproduction.parts import part, read_reported, sweep
 from bnrecon.run import estimate
 from bnrecon.targets.models import minimum_width_count, parameter_count, vgg
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.construction import deep
 from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.texts import Decisions, part, read_text
-from bnrecon.studies.burkholz2024.draws import count_rebuilt, draw_shares
+from bnrecon.reproduction.parts import Decisions, part, read_text, sweep
+from bnrecon.studies.burkholz2024.thresholds import count_rebuilt, draw_shares
 
 SUCCESS = 1e-8  # relative error up to which a target counts as rebuilt
 BEYOND = (-1, 0, 1, 2, 4, 8)  # total width minus n + L - 1
@@ -58,10 +56,6 @@ class Setting:
         least = 1 if self.narrow else fan_in
         return deep.balanced_widths(total, self.outputs, self.layers, least)
 
-    def is_low_rank(self, widths: tuple[int, ...]) -> bool:
-        """Whether a layer is so narrow that the product has a lower rank than the target."""
-        return min(widths) < min(self.outputs, self.inputs * self.taps)
-
 
 SETTINGS = (
     *(Setting(4, 4, 1, layers) for layers in (2, 3, 4)),
@@ -72,25 +66,11 @@ SETTINGS = (
     Setting(10, 3, 1, 3),
     Setting(10, 3, 1, 3, narrow="last"),
 )
-
-
 DRAWS = {"smoke": 2, "laptop": 20, "paper": 100}
 STARTS = 8  # of the search, per draw
 COLOURS = dict(zip((2, 3, 4), PALETTE, strict=False))
 MARKERS = {2: "o", 3: "s", 4: "^"}
 TEXT = read_text(__file__)
-
-
-def tasks(scale: str, _: Sequence[str]) -> list[Task]:
-    """A task for each setting."""
-    return [
-        Task(
-            f"{setting.name}, L = {setting.layers}",
-            rates,
-            {"setting": dataclasses.asdict(setting), "draws": DRAWS[scale]},
-        )
-        for setting in SETTINGS
-    ]
 
 
 def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
@@ -99,19 +79,18 @@ def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
     ``setting`` has the fields of ``Setting``, ``draws`` are targets and sources per total width;
     ``low`` and ``high`` are the exact 95% interval of the share.
     """
-    layer = Setting(**setting)
-    tried = [(beyond, layer.widths(beyond)) for beyond in BEYOND]
-    kept = [one for one in tried if not layer.is_low_rank(one[1])]
-    return pd.DataFrame([_rate(layer, beyond, widths, draws) for beyond, widths in kept])
-
-
-def _rate(setting: Setting, beyond: int, widths: tuple[int, ...], draws: int) -> dict[str, Any]:
-    errors = [_error(setting, widths, seed) for seed in range(draws)]
-    rate = {"target": setting.name, "layers": setting.layers, "n": setting.equations}
-    rate |= {"widths": ", ".join(map(str, widths)), "beyond": beyond}
-    weights = deep.draw_deep(setting.inputs, setting.taps, widths, 0)
-    rate["reachable_dimensions"] = deep.generic_rank(weights)
-    return rate | count_rebuilt(errors, SUCCESS) | {"starts": STARTS}
+    layer, rows = Setting(**setting), []
+    for beyond in BEYOND:
+        widths = layer.widths(beyond)
+        if min(widths) < min(layer.outputs, layer.inputs * layer.taps):
+            continue  # the product has a lower rank than the target
+        errors = [_error(layer, widths, seed) for seed in range(draws)]
+        row = {"target": layer.name, "layers": layer.layers, "n": layer.equations}
+        row |= {"widths": ", ".join(map(str, widths)), "beyond": beyond}
+        weights = deep.draw_deep(layer.inputs, layer.taps, widths, 0)
+        row["reachable_dimensions"] = deep.generic_rank(weights)
+        rows.append(row | count_rebuilt(errors, SUCCESS) | {"starts": STARTS})
+    return pd.DataFrame(rows)
 
 
 def _error(setting: Setting, widths: tuple[int, ...], seed: int) -> float:
@@ -216,4 +195,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = part(__file__, tasks, summary, draw, judge, excerpt=excerpt)
+NAMED = [(dataclasses.asdict(setting), setting.name, setting.layers) for setting in SETTINGS]
+OVER = {("setting", "_name", "_layers"): NAMED}
+TASKS = sweep(rates, "{_name}, L = {_layers}", OVER, {"draws": DRAWS})
+PART = part(__file__, TASKS, summary, draw, judge, excerpt=excerpt)

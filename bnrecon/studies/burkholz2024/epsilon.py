@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction.texts import Decisions
+from bnrecon.reproduction.parts import Decisions
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.intervals import decide_within
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions
+from bnrecon.reproduction.parts import Decisions, read_reported
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends

@@ -10,16 +10,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide, geometric_mean, paired_difference
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.sweeps import table
-from bnrecon.reproduction.texts import Decision, Decisions, part
+from bnrecon.reproduction.parts import (
+    Decision,
+    Decisions,
+    Task,
+    no_overrides,
+    part,
+    read_reported,
+    refuse_compared,
+    table,
+)
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, single_layer
+from bnrecon.studies.burkholz2024.layers import STAGES, TARGETS, single_layer
 
 REPORTED = read_reported(__package__)["excess"]
 # The paper's 80 and 120 features are beyond the minimum width. This is c1 - n, in percent of n.
@@ -125,10 +130,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         shares = sorted(rows["share"].dropna().unique())
         axes.set_xticks([MINIMUM_AT, *shares], ["n - c2 + 1", *(f"{s:g}" for s in shares)])
         axes.xaxis.minorticks_off()
-        axes.set_xlabel("c1 - n, % of n; leftmost: the minimum width")
-        axes.set_title(f"({letter})")
-    left.set_yscale("log")
-    left.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
+        axes.set(xlabel="c1 - n, % of n; leftmost: the minimum width", title=f"({letter})")
+    left.set(yscale="log", ylabel="relative error ‖W′ − W‖ / ‖W‖")
     right.set_ylim(bottom=0)
     right.set_ylabel("iterations of LBFGS")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -10,14 +11,15 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import composed_weight, relative_error
+from bnrecon.construction.two_layer import TargetLayer, composed_weight, relative_error
 from bnrecon.features.drawing import draw as draw_features
-from bnrecon.operators.system import System
+from bnrecon.features.matrix import feature_operator
+from bnrecon.features.pair import Features
+from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.texts import part
+from bnrecon.reproduction.parts import Task, no_overrides, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import solve
@@ -25,17 +27,61 @@ from bnrecon.solvers.spec import SolverSpec
 
 TARGETS = {
     "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
-    "laptop": ("target=vgg18", "data=cifar10", "scale=laptop", "target.width=16"),
-    "paper": ("target=vgg18", "data=cifar10", "scale=paper", "target.width=64"),
+    "laptop": ("target=vgg18", "data=cifar10", "scale=laptop"),
+    "paper": ("target=vgg18", "data=cifar10", "scale=paper"),
 }
+WIDTHS = {"smoke": (), "laptop": ("target.width=16",), "paper": ("target.width=64",)}
+RUNS = {scale: (*run, *WIDTHS[scale]) for scale, run in TARGETS.items()}  # of usual widths
 SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "paper": (0,)}
 COLOURS = {"LU": PALETTE[1], "LU, LBFGS": PALETTE[3], "refined": PALETTE[0]}
+
+
+# A layer of each stage of VGG18, 3x3 from w channels to w: n = 9 w². The small VGG has the first
+# two.
+STAGES = tuple(f"features.conv{stage}_2" for stage in range(1, 6))
+
+
+@dataclass(frozen=True)
+class SingleLayer:
+    """A target layer, features for it, and the system of their scales."""
+
+    target: TargetLayer
+    features: Features
+    system: System
+
+    def errors(self, scales: Scales) -> tuple[float, float]:
+        """‖W' - W‖ / ‖W‖, composed in float64, and composed in float32 from rounded scales."""
+        single = feature_operator(self.features, torch.float32, self.system.rhs.device)
+        exact, assembled = (
+            relative_error(composed_weight(matrix, scales, self.features), self.target.weight)
+            for matrix in (self.system.matrix, single)
+        )
+        return exact, assembled
+
+
+def single_layer(name: str, seed: int, excess: int | None, options: Sequence[str]) -> SingleLayer:
+    """A layer of a trained target, with he_normal features.
+
+    Args:
+        name: of the layer in the target.
+        seed: of the features.
+        excess: features beyond the equations, c1 - n; ``None`` for the minimum width, n - c2 + 1.
+        options: overrides of the run whose target it is; the target is trained if need be.
+    """
+    trained, _, device = obtain(options)
+    layers = find_layers(trained.network).layers
+    number = [layer.name for layer in layers].index(name)
+    target = layers[number].target
+    shape = target.shape
+    width = shape.minimum_width if excess is None else shape.equations + excess
+    features = draw_features("he_normal", shape, width, seed, number)
+    return SingleLayer(target, features, layer_system(target, features, device, False))
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """A task for each source seed."""
     return [
-        Task(f"seed {seed}", errors, {"seed": seed}, (*TARGETS[scale], *options), reads_target=True)
+        Task(f"seed {seed}", errors, {"seed": seed}, (*RUNS[scale], *options), reads_target=True)
         for seed in SEEDS[scale]
     ]
 
@@ -92,9 +138,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         ends = np.stack([middle - low, high - middle]).clip(min=0)
         style = {"marker": "o", "capsize": 3, "color": colour, "label": solver}
         axes.errorbar(range(len(names)), middle, ends, **style)
-    axes.set_yscale("log")
     sizes = f"n = {rows['n'].min():,} to {rows['n'].max():,} equations"
-    axes.set_title(f"{sizes}, he_normal, c1 = n - c2 + 1")
+    axes.set(yscale="log", title=f"{sizes}, he_normal, c1 = n - c2 + 1")
     labels = [name.removeprefix("features.") for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
     seeds = rows["seed"].nunique()

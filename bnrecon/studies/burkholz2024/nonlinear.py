@@ -16,17 +16,12 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.reconstruction.folding import FoundLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task, no_overrides
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.solvers.base import Solution
+from bnrecon.studies.burkholz2024.layers import RUNS
 
-TARGETS = {
-    "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
-    "laptop": ("target=vgg18", "scale=laptop", "target.width=16"),
-    "paper": ("target=vgg18", "scale=paper", "target.width=64"),
-}
 EXACT, SMOOTH = ("relu", "leaky_relu"), ("tanh", "sigmoid")
 EPSILONS = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 TRAINING_IMAGES, TEST_IMAGES = 1024, 16
@@ -36,7 +31,7 @@ PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task: all layers of one target."""
-    return [Task("all", errors, {}, (*TARGETS[scale], *options), reads_target=True)]
+    return [Task("all", errors, {}, (*RUNS[scale], *options), reads_target=True)]
 
 
 def errors(options: Sequence[str]) -> pd.DataFrame:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from bnrecon.config import composition
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.texts import Decisions
+from bnrecon.reproduction.parts import Decisions, refuse_compared
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
 

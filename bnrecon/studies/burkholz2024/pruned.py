@@ -22,15 +22,14 @@ from bnrecon.reconstruction.source_file import collapse
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import Task, no_overrides
-from bnrecon.reproduction.request import refuse_compared
-from bnrecon.reproduction.texts import part, read_text
+from bnrecon.reproduction.parts import Task, no_overrides, part, read_text, refuse_compared
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.run.evaluation import evaluate_source
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.pruning import prune_to, refit
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024 import pruned_limits
+from bnrecon.studies.burkholz2024.layers import RUNS
 
 RANDOM, WEIGHTS = "random", "weights"  # beside the options of features.pruning
 OVERSAMPLING = 1.5
@@ -108,19 +107,9 @@ DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and fr
     "refit": (lambda share: pruned_limits.refit_error(share, OVERSAMPLING), 1.0),
 }
 NETWORK = "vgg18 on cifar10"  # that of every scale but smoke
-LAPTOP = ("target=vgg18", "data=cifar10", "scale=laptop", "target.width=16")
-PAPER = ("target=vgg18", "data=cifar10", "scale=paper", "target.width=64")
 FIRST = "relu"  # as target.activation by default
 ADDED = ("tanh", "sigmoid", "leaky_relu")  # after the results of relu were known
-
-
-TARGETS: dict[str, dict[str, tuple[str, ...]]] = {  # by activation
-    "smoke": {FIRST: ("data=digits", "target=vgg_small", "scale=smoke")},
-    **{
-        scale: {FIRST: common, **{name: (*common, f"target.activation={name}") for name in ADDED}}
-        for scale, common in (("laptop", LAPTOP), ("paper", PAPER))
-    },
-}
+ACTIVATIONS = ((FIRST,), *((name, f"target.activation={name}") for name in ADDED))
 SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
 # Shares of the 1.5 n features; kept features over n are 1.5 times these.
 ABOVE, AT = (1.0, 0.9, 0.8, 0.7), 2 / 3
@@ -146,10 +135,10 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
             f"{'' if activation == FIRST else f'{activation}, '}{method}, seed {seed}",
             rebuild,
             {"method": method, "shares": _shares(scale, method), "seed": seed},
-            (*target, *options),
+            (*RUNS[scale], *named, *options),
             reads_target=True,
         )
-        for activation, target in TARGETS[scale].items()
+        for activation, *named in ACTIVATIONS[: 1 if scale == "smoke" else None]
         for seed in SEEDS[scale]
         for method in LABELS
         if method != WEIGHTS or seed == 0  # nothing in it is random
@@ -274,8 +263,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     against.set_title(f"({'abcdefgh'[panels - 1]}) loss by layer error")
     for panel in axes[: panels - 1]:
         panel.axvline(1, color="grey", linewidth=0.8)
-        panel.set_xlim(0.25, OVERSAMPLING + 0.05)
-        panel.set_xlabel("κ: features kept, over n")
+        panel.set(xlim=(0.25, OVERSAMPLING + 0.05), xlabel="κ: features kept, over n")
     seeds = rows["seed"].nunique()
     several = "s, 95% intervals" if seeds > 1 else ""
     title = (
@@ -332,9 +320,8 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
     shares = np.linspace(0.2, 0.9999, 400)
     least = [pruned_limits.least_error(float(share), OVERSAMPLING) for share in shares]
     axes.plot(shares, least, "k:", linewidth=1, label="no choice is below")
-    axes.set_yscale("log")
-    axes.set_ylim(1e-3, 12)  # room for the legend
-    axes.set_ylabel("median relative error")
+    # Room for the legend.
+    axes.set(yscale="log", ylim=(1e-3, 12), ylabel="median relative error")
     axes.legend(loc="upper right", fontsize=6)
 
 
@@ -349,8 +336,7 @@ def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
             axes.plot(*points.to_numpy().T, linestyle="", **_style(str(method)) | {"color": colour})
         axes.plot([], [], linewidth=4, color=colour, label=name)  # a method has each shape
     _scale_losses(axes)
-    axes.set_xscale("log")
-    axes.set_xlabel("median relative error")
+    axes.set(xscale="log", xlabel="median relative error")
     axes.legend(loc="lower right", fontsize=6)
 
 

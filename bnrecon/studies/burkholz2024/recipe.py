@@ -9,10 +9,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide as decide_by
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part, read_reported
 from bnrecon.reproduction.trainings import training_tasks
 
 PRINTED = read_reported(__package__)["table1"]["target"]

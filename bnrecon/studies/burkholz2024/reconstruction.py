@@ -10,10 +10,18 @@ from typing import Any
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction.intervals import decide, decide_within
-from bnrecon.reproduction.request import option_name, refuse_compared
-from bnrecon.reproduction.texts import Decision, Decisions, read_text
+from bnrecon.reproduction.parts import (
+    Decision,
+    Decisions,
+    read_reported,
+    read_text,
+    refuse_compared,
+)
+from bnrecon.reproduction.request import option_name
+from bnrecon.studies.burkholz2024.grid_figure import NAMES, draw
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, results_of
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, farthest_ends
 
 TEXT = read_text(__file__)
@@ -25,11 +33,6 @@ WAYS: Mapping[str, Sequence[str]] = {
     "paper": ("solver=lu_lbfgs", "features.width=minimum"),  # LU, then LBFGS (Sect. 3.1)
     "minimum": ("solver=auto", "features.width=minimum"),
     "exact": ("solver=auto",),  # 1.5 n features
-}
-NAMES = {  # by what the command line calls them
-    "paper": "LU + LBFGS, n - c2 + 1 features",
-    "minimum": "bnrecon, n - c2 + 1 features",
-    "exact": "bnrecon, 1.5 n features",
 }
 COMPARED = {"features", "features.name", "features.width", "solver", "solver.name"}
 COMPARED |= {"target", "target.activation", "data", "data.name"}
@@ -175,6 +178,21 @@ def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
         of_width = tuple(targets for targets in chosen if targets.width == int(width))
         return of_width or (Targets(int(width), overrides=chosen[0].overrides),)
     return chosen
+
+
+def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
+    """Table 1 or 2, of CIFAR-10 or CIFAR-100; ``impossible`` as ``rows_of`` has it."""
+    name, data = f"Table {number}", images.lower().replace("-", "")
+    note = TEXT.sentence("impossible", targets=" and ".join(impossible))
+    return RunTable(
+        name,
+        f"{TEXT.title} for {images}",
+        rows_of(data, read_reported(__package__)[f"table{number}"], impossible),
+        f"{TEXT.caption}\n\n{note}" if impossible else TEXT.caption,
+        draw,
+        GRID,
+        lambda cells: TEXT.claims(judge(name, cells)),
+    )
 
 
 def judge(table: str, cells: Sequence[Cell]) -> Decisions:

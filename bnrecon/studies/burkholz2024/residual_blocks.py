@@ -10,9 +10,7 @@ import torch.nn.functional as F
 
 from bnrecon.construction.residual_blocks import residual_blocks
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import no_overrides
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, no_overrides, part, sweep, table
 
 SHAPES = ((8, 8, 3), (16, 16, 1), (8, 4, 3))  # c2, c0 and the kernel's side
 BLOCKS = (1, 2, 4)  # and one for each output, the narrowest

@@ -16,11 +16,16 @@ from torch import nn
 from bnrecon.data import Images
 from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.request import option_name, refuse_compared
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import (
+    Decisions,
+    Task,
+    no_overrides,
+    part,
+    read_reported,
+    refuse_compared,
+)
+from bnrecon.reproduction.request import option_name
 from bnrecon.reproduction.trainings import train_one
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.targets.collapsed_pair import CollapsedPair
@@ -275,8 +280,7 @@ def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> No
         axes.axhline(sum(weights) / len(weights), label="all weights trained", **style)
     names = [f"{inner}\nn + {excess:.0f}" for (inner, excess), _ in places]
     axes.set_xticks(range(len(places)), names)
-    axes.set_xlim(-0.5, max(len(places), 1) - 0.5)
-    axes.set_xlabel("between the convolutions; features")
+    axes.set(xlim=(-0.5, max(len(places), 1) - 0.5), xlabel="between the convolutions; features")
 
 
 FORMATS = {"seconds": ".0f"}

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.request import option_name, refuse_compared
+from bnrecon.reproduction.parts import refuse_compared
+from bnrecon.reproduction.request import option_name
 from bnrecon.studies.burkholz2024.reconstruction import WAYS, Targets, of_205_epochs
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 from bnrecon.studies.burkholz2024.run_tables.run_table import run_table

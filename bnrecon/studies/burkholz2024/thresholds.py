@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.burkholz2024.draws import count_rebuilt, draw_shares
+from bnrecon.reproduction.parts import Decisions, part, sweep
 
 # Relative error up to which a draw counts as rebuilt; in float64 condition numbers reach 1e6.
 SUCCESS = 1e-6
@@ -142,27 +142,43 @@ def _least_squares(matrix: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
     return torch.linalg.lstsq(matrix, rhs[:, None], driver="gelsd").solution[:, 0]
 
 
-def success_rates(setting: Setting, draws: int, below: int = 3) -> pd.DataFrame:
+def count_rebuilt(errors: Sequence[float], limit: float) -> dict[str, float]:
+    """How many errors are within the limit; ``low`` and ``high`` are the share's 95% interval.
+
+    >>> counts = count_rebuilt([0.1, 0.2, 3.0], 1.0)
+    >>> counts["rebuilt"], counts["draws"], round(counts["low"], 3)
+    (2, 3, 0.094)
+    """
+    rebuilt, draws = sum(error <= limit for error in errors), len(errors)
+    interval = stats.binomtest(rebuilt, draws).proportion_ci(0.95)  # Clopper and Pearson
+    counts = {"rebuilt": rebuilt, "draws": draws, "low": interval.low, "high": interval.high}
+    return counts | {"median_error": float(torch.tensor(errors).median())}
+
+
+def draw_shares(axes: Axes, places: pd.Series, rows: pd.DataFrame, **style: Any) -> None:
+    """Shares of draws with their intervals, at places of the axes."""
+    share = rows["rebuilt"] / rows["draws"]
+    ends = [(share - rows["low"]).clip(lower=0), (rows["high"] - share).clip(lower=0)]
+    axes.errorbar(places, share, ends, capsize=2, **style)
+
+
+def rates(setting: Mapping[str, int], draws: int, below: int = 3) -> pd.DataFrame:
     """The share of draws that are rebuilt, for random and for pathological targets.
 
     One row per width, from n - c2 + 1 - ``below`` to n + 1, and kind of target; ``low`` and
-    ``high`` are the exact 95% interval of the share (Clopper and Pearson).
+    ``high`` are the exact 95% interval of the share (Clopper and Pearson). ``setting`` has the
+    fields of ``Setting``.
     """
-    widths = range(setting.minimum_width - below, setting.equations + 2)
-    lines = []
-    for width in widths:
-        lines.append(_rate(setting, width, "random", draws))
-        if setting.has_pathological(min(width, setting.equations - 1)):
-            lines.append(_rate(setting, width, "pathological", draws))
+    layer, lines = Setting(**setting), []
+    for width in range(layer.minimum_width - below, layer.equations + 2):
+        row = {"n": layer.equations, "minimum_width": layer.minimum_width, "c1": width}
+        row["beyond_minimum"] = width - layer.minimum_width
+        made = layer.has_pathological(min(width, layer.equations - 1))
+        for kind in ("random", "pathological") if made else ("random",):
+            errors = [_error(layer, width, kind, seed) for seed in range(draws)]
+            named = {"kernels": layer.name, "target": kind}
+            lines.append(named | row | count_rebuilt(errors, SUCCESS))
     return pd.DataFrame(lines)
-
-
-def _rate(setting: Setting, width: int, kind: str, draws: int) -> dict[str, Any]:
-    errors = [_error(setting, width, kind, seed) for seed in range(draws)]
-    rate = {"kernels": setting.name, "target": kind, "n": setting.equations}
-    rate |= {"minimum_width": setting.minimum_width, "c1": width}
-    rate |= {"beyond_minimum": width - setting.minimum_width}
-    return rate | count_rebuilt(errors, SUCCESS)
 
 
 def _error(setting: Setting, width: int, kind: str, seed: int) -> float:
@@ -177,19 +193,6 @@ def _error(setting: Setting, width: int, kind: str, seed: int) -> float:
 
 DRAWS = {"smoke": 3, "laptop": 50, "paper": 200}
 TARGETS = {"random": (PALETTE[0], "o"), "pathological": (PALETTE[3], "s")}
-
-
-def tasks(scale: str, _: Sequence[str]) -> list[Task]:
-    """A task for each setting."""
-    return [
-        Task(setting.name, rates, {"setting": dataclasses.asdict(setting), "draws": DRAWS[scale]})
-        for setting in SETTINGS
-    ]
-
-
-def rates(setting: dict[str, int], draws: int) -> pd.DataFrame:
-    """The share of draws that are rebuilt, by width."""
-    return success_rates(Setting(**setting), draws)
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -224,8 +227,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         first = of_kernels.iloc[0]
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
         axes.axvline(first["n"] - first["minimum_width"], color="grey", linewidth=1, linestyle="--")
-        axes.set_title(f"({letter}) {name}")
-        axes.set_xlabel(f"c1 - (n - c2 + 1), n = {first['n']}")
+        axes.set(title=f"({letter}) {name}", xlabel=f"c1 - (n - c2 + 1), n = {first['n']}")
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -256,4 +258,6 @@ def judge(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-PART = part(__file__, tasks, summary, draw, judge)
+NAMED = [(dataclasses.asdict(setting), setting.name) for setting in SETTINGS]
+TASKS = sweep(rates, "{_name}", {("setting", "_name"): NAMED}, {"draws": DRAWS})
+PART = part(__file__, TASKS, summary, draw, judge)

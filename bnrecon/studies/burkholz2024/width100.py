@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.parts import read_reported
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported
 

@@ -1,4 +1,1 @@
-"""Giannou, Rajput, Papailiopoulos 2023.
-
-The expressive power of tuning only the normalization layers.
-"""
+"""Giannou et al. 2023: the expressive power of tuning only the normalization layers."""

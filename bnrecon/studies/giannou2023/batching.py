@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import part
+from bnrecon.reproduction.parts import part, sweep, table
 from bnrecon.studies.giannou2023 import batched_training
 from bnrecon.studies.giannou2023.teacher import Sizes, draw_samples, draw_source
 

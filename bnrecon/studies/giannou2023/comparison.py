@@ -14,14 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.reproduction.sweeps import Tasks, sweep
-from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.giannou2023.batched_training import (
-    Optimizer,
-    train_sources,
-    train_students,
-)
+from bnrecon.reproduction.experiment import Experiment
+from bnrecon.reproduction.parts import Decisions, Task, Tasks, part, sweep
+from bnrecon.studies.giannou2023.batched_training import Optimizer, train_sources, train_students
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, Samples, draw_samples, draw_source
 
@@ -236,9 +231,8 @@ def draw_errors(
         axes.axvline(needed, color="0.6", linestyle=":", linewidth=1)
         place = axes.get_xaxis_transform()
         axes.text(needed, 1.0, "d²", transform=place, ha="center", va="bottom", fontsize=7)
-    axes.set_yscale("log")
-    axes.set_xlabel(AXES[variable].format(side=int(rows["side"].iloc[0])))
-    axes.set_ylabel("test MSE")
+    label = AXES[variable].format(side=int(rows["side"].iloc[0]))
+    axes.set(yscale="log", xlabel=label, ylabel="test MSE")
     if lowest < FLOOR:
         axes.set_ylim(bottom=BOTTOM)
         axes.axhspan(BOTTOM, FLOOR, color="0.93", zorder=0)

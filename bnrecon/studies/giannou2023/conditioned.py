@@ -13,8 +13,7 @@ from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import join, only, sweep, table
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, join, only, part, sweep, table
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
 from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend

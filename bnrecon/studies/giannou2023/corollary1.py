@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, sweep, table
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, measure, random_target
 
 LAPTOP = ((16, 1), (16, 4), (32, 1), (32, 4), (64, 1), (64, 4), (64, 16))

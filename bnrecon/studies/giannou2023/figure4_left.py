@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part
 from bnrecon.studies.giannou2023 import comparison
 from bnrecon.studies.giannou2023.batched_training import LEARNING_RATES
 from bnrecon.studies.giannou2023.teacher import SIZES

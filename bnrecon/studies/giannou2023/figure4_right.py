@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas as pd
 
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part
 from bnrecon.studies.giannou2023 import comparison
 
 CONSTANT = 0.01  # of the variance: SGD's loss counts as constant, not small, above it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bnrecon.reproduction.texts import Decisions
+from bnrecon.reproduction.parts import Decisions
 from bnrecon.studies.giannou2023 import comparison
 
 

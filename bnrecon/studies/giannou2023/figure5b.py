@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.texts import Decision, Decisions
+from bnrecon.reproduction.parts import Decision, Decisions
 from bnrecon.studies.giannou2023 import comparison
 
 

@@ -7,8 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import part
+from bnrecon.reproduction.parts import part, sweep
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import train_sources
 from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors

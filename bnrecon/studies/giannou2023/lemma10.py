@@ -9,12 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from bnrecon.construction.sparse_invertibility import (
-    iid_zero_probability,
-    product_zero_probability,
-)
-from bnrecon.reproduction.sweeps import join, sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.construction import sparse_invertibility as sparse
+from bnrecon.reproduction.parts import Decisions, join, part, sweep
 
 SIDES = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 7), "paper": (2, 3, 4, 5, 6, 7, 8)}
 DRAWS = {"smoke": 1000, "laptop": 200_000, "paper": 1_000_000}
@@ -38,7 +34,7 @@ def compare_staircases(side: int) -> pd.DataFrame:
     for share in SHARES:
         q, p = share / side, math.sqrt(2 * share)
         ratios = {
-            sizes: iid_zero_probability(sizes, q) / product_zero_probability(sizes, p)
+            sizes: sparse.iid_zero_probability(sizes, q) / sparse.product_zero_probability(sizes, p)
             for sizes in staircases(side)
         }
         tightest = min(ratios, key=lambda sizes: ratios[sizes])

@@ -13,8 +13,7 @@ from torch import nn
 from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
 from bnrecon.reporting.figures import COLUMN, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.sweeps import only, sweep, table
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 from bnrecon.studies.giannou2023.comparison import place_legend
 
 SIDES = {"smoke": (2, 4), "laptop": (4, 8, 16, 32, 64), "paper": (4, 8, 16, 32, 64)}
@@ -82,8 +81,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     for depth, group in rows.groupby("depth", sort=True):
         errors = group.groupby("side")["functional_error"].apply(mean_error)
         axes.loglog(errors.index, errors, marker="o", label=f"l = {depth}")
-    axes.set_xlabel("width d of the target")
-    axes.set_ylabel("relative error of the function")
+    axes.set(xlabel="width d of the target", ylabel="relative error of the function")
     axes.set_xticks(sorted(rows["side"].unique()), sorted(rows["side"].unique()))
     axes.minorticks_off()
     place_legend(figure, 4, title="depth l of the target")

@@ -15,8 +15,7 @@ from bnrecon.construction.relu_target import read_relu_network
 from bnrecon.construction.skip_source import RebuiltChain, SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.sweeps import join, sweep, table
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, join, part, sweep, table
 from bnrecon.runtime.errors import RunError
 from bnrecon.studies.giannou2023.comparison import place_legend
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
@@ -161,13 +160,11 @@ def draw(rows: pd.DataFrame) -> Figure:
         for axes, name in ((left, "refined_error"), (right, "condition")):
             axes.semilogy(shown["layers"], shown[name], "o", color=colour, markersize=3)
             axes.semilogy(medians.index, medians[name], color=colour, label=f"d = {side}")
-    left.set_title("(a) every seed; lines: medians")
+    blocks = "number of blocks, ceil(d / k)"
+    left.set(title="(a) every seed; lines: medians", xlabel=blocks)
     left.set_ylabel("relative error of the worst block")
-    right.set_title("(b)")
-    right.set_ylabel("condition of the worst block")
+    right.set(title="(b)", xlabel=blocks, ylabel="condition of the worst block")
     right.axhline(MOST_CONDITION, color="grey", linestyle=":")
-    for axes in (left, right):
-        axes.set_xlabel("number of blocks, ceil(d / k)")
     place_legend(figure, 6)
     return figure
 

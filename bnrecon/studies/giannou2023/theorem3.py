@@ -15,9 +15,7 @@ from scipy import stats
 from bnrecon.construction import sparse_invertibility as sparse
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decision, Decisions, part
+from bnrecon.reproduction.parts import Decision, Decisions, Task, part, sweep
 from bnrecon.studies.giannou2023.comparison import place_legend
 
 INDEPENDENT = "independent"  # the kind of rows that are not of products

@@ -17,8 +17,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction.intervals import decide, paired_difference
-from bnrecon.reproduction.sweeps import only, sweep, table
-from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import differences_by, signs
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight

@@ -20,10 +20,8 @@ import pandas as pd
 from bnrecon.features.spectrum import aspect_of_condition, quantile
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import spell
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, paired_difference_by
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.reproduction.parts import Decision, Decisions, Task, part, read_reported, read_text
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import compare_settings
 from bnrecon.targets.spec import TrainSpec

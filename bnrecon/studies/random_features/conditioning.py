@@ -14,8 +14,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.intervals import count_signs, geometric_mean
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.reproduction.parts import Decision, Decisions, part, read_text, sweep
 from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
 from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors

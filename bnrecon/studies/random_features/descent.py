@@ -17,8 +17,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide, geometric_mean
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.reproduction.parts import Decision, Decisions, part, read_text, sweep, table
 from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,

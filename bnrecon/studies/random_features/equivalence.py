@@ -20,8 +20,7 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part, read_text
+from bnrecon.reproduction.parts import Decisions, part, read_text, sweep
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 

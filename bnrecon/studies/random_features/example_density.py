@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decision, Decisions, part
+from bnrecon.reproduction.parts import Decision, Decisions, part, read_reported, sweep
 from bnrecon.studies.random_features import sparse_matching
 
 REPORTED = read_reported(__package__)["example"]

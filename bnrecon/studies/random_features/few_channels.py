@@ -14,8 +14,7 @@ from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decision, Decisions, part
+from bnrecon.reproduction.parts import Decision, Decisions, part, sweep, table
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,

@@ -15,8 +15,7 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.sweeps import only, sweep, table
-from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import interval_of, intervals_by
 from bnrecon.studies.random_features.feature_matrices import COLOURS

@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bnrecon.reproduction.sweeps import join, sweep
-from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.reproduction.parts import Decision, Decisions, join, part, read_text, sweep
 from bnrecon.studies.random_features import sparse_matching
-from bnrecon.studies.random_features.matching_bound import enumerate_targets
 
 TEXT = read_text(__file__)
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
@@ -223,6 +221,6 @@ def _factor(
 
 FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
 SIZE = {"outputs": ENUMERATED, "inputs": ENUMERATED, "densities": DENSITIES}
-ENUMERATION = sweep(enumerate_targets, "enumeration", {}, SIZE)
+ENUMERATION = sweep(sparse_matching.enumerate_targets, "enumeration", {}, SIZE)
 TASKS = join(sweep(simulate, "all", {}, {"draws": DRAWS}), ENUMERATION)
 PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS)

@@ -13,8 +13,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, sweep, table
 from bnrecon.studies.random_features.averages import interval_of
 from bnrecon.studies.random_features.feature_matrices import CPU, target_weight
 

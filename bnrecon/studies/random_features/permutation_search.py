@@ -10,7 +10,7 @@ import torch
 
 from bnrecon.construction import alignment
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.texts import Text
+from bnrecon.reproduction.parts import Text
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
 
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}

@@ -9,8 +9,7 @@ import pandas as pd
 import torch
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, part, sweep, table
 from bnrecon.studies.random_features.averages import interval_of
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
 

@@ -11,8 +11,7 @@ import torch
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.sweeps import join, sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, join, part, sweep
 from bnrecon.studies.random_features.exact_rank import modular_rank, residues
 from bnrecon.studies.random_features.feature_matrices import FEATURES
 

@@ -17,10 +17,8 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import spell
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, differences_by_seed, paired_difference_by
-from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, Task, part, read_reported
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import compare_settings, errorbar_by
 

@@ -17,9 +17,8 @@ from bnrecon.config import composition
 from bnrecon.data import load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.statistics import Interval
-from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, decide_within, paired_difference_by
-from bnrecon.reproduction.texts import Decision, Decisions, part
+from bnrecon.reproduction.parts import Decision, Decisions, Task, part
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import compare_settings
 from bnrecon.targets.building import build_target

@@ -17,8 +17,7 @@ from bnrecon.reporting.figures import PAGE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decision, Decisions, part
+from bnrecon.reproduction.parts import Decision, Decisions, part, sweep, table
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
     COLOURS,

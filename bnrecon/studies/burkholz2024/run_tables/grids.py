@@ -34,7 +34,6 @@ def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.Data
     rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run.
     """
     shown: dict[str, dict[str, dict[str, str]]] = {}
-    trained: dict[str, dict[str, str]] = {}
     empty: dict[str, dict[str, str]] = {}
     for cell in cells:
         reported, line = cell.row.reported, cell.row.labels[grid.rows].partition(",")[0]
@@ -47,15 +46,11 @@ def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.Data
         if cell.result is None or not printed or reported.width not in (None, width):
             continue
         of_line = shown.setdefault(cell.row.labels[way], {}).setdefault(line, {})
-        accuracies = f"{reported.target:.2f} / {cell.result.target.accuracy:.2f}"
-        trained[line] = {"target": accuracies}
+        empty[line]["target"] = f"{reported.target:.2f} / {cell.result.target.accuracy:.2f}"
         of_line[column] = f"{text} / {cell.result.accuracy}"
     return {
         f"In print / here: rebuilt by {name}": pd.DataFrame(
-            [
-                {"": line, **cells_of} | trained.get(line, {}) | lines.get(line, {})
-                for line, cells_of in empty.items()
-            ]
+            {"": line, **cells_of} | lines.get(line, {}) for line, cells_of in empty.items()
         )
         for name, lines in shown.items()
     }

@@ -11,8 +11,8 @@ from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim
+from bnrecon.reproduction.parts import Decisions, read_text
 from bnrecon.reproduction.study import PartRequest
-from bnrecon.reproduction.texts import Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers, verdicts
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork, results_of
 

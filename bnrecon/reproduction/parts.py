@@ -1,42 +1,176 @@
-"""The text of a part: a Markdown file beside its module, with named numbers that Python computes.
+"""What a part's module needs: its tasks, its table, what the paper prints, and its text.
 
-The file ``theorem1.md`` beside ``theorem1.py``::
-
-    ---
-    where: Theorem 1, Lemma 7
-    title: Random networks that compute a target's function
-    ---
-    The caption, of at most 60 words: what is shown, and under which conditions.
-
-    Details, in as many paragraphs as they take; {names} stand for numbers here and above.
-
-    ## Theorem 1
-    = What it says in a line, for the list of findings | largest error {worst:.0e}
-    The statement that the rows decide.
-    > What it rests on: the largest error is {worst:.0e}.
-
-    ## Remark 1 #width
-    A second statement. Its name is what stands behind the #, else the place itself.
-    > Evidence.
-
-    ## #width, one size
-    > Other evidence for the statement before, as where too little was computed.
+The text is the Markdown file beside the module, with named numbers that Python computes;
+CONTRIBUTING.md has an example. Behind place and title stand the caption, of at most 60 words, and
+the details, then a section for each claim. ``## #name`` alone is other evidence for the statement
+before, as where too little was computed.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import yaml
 
 from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.request import option_name
+from bnrecon.runtime.errors import UserError
 
-if TYPE_CHECKING:
-    import pandas as pd
+
+@dataclass(frozen=True)
+class Task:
+    """The smallest piece of work that is computed, stored and resumed on its own.
+
+    Args:
+        name: what it is called in progress and messages, unique within its experiment.
+        function: called with ``arguments`` by name, and with ``options`` where it has any; returns
+            the task's rows: a frame whose columns are snake_case and whose cells are numbers,
+            words, truth values or missing (NaN, None).
+        arguments: JSON values; with the experiment's name and what ``options`` change they are the
+            task's key.
+        options: overrides of the runs whose targets the task trains or reads; ``None`` for a task
+            that has no such runs.
+        reads_target: whether it reads the target of the run that ``options`` describe, so that it
+            may be trained before; not where it trains networks of its own.
+    """
+
+    name: str
+    function: Callable[..., pd.DataFrame]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] | None = None
+    reads_target: bool = False
+
+    def compute(self) -> pd.DataFrame:
+        """Do the work and return its rows."""
+        options = {} if self.options is None else {"options": self.options}
+        return self.function(**self.arguments, **options)
+
+
+def no_overrides(_scale: str) -> tuple[str, ...]:
+    """For ``Experiment.options``: the runs of a part are given nothing but what its tasks say."""
+    return ()
+
+
+def refuse_compared(options: Sequence[str], compared: Collection[str]) -> None:
+    """Raise ``UserError`` for an option by which a table's rows and columns differ.
+
+    >>> refuse_compared(["train.seed=7"], {"train.seed"})
+    Traceback (most recent call last):
+    bnrecon.runtime.errors.UserError: train.seed=7: the rows of this table differ by train.seed
+    """
+    for option in options:
+        if option_name(option) in compared:
+            raise UserError(f"{option}: the rows of this table differ by {option_name(option)}")
+
+
+Tasks = Callable[[str, Sequence[str]], list[Task]]
+
+
+def sweep(
+    function: Callable[..., pd.DataFrame],
+    name: str,
+    over: Mapping[Any, Any],
+    fixed: Mapping[str, Any] | None = None,
+) -> Tasks:
+    """A part's tasks: ``function`` once for each combination of a scale's values.
+
+    Args:
+        function: makes a task's rows.
+        name: of a task, with the values' names in braces.
+        over: by argument, or by arguments that vary together, the values that it takes: those of
+            each scale, or of all scales; a number stands for those below it. The last one changes
+            fastest. What begins with _ stands in the name alone, and is no argument.
+        fixed: by argument its one value, of each scale or of all.
+
+    >>> settings = {"smoke": [(2, 1)], "laptop": [(2, 1), (4, 3)]}
+    >>> over = {("width", "_rank"): settings, "seed": 1}
+    >>> tasks = sweep(lambda width, seed: None, "width {width}, rank {_rank}", over)
+    >>> [(task.name, task.arguments) for task in tasks("laptop", ())][1]
+    ('width 4, rank 3', {'width': 4, 'seed': 0})
+    """
+
+    def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+        same = {argument: _at(values, scale) for argument, values in (fixed or {}).items()}
+        axes: list[list[Any]] = []
+        for names, values in over.items():
+            chosen, one = _at(values, scale), isinstance(names, str)
+            axis: Sequence[Any] = range(chosen) if isinstance(chosen, int) else chosen
+            axes.append([[(names, v)] if one else list(zip(names, v, strict=True)) for v in axis])
+        points = (dict(itertools.chain(*point)) for point in itertools.product(*axes))
+        return [Task(name.format(**point), function, _given(point) | same) for point in points]
+
+    return tasks
+
+
+def _given(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in point.items() if not name.startswith("_")}
+
+
+def _at(values: Any, scale: str) -> Any:
+    return values[scale] if isinstance(values, Mapping) else values
+
+
+def join(*kinds: Tasks) -> Tasks:
+    """The tasks of one kind after those of another, as of several sweeps.
+
+    >>> first, second = ((lambda *_, name=name: [Task(name, print)]) for name in "ab")
+    >>> [task.name for task in join(first, second)("smoke", ())]
+    ['a', 'b']
+    """
+    return lambda scale, options: [task for kind in kinds for task in kind(scale, options)]
+
+
+def table(
+    rows: pd.DataFrame,
+    by: Sequence[str],
+    sort: bool = True,
+    /,
+    **columns: str | Callable[[pd.DataFrame], Any],
+) -> pd.DataFrame:
+    """One line a group of rows, each column computed from the group; ``**`` gives it any name.
+
+    Args:
+        rows: to be grouped.
+        by: columns whose values make a group.
+        sort: the groups by these values, else they come as they do in the rows.
+        columns: a function of the group, or a column of the rows that is the same in the group.
+
+    >>> rows = pd.DataFrame({"width": [2, 2, 4], "error": [0.1, 0.3, 0.2]})
+    >>> table(rows, ["width"], c1="width", **{"largest error": lambda group: group["error"].max()})
+       c1  largest error
+    0   2            0.3
+    1   4            0.2
+    """
+
+    def line(group: pd.DataFrame) -> dict[str, Any]:
+        cells = columns.items()
+        return {name: group[of].iloc[0] if isinstance(of, str) else of(group) for name, of in cells}
+
+    return pd.DataFrame([line(group) for _, group in rows.groupby(list(by), sort=sort)])
+
+
+def only(column: str, *values: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """For ``Experiment.excerpt``: a table's lines that have one of these values in a column."""
+    return lambda lines: lines[lines[column].isin(values)]
+
+
+@functools.cache
+def read_reported(package: str) -> dict[str, Any]:
+    """The numbers that a paper prints, by entry: the ``reported.yaml`` in its folder.
+
+    ``where`` says of each entry where in the paper its numbers stand.
+    """
+    path = importlib.resources.files(package) / "reported.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
 
 # By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
 # each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
