@@ -82,10 +82,10 @@ def solve_scales(
 ) -> torch.Tensor:
     """Solve V diag(γ) W = W* for γ (c,) (Lemma 1): V (m, c), W (c, k), W* (m, k).
 
-    A square system is solved by LU, refined so many times, in float64. LU may meet no zero pivot
-    in a singular system and return numbers of no meaning: where its residual is above 1e-10 of W*,
-    the pseudo-inverse's γ is computed too, and the one with the smaller residual is returned. With
-    more scales than equations, or fewer, γ is the pseudo-inverse's.
+    A square system is solved by LU, refined ``refinements`` times, in float64. LU may meet no zero
+    pivot in a singular system and return numbers of no meaning: where its residual is above 1e-10
+    of W*, the pseudo-inverse's γ is computed too, and the one with the smaller residual is
+    returned. With more scales than equations, or fewer, γ is the pseudo-inverse's.
 
     >>> v, w = torch.eye(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     >>> solve_scales(v, w, torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64)))

@@ -41,7 +41,7 @@ REASONS = {
 
 
 def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = None) -> Queue:
-    """The queue of a submission's folder, ``"slurm"`` or ``"local"``; to look needs no settings.
+    """The queue of a submission's folder, ``"slurm"`` or ``"local"``; submitting needs settings.
 
     Raises:
         UserError: submitit or Slurm's commands are missing.

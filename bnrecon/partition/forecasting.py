@@ -17,10 +17,17 @@ CHORDS = 4_000  # of which all pairs are compared; of more, as many at random
 def forecast(network: nn.Module, slice_: Slice) -> int:
     """About how many regions ``partition`` will find, in the time of one forward pass.
 
-    Every unit's zero line is that of its affine map at the window's centre. L lines that cross a
-    convex window, of which I pairs cross inside, cut it into 1 + L + I regions. That is exact for
-    one layer; a deeper unit's line is bent by those before it, which the forecast does not see, nor
-    where poolings change.
+    Every unit's zero line is that of its affine map at the window's centre; a pooling's is where
+    its two largest values there are equal. L lines that cross a convex window, of which I pairs
+    cross inside, cut it into 1 + L + I regions. That is exact for one layer of units whose lines
+    meet in pairs; a deeper unit's line is bent by those before it, which the forecast does not see.
+
+    Args:
+        network: any piecewise-affine network, run in eval mode; it is not changed.
+        slice_: the slice and its window.
+
+    Raises:
+        UserError: where an operation is not supported or has values that are not finite.
 
     >>> from bnrecon.partition import rectangle, slice_along
     >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -45,8 +52,8 @@ def forecast(network: nn.Module, slice_: Slice) -> int:
 
 
 def fitting_share(network: nn.Module, slice_: Slice, most: int) -> float:
-    """The largest power of 1/2 by which a window, shrunk to its centre, has ``most`` regions."""
-    share, centre = 1.0, slice_.window.mean(0)
+    """The power of 1/2 by which a window that has more than ``most`` regions should fit."""
+    share, centre = 0.5, slice_.window.mean(0)
     while share > 1e-9:
         window = centre + share * (slice_.window - centre)
         if forecast(network, replace(slice_, window=window)) <= most:
@@ -63,8 +70,12 @@ def _values_at_corners(network: nn.Module, slice_: Slice) -> np.ndarray:
     values = [torch.zeros(len(slice_.window), 0, dtype=torch.float64)]
     with torch.no_grad():
         for _, node, source in steps.walk(state):
-            if steps.kinds[node] == "activation":
-                values.append(source[1:].flatten(1))
+            units = source.flatten(1)
+            if steps.kinds[node] != "activation":
+                pools = units[:, steps.members(node, source.shape)]
+                largest = pools[0].topk(2).indices.expand(len(pools), -1, -1)
+                units = pools.gather(2, largest).diff(dim=2)[..., 0]
+            values.append(units[1:])
             state[node] = steps.hold(node, source, source[:1].flatten(1))
     return torch.cat(values, 1).numpy()
 

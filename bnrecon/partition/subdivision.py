@@ -45,7 +45,8 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
     Args:
         network: any piecewise-affine network; it is not changed.
         slice_: the slice and its window.
-        max_regions: more are refused, as the memory grows with their number (``forecast``).
+        max_regions: more are refused, as the memory grows with their number;
+            ``forecast`` says about how many there will be.
 
     Raises:
         UserError: where an operation is not supported or has values that are not finite, or there
@@ -74,8 +75,8 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
             share = fitting_share(network, slice_, max_regions)
             raise UserError(
                 f"more than max_regions={max_regions} regions, by a forecast "
-                f"{forecast(network, slice_):,}; give a larger max_regions, or a smaller window: "
-                f"with {share:g} of its sides it fits"
+                f"{forecast(network, slice_):,}; give a larger max_regions or a smaller window, "
+                f"which should fit at {share:g} times its sides"
             ) from None
         regions, folds = found.collect(centre, scale)
         shape = _check(steps, slice_, regions)

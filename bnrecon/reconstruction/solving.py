@@ -69,20 +69,21 @@ def solve_layer(
 
 @outside_torch_modes
 def solve_layers(layers: Sequence[PlannedLayer]) -> list[Solution]:
-    """Solve one layer of several networks by one LU, where ``solve_layer`` takes one for each.
+    """Solve one layer of several networks by one LU (``SharedFactorization``).
 
     The features of a layer depend on distribution, shape, width, seed and the layer's number, and
-    on nothing of the network (``SharedFactorization``): networks of one architecture have the same.
+    on nothing of the network: networks of one architecture have the same.
 
     Args:
-        layers: the same layer in a plan of each network, with at most n features.
+        layers: the same layer in a plan of each network, with at most n features and the solver
+            ``auto``, ``lu`` or ``refined``.
 
     Returns:
         The solutions, in the order of the layers.
 
     Raises:
-        UserError: the layers' features are not the same, are more than n, or are pruned, or the
-            layers are grouped.
+        UserError: the layers' features are not the same, are more than n, or are pruned, the
+            layers are grouped, or their solver is another.
         RunError: the system is singular, or memory does not suffice.
 
     >>> import torch
@@ -95,22 +96,31 @@ def solve_layers(layers: Sequence[PlannedLayer]) -> list[Solution]:
     >>> [solution.report.converged for solution in solve_layers([plan.layers[0] for plan in plans])]
     [True, True]
     """
-    return list(solutions_in_turn(layers))
+    return list(solutions_in_turn(list(layers)))
 
 
 def solutions_in_turn(layers: Sequence[PlannedLayer]) -> Iterator[Solution]:
     """The same, each when it is solved."""
     if len({features_key(layer) for layer in layers}) > 1:
-        raise UserError("the layers' features are not the same: seed, number, shape and width are")
+        raise UserError(
+            f"{layers[0].label}: seed, number, shape, width or distribution of its features is not "
+            "the same for all networks; take solve_layer"
+        )
     for layer in layers:
         if layer.groups > 1 or layer.features.keep is not None:
             raise UserError(f"{layer.label}: is grouped or pruned; take solve_layer")
+        if layer.solver.name not in ("auto", "lu", "refined"):
+            raise UserError(f"{layer.label}: solver={layer.solver.name}; take solve_layer")
     shared = pair = None
     for layer in layers:
-        pair = pair or layer.draw()
-        system, spec = layer_problem(layer, layer.found.target, pair)
-        shared = shared or SharedFactorization(system.matrix, len(layers))
-        yield shared.solve(system, spec)
+        try:
+            pair = pair or layer.draw()
+            system, spec = layer_problem(layer, layer.found.target, pair)
+            shared = shared or SharedFactorization(system.matrix, len(layers))
+            solution = shared.solve(system, spec)
+        except (UserError, RunError) as error:
+            raise type(error)(f"{layer.label}: {error}") from None
+        yield solution
 
 
 def features_key(layer: PlannedLayer) -> tuple[object, ...]:

@@ -84,11 +84,13 @@ def _render(drawn: Path | None, page: Page) -> tuple[str, dict[str, bytes]]:
     """
     if not page.csv:
         return page.text, {}
-    texts = {"md": page.text + "\n", "csv": page.csv, "tex": page.latex}
-    contents = {kind: text.encode() for kind, text in texts.items()}
+    contents: dict[str, bytes] = {}
     if page.figure is not None and not (drawn and _is_drawn(page, drawn)):
         drawing.add_note(page.figure, page.heading.command)
-        contents |= {kind: drawing.image(page.figure, kind) for kind in KINDS}
+        contents = {kind: drawing.image(page.figure, kind) for kind in KINDS}
+    # The numbers come last: where they are there, the pictures beside them are theirs.
+    texts = {"md": page.text + "\n", "tex": page.latex, "csv": page.csv}
+    contents |= {kind: text.encode() for kind, text in texts.items()}
     return page.text, {f"{page.heading.stem}.{kind}": made for kind, made in contents.items()}
 
 

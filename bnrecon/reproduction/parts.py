@@ -22,6 +22,7 @@ import yaml
 
 from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.request import option_name
+from bnrecon.reproduction.study import split_front_matter
 from bnrecon.runtime.errors import UserError
 
 
@@ -87,7 +88,7 @@ def sweep(
         name: of a task, with the values' names in braces.
         over: by argument, or by arguments that vary together, the values that it takes: those of
             each scale, or of all scales; a number stands for those below it. The last one changes
-            fastest. What begins with _ stands in the name alone, and is no argument.
+            fastest. A name that begins with _ is of the task's name alone, and no argument.
         fixed: by argument its one value, of each scale or of all.
 
     >>> settings = {"smoke": [(2, 1)], "laptop": [(2, 1), (4, 3)]}
@@ -105,12 +106,12 @@ def sweep(
             axis: Sequence[Any] = range(chosen) if isinstance(chosen, int) else chosen
             axes.append([[(names, v)] if one else list(zip(names, v, strict=True)) for v in axis])
         points = (dict(itertools.chain(*point)) for point in itertools.product(*axes))
-        return [Task(name.format(**point), function, _given(point) | same) for point in points]
+        return [Task(name.format(**point), function, _arguments(point) | same) for point in points]
 
     return tasks
 
 
-def _given(point: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(point: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in point.items() if not name.startswith("_")}
 
 
@@ -264,17 +265,17 @@ def read_text(module: str) -> Text:
         ValueError: the file has no place and title in front, or two claims of one name.
     """
     path = Path(module).with_suffix(".md")
-    opening, *parts = path.read_text(encoding="utf-8").split("---\n", 2)
-    if opening or len(parts) != 2:
-        raise ValueError(f"{path}: it must begin with front matter between two lines of ---")
-    caption, *sections = re.split(r"^## ", parts[1], flags=re.MULTILINE)
+    try:
+        place, content = split_front_matter(path.read_text(encoding="utf-8"), str(path))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: its front matter is no YAML ({error})") from error
+    caption, *sections = re.split(r"^## ", content, flags=re.MULTILINE)
     statements = _statements(sections)
     if len(statements) < len(sections):
         raise ValueError(f"{path}: two claims have one name; write ## Place #name")
     try:
-        place = yaml.safe_load(parts[0])
         return Text(place["where"], place["title"], _joined(caption), statements)
-    except (yaml.YAMLError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: its front matter is not where: and title: ({error})") from error
 
 

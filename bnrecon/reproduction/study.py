@@ -98,9 +98,24 @@ def read_study(name: str) -> Study:
     """The study that the ``paper.md`` in a folder of ``bnrecon/studies`` describes.
 
     In front of the summary, between two lines of ---, stand the fields of ``Study`` as YAML.
+
+    Raises:
+        ValueError: there is no front matter.
+        KeyError, TypeError: it lacks a field, or has one too many.
     """
     page = importlib.resources.files(f"bnrecon.studies.{name}") / "paper.md"
-    _, front, summary = page.read_text(encoding="utf-8").split("---\n", 2)
-    fields = yaml.safe_load(front)
-    names = {field: tuple(fields.get(field, ())) for field in ("parts", "main", "solvers")}
-    return Study(name, fields["paper"], **names, summary=summary.strip())
+    fields, summary = split_front_matter(page.read_text(encoding="utf-8"), str(page))
+    chosen = {key: tuple(value) for key, value in fields.items() if key != "paper"}
+    return Study(name, fields["paper"], **chosen, summary=summary.strip())
+
+
+def split_front_matter(text: str, where: str) -> tuple[dict[str, Any], str]:
+    """The YAML between two lines of --- at the start of a text, and what follows.
+
+    Raises:
+        ValueError: there is none; ``where`` the text stands is said.
+    """
+    opening, *parts = text.split("---\n", 2)
+    if opening or len(parts) != 2:
+        raise ValueError(f"{where}: it must begin with front matter between two lines of ---")
+    return yaml.safe_load(parts[0]), parts[1]

@@ -54,7 +54,7 @@ def _solve_and_store(pending: Sequence[Pending]) -> int:
                 residual = solution.report.relative_residual
                 logger.warning("%s: residual %.1e, not stored", layer.label, residual)
     except (RunError, UserError) as error:
-        logger.warning("%s: %s; left to the runs", pending[0][0].label, error)
+        logger.warning("%s; left to the runs", error)
     return count
 
 

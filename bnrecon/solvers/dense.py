@@ -190,8 +190,9 @@ def gmres(
 ) -> tuple[torch.Tensor, int]:
     """Restarted GMRES with right preconditioning, residual recomputed at each restart.
 
-    Of a matrix (n, n) in float64, until the relative residual has fallen to the tolerance or that
-    many products with the matrix are made. Returns x (n,) and the iterations.
+    Of a matrix (n, n) in float64, whose inverse ``precondition`` approximates, until the relative
+    residual has fallen to ``tolerance`` or ``max_iterations`` products with the matrix are made.
+    ``show`` is called with iterations and residual. Returns x (n,) and the iterations.
     """
     x = torch.zeros(matrix.shape[1], dtype=rhs.dtype, device=rhs.device)
     whole = rhs.norm()

@@ -7,7 +7,7 @@
 Each piece (``PIECES``) is a command of its own, which is stopped by SIGTERM when the time is over,
 upon which it saves. NAME=VALUE are options of its runs; usual are scale=paper, device=cuda,
 keep_source=false and outputs=outputs. In a folder that `pack_for_gpu.py` made (see README.md) it
-needs nothing but Python, torch and torchvision.
+needs nothing but Python, torch, torchvision, NumPy and Pillow.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ def read_arguments() -> argparse.Namespace:
         parser.error(f"{mistakes[0]}: options are NAME=VALUE")
     options = {"scale": "paper", "device": "cuda", "keep_source": "false", "outputs": "outputs"}
     if PACK.is_dir():
-        options["data.root"] = str(PACK.with_name("data"))
+        if (PACK / "python").read_text(encoding="utf-8") != sys.version[:4]:
+            parser.error(f"{PACK} is not of this Python {sys.version[:4]}; pack it again")
+        options |= {"data.root": str(PACK.with_name("data"))}
+        options |= {"outputs": str(PACK.with_name("outputs"))}
         paths = [str(PACK), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     args.options = options | dict(word.split("=", 1) for word in args.options)

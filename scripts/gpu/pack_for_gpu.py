@@ -4,10 +4,10 @@
     python scripts/gpu/pack_for_gpu.py FOLDER [--data FOLDER] [--pieces NAME ...]
         [--results outputs] [--there NAME ...]
 
-See README.md. The folder holds the scripts, in packages/ bnrecon with its commit and what it
-needs as it is installed here, without torch, torchvision and those in --there, in data/ the images
-that the pieces need, compressed without loss, and, with --results, in outputs/ targets and results
-so far, so that nothing is computed twice.
+See README.md. The folder holds the scripts, in packages/ bnrecon with its commit and what it needs
+as it is installed here, without torch, torchvision, NumPy, Pillow and those in --there, in data/
+the images that the pieces need, compressed without loss, and, with --results, in outputs/ targets
+and results so far, so that nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pieces", nargs="+", default=[], choices=names)
     args = parser.parse_args(arguments)
     if args.folder.exists():
-        parser.error(f"{args.folder} is there; give a new folder")
+        parser.error(f"{args.folder} is there; remove it or give a new folder")
     try:
         for name in sorted({name for piece in chosen(args.pieces) for name in piece.images}):
             write_images(name, args.data, args.folder / "data")
     except UserError as error:
+        shutil.rmtree(args.folder, ignore_errors=True)  # made here
         print(f"pack_for_gpu: {error}", file=sys.stderr)
         return 2
     shutil.copytree(SCRIPTS, args.folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
@@ -70,6 +71,7 @@ def write_packages(packages: Path, there: list[str]) -> None:
             name = file.relative_to(top).as_posix()
             if file.is_file() and not SKIPPED.search(name):
                 copy(file, packages / to / name)
+    (packages / "python").write_text(sys.version[:4], encoding="utf-8")
     version = importlib.metadata.version("bnrecon")
     about = packages / f"bnrecon-{version}.dist-info"
     about.mkdir()

@@ -192,3 +192,12 @@ def test_a_closed_stream_changes_no_exit_code(shell, line, code, out, err):
     assert done.stdout == out
     assert done.stderr.startswith(err)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.process
+def test_what_takes_a_second_to_load_is_loaded_where_it_is_needed():
+    slow = {"torch._dynamo", "scipy.integrate", "scipy.stats", "matplotlib.pyplot"}
+    code = "import sys, bnrecon.run.main_job, bnrecon.reproduction.engine"
+    code += f"; print({slow!r} & {{*sys.modules}})"
+    line = [sys.executable, "-c", code]
+    assert subprocess.run(line, check=True, capture_output=True, text=True).stdout == "set()\n"

@@ -29,6 +29,19 @@ def test_it_is_near_for_deep_networks(width, depth, side):
     assert 0.4 < forecast(network, square(side)) / regions < 2
 
 
+class Pooled(nn.Sequential):
+    """Units in pairs, of which the larger counts."""
+
+    def forward(self, x):
+        return nn.functional.max_pool1d(super().forward(x).view(-1, 1, 16), 2)
+
+
+def test_a_pooling_changes_where_its_two_largest_values_are_equal():
+    torch.manual_seed(0)
+    network = Pooled(nn.Linear(2, 16))
+    assert forecast(network, square(2)) == len(partition(network, square(2)).regions)
+
+
 def test_of_many_lines_some_pairs_are_compared(monkeypatch):
     network = random_network(300, 1, batch_norm=False)
     whole = forecast(network, square(2))
@@ -36,10 +49,15 @@ def test_of_many_lines_some_pairs_are_compared(monkeypatch):
     assert forecast(network, square(2)) == pytest.approx(whole, rel=0.2)
 
 
-def test_what_has_too_many_regions_is_told_a_window_that_fits():
-    network = random_network(60, 2, batch_norm=False)
+@pytest.mark.parametrize("depth", [2, 4])
+def test_what_has_too_many_regions_is_told_a_smaller_window(depth):
+    network, side = random_network(60, depth, batch_norm=False), square(2)
+    least = forecast(network, side) + 1  # what it has is more than the forecast
+    with pytest.raises(UserError, match=f"max_regions={least} ") as refused:
+        partition(network, side, max_regions=least)
+    assert "at 0.5 times its sides" in str(refused.value)
     with pytest.raises(UserError, match="max_regions=1000 ") as refused:
-        partition(network, square(2), max_regions=1000)
-    share = float(re.search(r"with ([\d.]+) of its sides", str(refused.value))[1])
+        partition(network, side, max_regions=1000)
+    share = float(re.search(r"at ([\d.]+) times its sides", str(refused.value))[1])
     assert share < 1
     assert 100 < len(partition(network, square(2 * share)).regions) < 2000

@@ -71,8 +71,11 @@ def test_a_layer_of_several_networks_is_solved_by_one_factorization(width, monke
         ours, theirs = (outputs(one, (3, 8, 8)) for one in (rebuilt.network, network))
         assert torch.allclose(ours, theirs, atol=1e-3)  # float32, and a square system's scales
     other = plan_layers(networks[0], FeatureSpec(width=width), seed=6)
-    with pytest.raises(UserError, match="not the same"):
+    with pytest.raises(UserError, match=r"layer 0: seed, .* not the same"):
         bnrecon.solve_layers([plans[0].layers[0], other.layers[0]])
+    other = plan_layers(networks[0], FeatureSpec(width=width), "lbfgs", seed=5)
+    with pytest.raises(UserError, match="layer 0: solver=lbfgs"):
+        bnrecon.solve_layers(other.layers)
 
 
 def test_nothing_is_solved_or_changed_by_a_plan(model, monkeypatch):
