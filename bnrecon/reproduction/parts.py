@@ -268,7 +268,7 @@ def read_text(module: str) -> Text:
     try:
         place, content = split_front_matter(path.read_text(encoding="utf-8"), str(path))
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}: its front matter is no YAML ({error})") from error
+        raise ValueError(f"{path}: its front matter is not YAML ({error})") from error
     caption, *sections = re.split(r"^## ", content, flags=re.MULTILINE)
     statements = _statements(sections)
     if len(statements) < len(sections):
