@@ -11,7 +11,7 @@ from torch import nn
 from bnrecon.partition.network import PiecewiseAffine
 from bnrecon.partition.slice import Slice
 
-CHORDS = 4_000  # of which all pairs are compared; of more, as many at random
+CHORDS = 4_000  # lines of which all pairs are compared; of more, as many at random
 
 
 def forecast(network: nn.Module, slice_: Slice) -> int:
@@ -38,10 +38,10 @@ def forecast(network: nn.Module, slice_: Slice) -> int:
     >>> forecast(network, slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], square))
     4
     """
-    chords = _chords(_values_at_corners(network, slice_))
-    count, compared = len(chords), chords
+    ends = _ends_of_lines(_values_at_corners(network, slice_))
+    count, compared = len(ends), ends
     if count > CHORDS:
-        compared = np.random.default_rng(0).choice(chords, CHORDS, replace=False)
+        compared = np.random.default_rng(0).choice(ends, CHORDS, replace=False)
     first, second = compared.T
     # Two chords cross where their ends alternate around the window.
     between = (first[:, None] < first) & (first < second[:, None]) & (second[:, None] < second)
@@ -80,8 +80,8 @@ def _values_at_corners(network: nn.Module, slice_: Slice) -> np.ndarray:
     return torch.cat(values, 1).numpy()
 
 
-def _chords(values: np.ndarray) -> np.ndarray:
-    """Where zero lines cross the boundary (chords, 2): the edge's number and the share of it."""
+def _ends_of_lines(values: np.ndarray) -> np.ndarray:
+    """Where zero lines cross the window's boundary (lines, 2): edge number plus share of it."""
     following = np.roll(values, -1, 0)
     unit, edge = np.nonzero(((values > 0) != (following > 0)).T)
     a, b = values[edge, unit], following[edge, unit]

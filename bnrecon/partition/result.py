@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnrecon.partition.cells import Polygons, chords, crossings, thresholds, values_at
+from bnrecon.partition.cells import crossings, thresholds, values_at
 from bnrecon.partition.network import Layer
+from bnrecon.partition.polygons import Polygons, chords
 from bnrecon.partition.slice import Slice
 
 if TYPE_CHECKING:

@@ -11,10 +11,7 @@ from torch import nn
 from bnrecon.partition.cells import (
     FLOOR,
     TOLERANCE,
-    Polygons,
     Units,
-    chords,
-    concatenate,
     crossings,
     subdivide,
     thresholds,
@@ -22,6 +19,7 @@ from bnrecon.partition.cells import (
 )
 from bnrecon.partition.forecasting import fitting_share, forecast
 from bnrecon.partition.network import PiecewiseAffine, State
+from bnrecon.partition.polygons import Polygons, chords, concatenate
 from bnrecon.partition.result import Folds, Partition, Regions
 from bnrecon.partition.slice import Slice
 from bnrecon.runtime.errors import RunError, UserError

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnrecon.reconstruction.arguments import run_model
+from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 from bnrecon.reconstruction.report import NOTED, OutputDifference
 from bnrecon.reconstruction.substitution import share_parameters, tensors_in

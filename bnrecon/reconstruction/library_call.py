@@ -13,9 +13,10 @@ from tqdm.auto import tqdm
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.reconstruction.arguments import check_model, checked_images, feature_spec, solver_spec
+from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
 from bnrecon.reconstruction.assembly import build_layer, check_moments, join_layers
 from bnrecon.reconstruction.comparison import compare, say_how_far
+from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planning import plan_layers

@@ -11,9 +11,9 @@ from torch import nn
 
 from bnrecon.construction.two_layer import first_variance
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.arguments import run_model
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import Geometry, centre, geometry_of, pad
+from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from bnrecon.runtime import memory
+from bnrecon.runtime import control_groups, memory
 from bnrecon.runtime.errors import UserError
 
 # Multiply-adds of a product that are worth a thread of their own: below a millisecond's work.
@@ -112,7 +112,7 @@ def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] =
         count = len(os.sched_getaffinity(0))
     granted = environment.get("SLURM_CPUS_PER_TASK", "")
     limits = [int(granted)] if granted.isdecimal() and int(granted) else []
-    return min([count, *limits, *memory.processor_limits(proc)])
+    return min([count, *limits, *control_groups.processor_limits(proc)])
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:

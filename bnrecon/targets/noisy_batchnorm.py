@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from bnrecon.runtime.errors import UserError, shorten
-from bnrecon.targets.initialization import FrozenBatchNorm1d, FrozenBatchNorm2d, change_class
+from bnrecon.targets.initialization import FrozenBatchNorm1d, FrozenBatchNorm2d
+from bnrecon.targets.module_tree import change_class
 
 logger = logging.getLogger(__name__)
 

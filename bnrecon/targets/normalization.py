@@ -19,12 +19,8 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.runtime.module_code import added_code
 from bnrecon.targets.accuracy import image_bar
-from bnrecon.targets.initialization import (
-    fold_statistics,
-    freeze,
-    initialize_biases,
-    replace_modules,
-)
+from bnrecon.targets.initialization import fold_statistics, freeze, initialize_biases
+from bnrecon.targets.module_tree import replace_modules
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetSpec
 
