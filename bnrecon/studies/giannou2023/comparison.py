@@ -100,7 +100,8 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
     return frame.assign(side=side, width=width, density=density)
 
 
-# The same for every width of the source, whose tasks follow one another.
+# The same for every width of the source, whose tasks follow one another: the first one's stored
+# seconds include the training.
 @lru_cache(maxsize=1)
 def _samples(side: int, scale: str) -> Samples:
     return draw_samples(side, SIZES[scale], range(SIZES[scale].runs))
