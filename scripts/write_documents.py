@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
-"""Write docs/reproduction/NAME.md and the tables of docs/results.md from the results in outputs/.
+"""Write docs/reproduction/NAME.md, the tables of docs/results.md and outputs/datapackage.json.
 
     python scripts/write_documents.py [--check]
 
-With --check nothing is written: the exit code is 1 where a page differs from the results.
+All come from the results in outputs/. With --check nothing is written: the exit code is 1 where a
+page differs from the results.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import command_line
+import pandas as pd
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.document import beyond, claims_by_part, document, findings_table
 from bnrecon.reproduction.parts import read_reported
+from bnrecon.reproduction.study import Study
 from bnrecon.runtime import files
 from bnrecon.studies import registry
 
@@ -30,6 +37,7 @@ TARGETS = (  # a paper's table, its data, and the convolutions between poolings
     ("table2", "cifar100", "CIFAR-100", (2, 3, 4, 4, 4)),
 )
 BEYOND = "reproduction/beyond"
+TYPES = {"i": "integer", "f": "number", "b": "boolean"}  # of a column, by NumPy's kind
 BLOCK = r"(<!-- written by scripts/write_documents.py: {} -->\n).*?(<!-- end -->)"
 
 
@@ -57,6 +65,51 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield path, beyond([registry.find(name) for name in registry.STUDIES], OUTPUTS)
     path = ROOT / "docs" / "results.md"
     yield path, results(path.read_text(encoding="utf-8"))
+    path = OUTPUTS / "datapackage.json"
+    yield path, json.dumps(data_package(), indent=1, ensure_ascii=False) + "\n"
+
+
+def data_package() -> dict[str, Any]:
+    """The shipped tables as a Data Package, version 2: https://datapackage.org/standard/."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {
+        "$schema": "https://datapackage.org/profiles/2.0/datapackage.json",
+        "name": "bnrecon",
+        "title": "Results of bnrecon",
+        "description": project["description"],
+        "version": project["version"],
+        "licenses": [{"name": project["license"]}],
+        "sources": [{"title": registry.find(name).paper} for name in registry.STUDIES],
+        "resources": [
+            resource(study, part)
+            for study in map(registry.find, registry.STUDIES)
+            for part in study.parts
+            if (OUTPUTS / study.name / f"{part}-laptop.csv").is_file()
+        ],
+    }
+
+
+def resource(study: Study, part: str) -> dict[str, Any]:
+    """A part's table of full precision: its file, digest and columns."""
+    path = OUTPUTS / study.name / f"{part}-laptop.csv"
+    content = path.read_bytes()
+    frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    return {
+        "name": f"{study.name}-{part}",
+        "title": f"{study.paper}, {study.part(part).where}: {study.part(part).title}",
+        "path": path.relative_to(OUTPUTS).as_posix(),
+        "format": "csv",
+        "mediatype": "text/csv",
+        "encoding": "utf-8",
+        "bytes": len(content),
+        "hash": f"sha256:{hashlib.sha256(content).hexdigest()}",
+        "schema": {
+            "fields": [
+                {"name": name, "type": TYPES.get(kind.kind, "string")}
+                for name, kind in frame.dtypes.items()
+            ]
+        },
+    }
 
 
 def results(text: str) -> str:

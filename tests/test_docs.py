@@ -88,6 +88,20 @@ def test_the_page_of_a_paper_is_what_the_results_make(shipped_outputs, name):
     assert f"docs/reproduction/{name}.md" in links(ROOT / "README.md")
 
 
+def test_the_data_package_describes_every_shipped_table():
+    package = write_documents.data_package()
+    shipped = json.loads(text_of(ROOT / "outputs/datapackage.json"))
+    assert shipped == package, "run python scripts/write_documents.py"
+    tables = {tuple(each["path"].split("/")): each["schema"] for each in package["resources"]}
+    assert {study for study, _ in tables} == set(registry.STUDIES)
+    fields = {
+        field["name"]: field["type"]
+        for field in tables["burkholz2024", "width100-laptop.csv"]["fields"]
+    }
+    assert fields["loss_mean"] == "number"
+    assert fields["target"] == "string"
+
+
 def test_the_results_are_what_was_computed_and_can_be_read_in_a_few_minutes():
     page = text_of(ROOT / "docs/results.md")
     assert write_documents.results(page) == page, "run python scripts/write_documents.py"
