@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -121,8 +122,10 @@ class PiecewiseAffine:
         self.steps = [node for node in steps if node not in sizes]
         self.kinds = {node: self._kind(node, sizes) for node in self.steps}
         self._free_after = _last_uses(self.steps)
-        self.widest = 1  # numbers that a layer's units compare, in the widest layer
-        self.layers = tuple(self._measure())
+        compared: list[int] = []
+        self.layers = tuple(self._measure(compared))
+        # By layer, how many numbers its units compare, or those of a wider layer behind it.
+        self.widest = tuple(itertools.accumulate(reversed(compared or [1]), max))[::-1]
 
     @property
     def output(self) -> fx.Node:
@@ -261,8 +264,8 @@ class PiecewiseAffine:
             raise UserError(f"{label}: not supported in a partition; allowed: {SUPPORTED}")
         return "activation" if kind in ACTIVATIONS else "pooling" if kind == "pooling" else "affine"
 
-    def _measure(self) -> Iterator[Layer]:
-        """The layers with their shapes, from a run on a few inputs."""
+    def _measure(self, numbers: list[int]) -> Iterator[Layer]:
+        """The layers, from a run on a few inputs; and the ``numbers`` that their units compare."""
         points = torch.zeros(2, *self.shape, dtype=torch.float64)
         try:
             with torch.no_grad():
@@ -272,7 +275,7 @@ class PiecewiseAffine:
                     state[node] = self.plain(node, source)
                     pooled = self.kinds[node] == "pooling"
                     compared = self.members(node, source.shape) if pooled else source[0]
-                    self.widest = max(self.widest, compared.numel())
+                    numbers.append(compared.numel())
                     shape = tuple(state[node].shape[1:])
                     yield Layer(_names_of(node)[0], self.kinds[node], shape)
         except UserError:

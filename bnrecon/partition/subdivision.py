@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from bnrecon.partition.cells import (
     FLOOR,
@@ -17,6 +18,7 @@ from bnrecon.partition.cells import (
     thresholds,
     values_at,
 )
+from bnrecon.partition.convolution import FastConvolutions
 from bnrecon.partition.forecasting import fitting_share, forecast
 from bnrecon.partition.network import PiecewiseAffine, State
 from bnrecon.partition.polygons import Polygons, chords, concatenate
@@ -95,6 +97,20 @@ class _Chunk:
     parent: np.ndarray
     parents: State
 
+    def __len__(self) -> int:
+        return len(self.polygons)
+
+    def split(self, most: int) -> Iterator[_Chunk]:
+        """Chunks of at most so many regions."""
+        for start in range(0, len(self), most):
+            rows = np.arange(start, min(start + most, len(self)))
+            yield replace(self, polygons=self.polygons.take(rows), parent=self.parent[rows])
+
+    def values(self, node: fx.Node) -> torch.Tensor:
+        """A step's values (R 3, ...) at the regions' points."""
+        rows = torch.from_numpy(self.parent)
+        return self.parents[node].unflatten(0, (-1, 3))[rows].flatten(0, 1)
+
 
 class _TooMany(Exception):
     """There are more regions than asked for."""
@@ -141,29 +157,32 @@ def _descend(
     """Take chunks of regions through the network in units of ``scale``; the deepest come first."""
     window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
     points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
-    most = max(1, NUMBERS // (CORNERS * steps.widest))
+    most = {-1: 1} | {k: max(1, NUMBERS // (CORNERS * n)) for k, n in enumerate(steps.widest)}
     found = _Found(max_regions)
-    stack = [_Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))]
-    while stack:
-        cut = _advance(steps, stack.pop(), found)
-        if cut is None:
-            continue
-        for start in range(0, len(cut.polygons), most):
-            rows = np.arange(start, min(start + most, len(cut.polygons)))
-            stack.append(replace(cut, polygons=cut.polygons.take(rows), parent=cut.parent[rows]))
+    start = _Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))
+    waiting: dict[int, list[_Chunk]] = {-1: [start]}  # by layer
+    while waiting:
+        # As many regions at once as fit, since every step reads its weights once for all of them.
+        full = [k for k, chunks in waiting.items() if sum(map(len, chunks)) >= most[k]]
+        layer = max(full) if full else min(waiting)
+        chunks, batch = waiting.pop(layer), []
+        while chunks and (not batch or sum(map(len, batch)) + len(chunks[-1]) <= most[layer]):
+            batch.append(chunks.pop())
+        if chunks:
+            waiting[layer] = chunks
+        cut = _advance(steps, batch, found)
+        if cut is not None:
+            waiting.setdefault(cut.layer, []).extend(cut.split(most[cut.layer]))
     return found
 
 
-def _advance(steps: PiecewiseAffine, chunk: _Chunk, found: _Found) -> _Chunk | None:
-    """Take a chunk to the next layer that is not affine and cut it there; none at the end."""
-    rows = torch.from_numpy(chunk.parent)
-    state = {
-        node: value.unflatten(0, (-1, 3))[rows].flatten(0, 1)
-        for node, value in chunk.parents.items()
-    }
-    polygons, layer = chunk.polygons, chunk.layer + 1
-    for position, node, source in steps.walk(state, chunk.position):
-        if position > chunk.position:
+def _advance(steps: PiecewiseAffine, chunks: list[_Chunk], found: _Found) -> _Chunk | None:
+    """Take a layer's chunks to the next layer and cut them there; none at the end."""
+    first, layer = chunks[0], chunks[0].layer + 1
+    polygons = concatenate([chunk.polygons for chunk in chunks])
+    state = {node: torch.cat([chunk.values(node) for chunk in chunks]) for node in first.parents}
+    for position, node, source in steps.walk(state, first.position):
+        if position > first.position:
             if steps.kinds[node] == "activation":
                 row, units = _cut_activation(source, polygons, layer, found)
             else:
@@ -264,11 +283,12 @@ def _at_centres(flat: torch.Tensor, polygons: Polygons) -> torch.Tensor:
 def _check(steps: PiecewiseAffine, slice_: Slice, regions: Regions) -> tuple[int, ...]:
     """Compare every region with the network at a point inside; the shape of its output."""
     inside = 0.63 * regions.centres() + 0.37 * regions.polygons.vertices[:, 0]
-    most = max(1, NUMBERS // steps.widest)
+    most = max(1, CORNERS * NUMBERS // steps.widest[0])
     error, largest, shape = 0.0, 1.0, ()
     for start in range(0, len(regions), most):
         points, maps = inside[start : start + most], regions.maps[start : start + most]
-        outputs = steps.module(slice_.inputs(points))
+        with FastConvolutions():
+            outputs = steps.module(slice_.inputs(points))
         expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], points)
         differences = np.abs(outputs.flatten(1).numpy() - expected)
         # A difference that is not a number is kept.
