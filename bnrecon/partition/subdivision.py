@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -160,18 +161,18 @@ def _descend(
     most = {-1: 1} | {k: max(1, NUMBERS // (CORNERS * n)) for k, n in enumerate(steps.widest)}
     found = _Found(max_regions)
     start = _Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))
-    waiting: dict[int, list[_Chunk]] = {-1: [start]}  # by layer
-    while waiting:
+    waiting, regions = {-1: [start]}, Counter({-1: 1})  # by layer
+    while regions := +regions:
         # As many regions at once as fit, since every step reads its weights once for all of them.
-        full = [k for k, chunks in waiting.items() if sum(map(len, chunks)) >= most[k]]
-        layer = max(full) if full else min(waiting)
-        chunks, batch = waiting.pop(layer), []
-        while chunks and (not batch or sum(map(len, batch)) + len(chunks[-1]) <= most[layer]):
-            batch.append(chunks.pop())
-        if chunks:
-            waiting[layer] = chunks
+        full = [k for k, count in regions.items() if count >= most[k]]
+        layer = max(full) if full else min(regions)
+        batch, count = [waiting[layer].pop()], 0
+        while (count := count + len(batch[-1])) < most[layer] and waiting[layer]:
+            batch.append(waiting[layer].pop())
+        regions[layer] -= count
         cut = _advance(steps, batch, found)
         if cut is not None:
+            regions[cut.layer] += len(cut)
             waiting.setdefault(cut.layer, []).extend(cut.split(most[cut.layer]))
     return found
 
