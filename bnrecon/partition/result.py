@@ -12,8 +12,10 @@ from bnrecon.partition.cells import crossings, thresholds, values_at
 from bnrecon.partition.network import Layer
 from bnrecon.partition.polygons import Polygons, chords
 from bnrecon.partition.slice import Slice
+from bnrecon.runtime.errors import UserError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -63,6 +65,18 @@ class Regions(Sequence[Region]):
     def centres(self) -> np.ndarray:
         """A point inside each region (R, 2), the mean of its vertices."""
         return self.polygons.centres()
+
+    def slope_norms(self) -> np.ndarray:
+        """The Frobenius norm (R,) of each region's slope, (outputs, 2), within the slice."""
+        return np.linalg.norm(self.maps[..., 1:], axis=(1, 2))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a region: area, centre (s, t), vertices and norm of the slope."""
+        import pandas as pd
+
+        s, t = self.centres().T
+        columns = {"area": self.areas(), "s": s, "t": t, "vertices": self.polygons.counts}
+        return pd.DataFrame({**columns, "slope_norm": self.slope_norms()})
 
     def locate(self, points: np.ndarray) -> np.ndarray:
         """The region (n,) that each point (n, 2) lies in, the innermost; -1 outside the window."""
@@ -186,6 +200,35 @@ class Partition:
         else:
             lines.set_array(np.asarray(values)[shown.unit])
         axes.add_collection(lines)
+        self._show_window(axes)
+        return lines
+
+    def fill(self, axes: Axes, values: np.ndarray, **options: Any) -> Any:
+        """Fill each region by the colour of a number of its own, as in ``regions.slope_norms()``.
+
+        Args:
+            axes: of matplotlib.
+            values: (R,), a number for each region.
+            options: of ``matplotlib.collections.PolyCollection``, as in ``cmap="magma"``.
+
+        Returns:
+            The polygons, for ``figure.colorbar``.
+
+        Raises:
+            UserError: there is not one number for each region.
+        """
+        from matplotlib.collections import PolyCollection
+
+        if np.shape(values) != (len(self.regions),):
+            raise UserError(f"values: shape {np.shape(values)}; {len(self.regions)} regions")
+        corners: Any = self.regions.polygons.vertices
+        # Polygons with edges of their own colour leave no gaps between neighbours.
+        options = {"edgecolors": "face", "linewidths": 0.2, "zorder": 0.5} | options
+        polygons = PolyCollection(corners, array=np.asarray(values), **options)
+        axes.add_collection(polygons)
+        self._show_window(axes)
+        return polygons
+
+    def _show_window(self, axes: Axes) -> None:
         low, high = self.slice.window.min(0), self.slice.window.max(0)
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
-        return lines

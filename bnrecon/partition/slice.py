@@ -43,27 +43,40 @@ def slice_of(
     window: np.ndarray | Sequence[Sequence[float]] | None = None,
     *,
     margin: float = 0.5,
+    seed: int = 0,
 ) -> Slice:
-    """The slice through three inputs.
+    """The slice through one, two or three inputs.
 
-    The first input has the coordinates (0, 0), the second lies on the s-axis.
+    The first input has the coordinates (0, 0), the second lies on the s-axis. Of one or two the
+    remaining directions are random: standard normal, then made orthonormal.
 
     Args:
-        points: (3, *input shape), not on one line.
+        points: (1 to 3, *input shape), not on one line.
         window: (k, 2), the vertices of a convex polygon in the slice's coordinates. By default
-            the bounding rectangle of the three points.
+            the bounding rectangle of the points; one point needs a window.
         margin: how far the default window reaches beyond that rectangle, in its larger side.
+        seed: of the random directions.
+
+    Raises:
+        UserError: more points, points on one line, or one point without a window.
 
     >>> plane = slice_of([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 1.0]], margin=0.0)
     >>> plane.window.tolist()
     [[0.0, 0.0], [2.0, 0.0], [2.0, 1.0], [0.0, 1.0]]
     """
-    given = _inputs(points)
-    if len(given) != 3:
-        raise UserError(f"points: {len(given)} given; a plane goes through 3")
-    plane = slice_along(given[0], given[1:] - given[0], rectangle((0, 0), (1, 1)))
+    anchors = _inputs(points)
+    count = len(anchors)
+    if not 1 <= count <= 3:
+        raise UserError(f"points: {count} of them; a plane goes through 1, 2 or 3")
+    if count == 1 and window is None:
+        raise UserError("window: one point has no extent; give the window, as rectangle(low, high)")
+    generator = torch.Generator().manual_seed(seed)
+    shape = (3 - count, *anchors.shape[1:])
+    random = torch.randn(shape, generator=generator, dtype=torch.float64)
+    directions = torch.cat([anchors[1:] - anchors[0], random])
+    plane = slice_along(anchors[0], directions, rectangle((0, 0), (1, 1)))
     if window is None:
-        corners = plane.coordinates(given)
+        corners = plane.coordinates(anchors)
         low, high = corners.min(0), corners.max(0)
         beyond = margin * (high - low).max()
         window = rectangle(low - beyond, high + beyond)

@@ -33,6 +33,23 @@ def test_slices_keep_distances_and_recover_coordinates(digits):
     assert slice_of(images, margin=0.0).window.min(0) == pytest.approx(at_images.min(0))
 
 
+def test_through_one_or_two_inputs_the_other_directions_are_random(digits):
+    images = digits.train_x[:2].double() / 255
+    for count, window in ((1, SQUARE), (2, None)):
+        first, again, other = (slice_of(images[:count], window, seed=seed) for seed in (0, 0, 1))
+        assert torch.equal(first.directions, again.directions)
+        at_images = first.coordinates(images[:count])
+        assert first.inputs(at_images).sub(images[:count]).abs().max() < 1e-12
+        gram = first.directions.flatten(1) @ first.directions.flatten(1).T
+        assert gram.sub(torch.eye(2)).abs().max() < 1e-14
+        assert not torch.allclose(first.directions[1], other.directions[1])
+    length = (images[1] - images[0]).norm().item()  # the window of both reaches half as far beyond
+    assert first.window.min(0) == pytest.approx([-length / 2, -length / 2])
+    assert first.window.max(0) == pytest.approx([1.5 * length, length / 2])
+    with pytest.raises(UserError, match="window"):
+        slice_of(images[:1])
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [
@@ -125,6 +142,24 @@ def test_drawings_are_vector_lines_in_the_layers_colours():
     ]
     coloured = found.draw(axes, layer=2, values=np.arange(6.0))
     assert (coloured.get_array() == found.folds.of(2).unit).all()
+
+
+def test_regions_are_filled_by_the_slopes_that_autograd_finds():
+    from matplotlib.figure import Figure
+
+    network = random_network(6, 2)
+    parts = partition(network, plane())
+    frame = parts.regions.to_frame()
+    for row in frame.itertuples():
+        centre = torch.tensor([row.s, row.t], dtype=torch.float64)[None]
+        jacobian = torch.autograd.functional.jacobian(network, centre)
+        assert row.slope_norm == pytest.approx(jacobian.norm().item(), rel=1e-12)
+    assert frame["area"].sum() == pytest.approx(4.0)
+    filled = parts.fill(Figure().subplots(), frame["slope_norm"])
+    assert filled.get_array().tolist() == frame["slope_norm"].tolist()
+    assert len(filled.get_paths()) == len(parts.regions)
+    with pytest.raises(UserError, match="regions"):
+        parts.fill(Figure().subplots(), np.zeros(3))
 
 
 def test_the_network_is_not_changed():
