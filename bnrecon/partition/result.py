@@ -223,8 +223,8 @@ class Partition:
             raise UserError(f"values: shape {np.shape(values)}; {len(self.regions)} regions")
         corners: Any = self.regions.polygons.vertices
         # Polygons with edges of their own colour leave no gaps between neighbours.
-        options = {"edgecolors": "face", "linewidths": 0.2, "zorder": 0.5} | options
-        polygons = PolyCollection(corners, array=np.asarray(values), **options)
+        drawn: dict[str, Any] = {"edgecolors": "face", "linewidths": 0.2, "zorder": 0.5} | options
+        polygons = PolyCollection(corners, array=np.asarray(values), **drawn)
         axes.add_collection(polygons)
         self._show_window(axes)
         return polygons
