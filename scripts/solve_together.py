@@ -22,17 +22,15 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.work import RunWork
-from bnrecon.run.context import RunContext
+from bnrecon.run.context import RunContext, open_run
 from bnrecon.run.finished import write_config
 from bnrecon.run.naming import run_folder
 from bnrecon.run.preparation import load_images
 from bnrecon.run.together import solve_layers_together
 from bnrecon.runtime import hardware, locks
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.tracking import NO_TRACKERS
 from bnrecon.solvers.solving import SMALL
 from bnrecon.studies import registry
-from bnrecon.targets.store import obtain_target
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,13 +66,11 @@ def solve(configs: Sequence[RunConfig], least: int) -> int:
 
 def context(config: RunConfig, stack: contextlib.ExitStack) -> RunContext:
     """A run with its target, trained before or now; its folder stays locked."""
-    data, device = load_images(config), hardware.resolve_device(config.device)
+    data = load_images(config)
     folder = run_folder(config, data)
     stack.enter_context(locks.lock_folder(folder, f"the run {folder.name}"))
     write_config(config, folder)
-    target = obtain_target(config.target_request, data, device)
-    tracked = stack.enter_context(NO_TRACKERS.track(f"runs/{folder.name}", {}))
-    return RunContext(config, data, device, folder, target, config.features.storage, tracked)
+    return open_run(config, data, folder)
 
 
 if __name__ == "__main__":

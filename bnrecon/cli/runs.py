@@ -34,7 +34,7 @@ def add_commands(commands: Commands) -> None:
     run, train = commands.add("run", _run), commands.add("train", _train)
     run.explain = train.explain = _explain
     hydra_app.add_flags(run)
-    add_detach(run, "of a sweep with")
+    add_detach(run, "with")
 
 
 def _explain(words: Sequence[str]) -> str:
@@ -68,9 +68,11 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{of_sweeps[0]}: not with hydra/launcher= or hydra/sweeper=")
         interruption.finish_loading()  # the launcher's processes load what takes long
         return _launch(arguments)
+    if not plan.is_sweep and of_sweeps:  # a sweep of one run, whose layers are shared
+        arguments.multirun = True
+        plan = hydra_app.plan(arguments)
+        assert plan is not None, "a launcher was refused"
     if not plan.is_sweep:
-        if of_sweeps:
-            raise UserError(f"{of_sweeps[0]}: is for sweeps; add -m")
         _refuse_useless(arguments.words)
         ((_, composed),) = plan.runs
         _do_run(composed)

@@ -20,10 +20,10 @@ from bnrecon.reconstruction.moments import LayerMoments, gather
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run.naming import code_of_run
-from bnrecon.runtime import digests
+from bnrecon.runtime import digests, hardware
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.tracking import TrackedRun
-from bnrecon.targets.store import Trained
+from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
+from bnrecon.targets.store import Trained, obtain_target
 
 logger = logging.getLogger(__name__)
 
@@ -85,3 +85,14 @@ class RunContext:
             "version": importlib.metadata.version("bnrecon"),
         }
         return digests.content_key(content)
+
+
+def open_run(config: RunConfig, data: Images, folder: Path) -> RunContext:
+    """A run that nobody is told of, some of whose layers are to be solved; trains its target.
+
+    Raises what ``obtain_target`` raises.
+    """
+    device = hardware.resolve_device(config.device)
+    target = obtain_target(config.target_request, data, device)
+    with NO_TRACKERS.track(f"runs/{folder.name}", {}) as tracked:
+        return RunContext(config, data, device, folder, target, config.features.storage, tracked)

@@ -50,7 +50,7 @@ class SolvedLayers:
 
     def solve(self, layer: PlannedLayer, pairs: Sequence[Features]) -> Solution:
         """Solve a layer, from where it was interrupted, and store the solution."""
-        path = self.folder / f"unfinished-{_file_name(layer)}"
+        path = self.folder / f"unfinished-{_quoted(layer.name)}.safetensors"
         unfinished = LayerCheckpoint(path, self._metadata(layer))
         solution = solve_layer(layer, unfinished, pairs)
         seconds = unfinished.before + solution.report.seconds
@@ -65,7 +65,7 @@ class SolvedLayers:
         """Write a layer's solution."""
         report = solution.report
         metadata = self._metadata(layer) | {"report": dataclasses.asdict(report)}
-        path = self.folder / f"layer-{_file_name(layer)}"
+        path = self.folder / solution_file(layer.name)
         try:
             files.write_tensors(path, {"scale": solution.scale}, metadata)
         except OSError as error:
@@ -104,8 +104,17 @@ class SolvedLayers:
         return solutions
 
 
-def _file_name(layer: PlannedLayer) -> str:
-    return f"{urllib.parse.quote(layer.name, safe='')}.safetensors"
+def solution_file(name: str) -> str:
+    """The file, in a seed's folder, of the solution of a layer.
+
+    >>> solution_file("layer1.0.conv1")
+    'layer-layer1.0.conv1.safetensors'
+    """
+    return f"layer-{_quoted(name)}.safetensors"
+
+
+def _quoted(name: str) -> str:
+    return urllib.parse.quote(name, safe="")
 
 
 def read_seed(
