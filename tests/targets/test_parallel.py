@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from processes import ENVIRONMENT
+from processes import ENVIRONMENT, run
 
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
@@ -107,13 +107,7 @@ def in_two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel")
     (folder / "script.py").write_text(SCRIPT)
     (folder / "broken").write_bytes(b"not a checkpoint")
-    done = subprocess.run(
-        [*TORCHRUN, str(folder / "script.py"), str(folder), json.dumps(FROZEN)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=400,
-    )
+    done = run([*TORCHRUN, str(folder / "script.py"), str(folder), json.dumps(FROZEN)])
     assert done.returncode == 0, done.stderr
     trainings = ("whole", "stopped", "resumed", "frozen", "plain")
     ends = {
@@ -270,7 +264,7 @@ def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path
     assert list(tmp_path.glob("targets/*/checkpoint.safetensors"))
     assert not list(tmp_path.glob("targets/*/target.json"))
 
-    done = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
+    done = run(line)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("resuming at step") == 1
     assert "by 2 processes" in done.stdout
