@@ -6,10 +6,9 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
+import image_sets
 import pytest
 import torch
-from PIL import Image
 from processes import ENVIRONMENT, run
 
 from bnrecon.data import DataSpec, load
@@ -212,15 +211,9 @@ def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
 @pytest.fixture
 def tree(tmp_path):
     """ImageNet's folders with three classes of a few small pictures."""
-    generator = np.random.default_rng(0)
-    for part, count in (("train", 16), ("val", 4)):
-        for label in range(3):
-            folder = tmp_path / "tree" / part / f"class{label}"
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = generator.random((40, 48, 3)) * 80 + np.eye(3)[label] * 150
-                Image.fromarray(pixels.astype("uint8")).save(folder / f"{number}.png")
-    return tmp_path / "tree"
+    root = image_sets.tree(tmp_path / "tree", ("ant", "bee", "cow"), train=16, test=4, side=48)
+    (root / "test").rename(root / "val")
+    return root
 
 
 def imagenet(tree, outputs, *more):
