@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from processes import run
+from random_layer import gaussian
 
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
@@ -50,9 +51,8 @@ def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
         return threads_for(operations)
 
     monkeypatch.setattr(solving, "threads_for", noted)
-    draw = torch.Generator().manual_seed(0)
-    second, first = (torch.randn(12, size, generator=draw).double() for size in (4, 3))
-    system = linear_system(KhatriRao(second, first), torch.randn(4, 3, generator=draw).double())
+    matrix = KhatriRao(gaussian(12, 4), gaussian(12, 3, seed=1))
+    system = linear_system(matrix, gaussian(4, 3, seed=2))
     for name in ("matrix_free", "lu"):
         solving.solve(system, SolverSpec(name))
     assert given == [12**2, 12**3]
