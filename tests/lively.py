@@ -27,7 +27,7 @@ def outputs(network, shape, seed=5):
 
 
 def difference(network, model, x):
-    """The largest difference of the outputs of two networks, of the largest output."""
+    """The largest difference of two networks' outputs, as a share of the largest output."""
     with torch.no_grad():
         ours, theirs = network(x), model(x)
     assert ours.shape == theirs.shape
