@@ -5,7 +5,7 @@ from torch import nn
 
 from bnrecon.targets.register import build
 
-__all__ = ["NETWORKS", "Residual", "enliven", "outputs", "small_vgg"]
+__all__ = ["NETWORKS", "Composed", "Residual", "difference", "enliven", "outputs", "small_vgg"]
 
 
 def enliven(network, shape, seed=0):
@@ -24,6 +24,27 @@ def enliven(network, shape, seed=0):
 def outputs(network, shape, seed=5):
     with torch.no_grad():
         return network(torch.randn(6, *shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def difference(network, model, x):
+    """The largest difference of two networks' outputs, as a share of the largest output."""
+    with torch.no_grad():
+        ours, theirs = network(x), model(x)
+    assert ours.shape == theirs.shape
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+class Composed(nn.Module):
+    """These parts, and what a function computes from them and an input."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        return self.function(self, x)
 
 
 def small_vgg(seed=0):

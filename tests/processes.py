@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from bnrecon.runtime import files
 
 SMALLEST = ("scale=smoke", "target.groups=[1]", "train.epochs=1")
@@ -22,6 +24,11 @@ def folder_of(out):
 
 def result_of(out):
     return files.read_json(folder_of(out) / "result.json")
+
+
+def run(line, env=ENVIRONMENT, **settings):
+    """Run a command to its end; its output is text."""
+    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=300, **settings)
 
 
 def start(*words, command="run"):
@@ -47,3 +54,11 @@ def wait_until(condition, seconds=120):
             return True
         time.sleep(0.02)
     return False
+
+
+def has_ended(number):
+    """Whether a process is no longer there, or has not been waited for yet."""
+    try:
+        return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

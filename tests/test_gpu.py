@@ -6,7 +6,7 @@ import pytest
 import torch
 from lively import enliven, small_vgg
 from pretended_gpu import PretendedGpu, on_device
-from random_layer import random_layer
+from random_layer import gaussian, random_layer
 from torch import nn
 
 from bnrecon import reconstruct
@@ -372,9 +372,7 @@ def test_products_of_the_eliminated_system_wait_for_nothing(gpu, skip):
     width = SHAPE.minimum_width + (skip == "inner")
     here = system("he_normal", width, CPU, skip).operator
     there = system("he_normal", width, gpu.device, skip).operator
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(here.shape[1], 2, dtype=DOUBLE, generator=generator)
-    y = torch.randn(here.shape[0], dtype=DOUBLE, generator=generator)
+    x, y = gaussian(here.shape[1], 2, seed=1), gaussian(here.shape[0], seed=2)
 
     def products(operator, x, y):
         part = operator.columns(slice(3, 9))
@@ -389,7 +387,7 @@ def test_products_of_the_eliminated_system_wait_for_nothing(gpu, skip):
 
 
 def test_deep_sources_are_solved_on_the_targets_device_from_the_same_draws(gpu):
-    target = torch.randn(3, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    target = gaussian(3, 4, seed=1)
     weights = draw_deep(4, 1, balanced_widths(16, 3, 3), 0)
     here, there = solve_deep(target, weights), solve_deep(target.to(gpu.device), weights)
     assert here.relative_error == there.relative_error < 1e-9

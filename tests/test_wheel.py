@@ -2,34 +2,22 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 
 import pytest
 from places import ROOT
-from processes import ENVIRONMENT
+from processes import ENVIRONMENT, run
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 OWN = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"
 MOST = 5_000_000  # bytes
 
 
-def run(line, folder, **environment):
-    return subprocess.run(
-        line,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=ENVIRONMENT | environment,
-    )
-
-
 @pytest.fixture(scope="module")
 def tracked():
     """The checkout's files by name, and those that will be."""
-    listed = run(["git", "ls-files", "-z", "-co", "--exclude-standard"], ROOT)
+    listed = run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT)
     if listed.returncode:
         pytest.skip("this is no checkout: what ships is what git tracks")
     return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
@@ -44,10 +32,10 @@ def wheel(tracked, tmp_path_factory):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy / name)
     for line in (["git", "init", "-q"], ["git", "add", "-f", "."]):
-        assert run(line, copy).returncode == 0
+        assert run(line, cwd=copy).returncode == 0
     (copy / OWN).parent.mkdir()
     (copy / OWN).write_text("{}")
-    done = run([sys.executable, "-c", BUILD, str(dist)], copy)
+    done = run([sys.executable, "-c", BUILD, str(dist)], cwd=copy)
     assert done.returncode == 0, done.stderr
     (built,) = dist.iterdir()
     return built
@@ -71,7 +59,7 @@ def bnrecon(installed, tmp_path):
 
     def run_command(*words):
         line = [sys.executable, "-P", "-c", code, *words]
-        done = run(line, tmp_path, PYTHONPATH=str(installed))
+        done = run(line, ENVIRONMENT | {"PYTHONPATH": str(installed)}, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -1,11 +1,10 @@
 """The command in this process, and in a process of its own."""
 
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
-from processes import ENVIRONMENT
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +42,7 @@ def process():
             f"{start}\nfrom bnrecon.cli.main import main\ncode = main({list(words)!r})\n"
             "print('torch' in sys.modules, file=sys.stderr)\nsys.exit(code)"
         )
-        return subprocess.run(
-            [sys.executable, "-P", "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=ENVIRONMENT,
-        )
+        return processes.run([sys.executable, "-P", "-c", code])
 
     return run
 
@@ -59,12 +52,7 @@ def shell():
     """Run a line of bash in which $BNRECON is the command."""
 
     def run(line, **environment):
-        return subprocess.run(
-            ["bash", "-c", line],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=ENVIRONMENT | {"BNRECON": f"{sys.executable} -P -m bnrecon"} | environment,
-        )
+        environment |= {"BNRECON": f"{sys.executable} -P -m bnrecon"}
+        return processes.run(["bash", "-c", line], processes.ENVIRONMENT | environment)
 
     return run

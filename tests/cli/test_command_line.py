@@ -4,12 +4,11 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from processes import ENVIRONMENT
+from processes import run
 
 from bnrecon.cli.main import main, make_parsers
 
@@ -63,14 +62,8 @@ for words in json.loads(sys.argv[1]):
 def answers(tmp_path_factory):
     """To each line: exit code, standard output and error, and what is loaded by then."""
     lines = [*WITHOUT_TORCH, *MISTAKES]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", ANSWER, json.dumps(lines)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=ENVIRONMENT,
-        cwd=tmp_path_factory.mktemp("here"),
-    )
+    line = [sys.executable, "-P", "-c", ANSWER, json.dumps(lines)]
+    done = run(line, cwd=tmp_path_factory.mktemp("here"))
     assert done.returncode == 0, done.stderr
     found = map(json.loads, done.stdout.splitlines())
     return dict(zip(map(" ".join, lines), found, strict=True))
@@ -199,5 +192,4 @@ def test_what_takes_a_second_to_load_is_loaded_where_it_is_needed():
     slow = {"torch._dynamo", "scipy.integrate", "scipy.stats", "matplotlib.pyplot"}
     code = "import sys, bnrecon.run.main_job, bnrecon.reproduction.engine"
     code += f"; print({slow!r} & {{*sys.modules}})"
-    line = [sys.executable, "-c", code]
-    assert subprocess.run(line, check=True, capture_output=True, text=True).stdout == "set()\n"
+    assert run([sys.executable, "-c", code], check=True).stdout == "set()\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from processes import ENVIRONMENT, finish, wait_until
+from processes import ENVIRONMENT, finish, has_ended, wait_until
 
 from bnrecon.cli import hydra_app, sweeps
 from bnrecon.cli.main import make_parsers
@@ -170,13 +170,6 @@ def test_a_job_plans_the_same_runs_again():
     assert sum(key.startswith("target-") for key in again) == 1  # which both read
 
 
-def has_ended(process):
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def is_training(count):
     return lambda: len(list(Path("out").glob("targets/*/.lock"))) == count
 
@@ -198,7 +191,7 @@ def test_processes_end_with_the_command_and_save_what_they_have(start, words, ho
     else:
         sweep.kill()
     code, _, err = finish(sweep)
-    assert wait_until(lambda: all(has_ended(process) for process in processes))
+    assert wait_until(lambda: all(has_ended(process.pid) for process in processes))
     if (words, how) != (JOBLIB, signal.SIGINT):  # joblib kills its processes itself
         assert len(list(Path("out").glob("targets/*/checkpoint.safetensors"))) == 2
     if how == signal.SIGINT:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from random_layer import gaussian
 
 from bnrecon.construction.alignment import (
     TIE,
@@ -37,9 +38,7 @@ def khatri_rao(outputs, inputs, width, seed, sparse=False):
 
 
 def random_target(outputs, inputs, seed):
-    return torch.randn(
-        outputs, inputs, generator=torch.Generator().manual_seed(100 + seed), dtype=DOUBLE
-    )
+    return gaussian(outputs, inputs, seed=100 + seed)
 
 
 def by_the_listing(missing, target, tie=0.0):
@@ -167,9 +166,8 @@ def test_dependent_features_widen_the_complement():
 
 
 def test_dependence_that_no_pivot_shows_is_found_too():
-    triangle = torch.eye(60, dtype=DOUBLE) - torch.ones(60, 60, dtype=DOUBLE).triu(
-        1
-    )  # pivots of 1, a singular value of 2^-59
+    # Pivots of 1, a singular value of 2^-59.
+    triangle = torch.eye(60, dtype=DOUBLE) - torch.ones(60, 60, dtype=DOUBLE).triu(1)
     matrix = torch.cat([triangle, torch.zeros(5, 60, dtype=DOUBLE)])
     assert complement(matrix).shape == (65, 6)
     low = khatri_rao(5, 4, 4, 0) @ random_target(4, 15, 0)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from random_layer import gaussian
 from scipy.optimize import least_squares
 
 from bnrecon.construction.deep import (
@@ -107,7 +108,7 @@ def test_two_layers_are_theorem_2_2():
     outputs, inputs = 3, 4
     widths = balanced_widths(least_total_width(12, 2), outputs, 2)
     first, second = draw_deep(inputs, 1, widths, 6)
-    target = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(8), dtype=DOUBLE)
+    target = gaussian(outputs, inputs, seed=8)
     system: System = linear_system(
         KhatriRao.of(first, second[:, :, None, None], DOUBLE, torch.device("cpu")), target
     )
@@ -149,8 +150,7 @@ def by_scipy(target, weights, start):
 )
 def test_a_target_is_found_with_a_few_scales_beyond_the_count_as_scipy_finds_it(shape, layers):
     outputs, inputs, taps = shape
-    generator = torch.Generator().manual_seed(5)
-    target = torch.randn(outputs, inputs * taps, generator=generator, dtype=DOUBLE)
+    target = gaussian(outputs, inputs * taps, seed=5)
     total = least_total_width(target.numel(), layers) + 8
     weights = draw_deep(inputs, taps, balanced_widths(total, outputs, layers, inputs * taps), 4)
     theirs = (by_scipy(target, weights, x)[1] for x in draw_starts(target, weights, 8, 0))
@@ -163,8 +163,7 @@ def test_a_target_is_found_with_a_few_scales_beyond_the_count_as_scipy_finds_it(
 
 def test_levenberg_marquardt_ends_in_scipys_minimum_where_no_solution_exists():
     """Too few scales: the best of the same starts has the same error as MINPACK's."""
-    generator = torch.Generator().manual_seed(6)
-    target = torch.randn(4, 4, generator=generator, dtype=DOUBLE)
+    target = gaussian(4, 4, seed=6)
     weights = draw_deep(4, 1, balanced_widths(least_total_width(16, 3) - 4, 4, 3), 1)
     theirs = min(by_scipy(target, weights, x)[1] for x in draw_starts(target, weights, 16, 0))
     ours = solve_deep(target, weights, starts=16, max_iterations=1000)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from random_layer import gaussian
 from torch import nn
 from torch.nn.utils import prune
 
@@ -131,7 +132,7 @@ def test_low_rank_layers_need_a_width_of_rank_times_their_size():
     target = relu_target([6, 6, 6])
     with torch.no_grad():
         for number in (0, 2):
-            a = torch.randn(6, 2, generator=torch.Generator().manual_seed(number)).double()
+            a = gaussian(6, 2, seed=number)
             target[number].weight.copy_(a @ a.T @ target[number].weight)
     rebuilt = relu_network(target, rank=2)
     assert [layer.width for layer in rebuilt.layers] == [12, 12, 12, 12]
@@ -142,11 +143,7 @@ def test_low_rank_layers_need_a_width_of_rank_times_their_size():
 
 def test_fewer_scales_than_equations_give_the_best_approximation():
     """The residual is orthogonal to what the scales can reach; the report says how large it is."""
-    generator = torch.Generator().manual_seed(1)
-    v, w, weight = (
-        torch.randn(*size, generator=generator, dtype=torch.float64)
-        for size in ((4, 9), (9, 4), (4, 4))
-    )
+    v, w, weight = gaussian(4, 9), gaussian(9, 4, seed=1), gaussian(4, 4, seed=2)
     matrix = khatri_rao(v, w)
     scale = solve_scales(v, w, weight)
     residual = matrix @ scale - weight.reshape(-1)
@@ -156,10 +153,7 @@ def test_fewer_scales_than_equations_give_the_best_approximation():
 
 
 def test_every_entry_of_the_product_is_the_sum_that_lemma_1_names():
-    generator = torch.Generator().manual_seed(2)
-    c, x, b = (
-        torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((3, 6), (6,), (6, 2))
-    )
+    c, x, b = gaussian(3, 6), gaussian(6, seed=1), gaussian(6, 2, seed=2)
     assert torch.allclose(khatri_rao(c, b) @ x, (c @ torch.diag(x) @ b).reshape(-1))
 
 
@@ -189,11 +183,11 @@ def test_conditions_grow_along_the_chain_from_its_last_layer_to_its_first():
 
 def test_a_block_of_zeros_cuts_off_all_earlier_layers():
     """Theorem 2 in print: the only scales for a block of zeros are zero, and W* is not reached."""
-    v, w = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(0)).double()
+    v, w = gaussian(2, 2, 2)
     last_block = torch.zeros(2, 1).double()
     assert solve_scales(v, w[:, :1], last_block).abs().max() == 0
     # By hand: a block that vanishes needs V diag(W A) γ = 0, a regular system of k d = 2 scales.
-    a = torch.randn(2, 1, generator=torch.Generator().manual_seed(1)).double()
+    a = gaussian(2, 1, seed=1)
     assert torch.linalg.svdvals(v * (w @ a).T).min() > 0.01
     # Then no input passes the layer: its output V (0 * ... + β) is the same for all x. Of two
     # targets it should not be: of a last layer, and of one whose ReLU is open for all ‖x‖ <= 1.
@@ -215,11 +209,7 @@ def test_the_null_space_of_a_product_moves():
 
 def test_cramers_rule_of_lemma_8_substitutes_a_column():
     """γ_1 det D = det(D with w* as its first column); the text says row."""
-    generator = torch.Generator().manual_seed(5)
-    v, w, target = (
-        torch.randn(*size, generator=generator, dtype=torch.float64)
-        for size in ((2, 4), (4, 2), (2, 2))
-    )
+    v, w, target = gaussian(2, 4), gaussian(4, 2, seed=1), gaussian(2, 2, seed=2)
     system = khatri_rao(v, w)
     by_column, by_row = system.clone(), system.clone()
     by_column[:, 0] = by_row[0] = target.reshape(-1)
@@ -270,10 +260,7 @@ def test_a_relu_between_the_factors_changes_the_function():
 
 def test_the_chain_of_identities_has_scales_without_zeros():
     """The point at which the determinants of Theorem 2 are not zero (erratum 19)."""
-    generator = torch.Generator().manual_seed(0)
-    out, lifts, wanted = (
-        torch.randn(*size, generator=generator).double() for size in ((4, 8), (2, 8, 2), (2, 4, 2))
-    )
+    out, lifts, wanted = gaussian(4, 8), gaussian(2, 8, 2, seed=1), gaussian(2, 4, 2, seed=2)
     products = [solve_scales(out, lift, block) for lift, block in zip(lifts, wanted, strict=True)]
     scales = [products[0] / products[1], products[1]]
     assert min(scale.abs().min() for scale in scales) > 0
@@ -359,10 +346,8 @@ def test_the_scales_are_never_worse_than_least_squares():
         except RunError as error:
             rebuilt = error.reconstruction
         assert rebuilt.layers[0].relative_error <= 1 + 1e-9, seed
-    generator = torch.Generator().manual_seed(0)
-    v, w = (torch.randn(*s, generator=generator).double() for s in ((3, 9), (9, 3)))
+    v, w, weight = gaussian(3, 9), gaussian(9, 3, seed=1), gaussian(3, 3, seed=2)
     v[:, 1], w[1] = v[:, 0], w[0]  # two equal columns of the system
-    weight = torch.randn(3, 3, generator=generator).double()
     matrix, wanted = khatri_rao(v, w), weight.reshape(-1, 1)
     best = matrix @ torch.linalg.pinv(matrix) @ wanted - wanted
     found = matrix @ solve_scales(v, w, weight)[:, None] - wanted

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from image_sets import Bomb, pixels, refused, tree, write_cifar
 from local_server import answer
 from PIL import EpsImagePlugin, ExifTags, Image
 from torchvision import datasets
@@ -31,18 +32,6 @@ from bnrecon.data.streaming import StreamedImages
 from bnrecon.runtime.errors import UserError
 
 CPU = torch.device("cpu")
-
-
-def tree(root, classes=("ant", "bee"), train=6, test=3, side=8, seed=0):
-    """A small image tree of random pictures; returns its root."""
-    generator = np.random.default_rng(seed)
-    for split, count in (("train", train), ("test", test)):
-        for name in classes:
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = generator.integers(0, 256, (side, side, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
-    return root
 
 
 def test_digits_are_embedded_and_always_the_same(digits):
@@ -62,25 +51,6 @@ def test_order_on_disk_does_not_matter(tmp_path):
     for number, file in enumerate(names):
         file.rename(file.with_name(f"z{len(names) - number}.png"))
     assert load(DataSpec("folder", str(tmp_path / "b"))).checksum() == first.checksum()
-
-
-class Bomb:
-    """What is unpickled of it leaves a trace in a folder."""
-
-    def __init__(self, folder):
-        self.trace = folder / "exploded"
-
-    def __reduce__(self):
-        return Path.touch, (self.trace,)
-
-
-def write_archive(folder, **change):
-    """A whole cifar10.npz, but for what is changed in it or left out."""
-    pixels = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)
-    good = {"train_x": pixels, "test_x": pixels, "classes": CIFAR10_CLASSES}
-    good |= {"train_y": np.arange(10), "test_y": np.arange(10)}
-    arrays = {name: array for name, array in (good | change).items() if array is not None}
-    np.savez(folder / "cifar10.npz", **arrays)
 
 
 # Channel means and deviations as published with the data sets.
@@ -182,13 +152,13 @@ def test_a_broken_image_of_a_streamed_set_is_one_line_from_a_worker_too(tmp_path
     ],
 )
 def test_a_wrong_archive_is_one_line(tmp_path, change, line):
-    write_archive(tmp_path, **change)
+    write_cifar(tmp_path, **change)
     with pytest.raises(UserError, match=line):
         load(DataSpec("cifar10", str(tmp_path)))
 
 
 def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
-    write_archive(tmp_path, classes=np.array([Bomb(tmp_path)]))
+    write_cifar(tmp_path, classes=np.array([Bomb(tmp_path)]))
     with pytest.raises(UserError, match="damaged or not an archive"):
         load(DataSpec("cifar10", str(tmp_path)))
     assert not (tmp_path / "exploded").exists()
@@ -206,7 +176,7 @@ def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
 def test_archives_that_are_written_otherwise_are_the_same_data(tmp_path, change):
     found = []
     for changes in ({}, change):
-        write_archive(tmp_path, **changes)
+        write_cifar(tmp_path, **changes)
         data = load(DataSpec("cifar10", str(tmp_path)))
         assert data.classes == CIFAR10_CLASSES
         found.append(data.checksum())
@@ -259,14 +229,6 @@ def test_files_at_hand_are_read_without_a_download_or_a_lock(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-def refused(spec, line):
-    """Load; the refusal is one printable line that matches."""
-    with pytest.raises(UserError, match=line) as raised:
-        load(spec)
-    assert str(raised.value).isprintable()
-    return str(raised.value)
-
-
 def png(width, height, depth, colour, rows, **chunks):
     """A PNG file of these raw rows, each with its filter byte in front."""
 
@@ -306,12 +268,12 @@ def test_grey_of_16_bits_keeps_its_upper_8_as_colour_of_16_bits_does(tmp_path):
 
 
 def test_pixels_whose_range_is_not_known_are_refused_with_their_mode(tmp_path):
-    for name, pixels, mode in (
+    for name, levels, mode in (
         ("float.tif", LEVELS / 65535, "F"),
         ("whole.tif", LEVELS.astype(np.int32), "I"),
         ("signed.tif", LEVELS.astype(np.int16), "I"),
     ):
-        Image.fromarray(pixels.astype(np.float32) if mode == "F" else pixels).save(tmp_path / name)
+        Image.fromarray(levels.astype(np.float32) if mode == "F" else levels).save(tmp_path / name)
         with pytest.raises(
             UserError, match=rf"{name} has pixels of mode {mode}, .*save it with 8 or 16 bits"
         ):
@@ -615,10 +577,6 @@ def test_a_single_training_image_is_refused_and_a_single_class_is_not(tmp_path, 
     assert load(DataSpec(name, str(tree(tmp_path / "two", ("ant",), train=2)))).sizes == (2, 3)
 
 
-def pixels(count, seed):
-    return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-
-
 HUNDRED = tuple(f"c{number:02}" for number in range(100))
 KINDS = {"cifar10": (datasets.CIFAR10, CIFAR10_CLASSES), "cifar100": (datasets.CIFAR100, HUNDRED)}
 
@@ -659,14 +617,7 @@ def lay_out(root, layout, name, monkeypatch):
     if layout == "torchvision":
         torchvision_files(root, monkeypatch, name)
     elif layout == "archive":
-        np.savez(
-            root / f"{name}.npz",
-            classes=classes,
-            train_x=pixels(count, 1),
-            train_y=np.arange(count),
-            test_x=pixels(count, 0),
-            test_y=np.arange(count),
-        )
+        write_cifar(root, count, count, name=name, classes=classes)
     else:
         folder = root / name if layout == "tree" else root
         for split, seed in (("train", 1), ("test", 0)):

@@ -9,13 +9,13 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+from image_sets import refused
 from local_server import answer
 from PIL import Image
 from torchvision import datasets
 from torchvision.transforms import v2
 
 from bnrecon.data import DataSpec, imagenette, load
-from bnrecon.runtime.errors import UserError
 
 WNIDS = tuple(datasets.Imagenette._WNID_TO_CLASS)
 
@@ -37,17 +37,14 @@ def folders(folder, wnids=WNIDS):
     return folder
 
 
-def refused(root, line, **fields):
-    """Load; the refusal is one line that matches."""
-    with pytest.raises(UserError, match=line) as raised:
-        load(DataSpec("imagenette", str(root), **({"download": False} | fields)))
-    assert str(raised.value).isprintable()
+def spec_of(root, side=None, download=False):
+    return DataSpec("imagenette", str(root), side=side, download=download)
 
 
 @pytest.mark.parametrize("place", ["imagenette2-160", "imagenette2", "imagenette", "."])
 def test_classes_and_splits_are_torchvisions(tmp_path, place):
     folders(tmp_path / place)
-    data = load(DataSpec("imagenette", str(tmp_path), side=16, download=False))
+    data = load(spec_of(tmp_path, 16))
     published = datasets.Imagenette._WNID_TO_CLASS
     assert data.classes == tuple(published[wnid][0] for wnid in sorted(published))
     assert data.sizes == (20, 10)
@@ -66,7 +63,7 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
     for file in tmp_path.glob("*/*/*.JPEG"):
         file.unlink()
         picture.save(file.with_suffix(".png"))
-    data = load(DataSpec("imagenette", str(tmp_path), side=32, download=False))
+    data = load(spec_of(tmp_path, 32))
     found = data.test_x[0].numpy().astype(int)
     expected = np.asarray(v2.Compose([v2.Resize(32), v2.CenterCrop(32)])(picture))
     assert abs(found - expected).max() <= 1
@@ -75,15 +72,13 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
 
 def test_the_smallest_size_that_need_not_be_enlarged_is_read(tmp_path, caplog):
     folders(tmp_path / "imagenette2-160")
-    refused(tmp_path, "^imagenette is not in .*imagenette2-320 or imagenette2, or allow", side=161)
+    line = "^imagenette is not in .*imagenette2-320 or imagenette2, or allow"
+    refused(spec_of(tmp_path, side=161), line)
     folders(tmp_path / "imagenette2")
     for file in (tmp_path / "imagenette2").glob("*/*/*.JPEG"):
         Image.new("L", (30, 30), 255).save(file)
     caplog.set_level(logging.INFO, "bnrecon")
-    small, large = (
-        load(DataSpec("imagenette", str(tmp_path), side=side, download=False))
-        for side in (160, 161)
-    )
+    small, large = (load(spec_of(tmp_path, side)) for side in (160, 161))
     assert small.train_x.max() < 200
     assert large.train_x.min() == 255
     assert [record.getMessage() for record in caplog.records] == [
@@ -110,7 +105,7 @@ def test_a_published_folder_that_is_not_complete_is_refused(tmp_path, left, down
     line = (
         rf"imagenette2-160/{expected} images; remove imagenette2-160 and allow download=true, or "
     )
-    refused(tmp_path, line, download=download)
+    refused(spec_of(tmp_path, download=download), line)
 
 
 def published(root, monkeypatch, serve, damage=lambda content: content):
@@ -130,11 +125,11 @@ def test_it_is_downloaded_by_torchvision(tmp_path, monkeypatch, serve):
     published(tmp_path / "published", monkeypatch, serve)
     mine = tmp_path / "mine"
     mine.mkdir()
-    first = load(DataSpec("imagenette", str(mine), side=16))
+    first = load(spec_of(mine, 16, download=True))
     assert first.sizes == (20, 10)
     kept = [path.name for path in mine.iterdir() if path.is_dir() or path.suffix == ".tgz"]
     assert kept == ["imagenette2-160"]
-    again = load(DataSpec("imagenette", str(mine), side=16, download=False))
+    again = load(spec_of(mine, 16))
     assert again.checksum() == first.checksum()
 
 
@@ -143,5 +138,5 @@ def test_a_download_that_arrives_damaged_leaves_nothing_behind(tmp_path, monkeyp
     mine = tmp_path / "mine"
     mine.mkdir()
     line = r"^imagenette is not in .* could not be downloaded from https://github.com/fastai/"
-    refused(mine, rf"{line}imagenette \(.+\); give root=FOLDER", download=True)
+    refused(spec_of(mine, download=True), rf"{line}imagenette \(.+\); give root=FOLDER")
     assert not [path for path in mine.iterdir() if path.is_dir()]

@@ -2,11 +2,11 @@
 
 import hashlib
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from image_sets import Bomb, refused
 from local_server import answer
 from PIL import Image
 from scipy.io import savemat
@@ -15,7 +15,6 @@ from torchvision import datasets
 from bnrecon.config import composition
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
-from bnrecon.runtime.errors import UserError
 
 LABELS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
 
@@ -55,13 +54,6 @@ def lay_out(root, layout, monkeypatch):
                 Image.fromarray(picture).save(folder / f"{number}.png")
 
 
-def refused(root, line, **fields):
-    """Load; the refusal is one line that matches."""
-    with pytest.raises(UserError, match=line) as raised:
-        load(DataSpec("svhn", str(root), **({"download": False} | fields)))
-    assert str(raised.value).isprintable()
-
-
 @pytest.mark.parametrize("layout", ["torchvision", "archive", "tree", "bare tree"])
 def test_every_layout_holds_the_same_images_and_the_label_10_is_the_digit_0(
     tmp_path, monkeypatch, layout
@@ -88,15 +80,12 @@ def test_one_folder_holds_svhn_beside_a_tree_of_cifar(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["train_32x32.mat", "test_32x32.mat"])
 def test_a_damaged_file_is_neither_read_nor_unpickled(tmp_path, monkeypatch, name):
-    class Bomb:
-        def __reduce__(self):
-            return Path.touch, (tmp_path / "exploded",)
-
     files = torchvision_files(tmp_path, monkeypatch)
     flipped = files[name][:1000] + bytes([files[name][1000] ^ 1]) + files[name][1001:]
-    for content in (b"", files[name][:1000], flipped, pickle.dumps(Bomb())):
+    spec = DataSpec("svhn", str(tmp_path), download=False)
+    for content in (b"", files[name][:1000], flipped, pickle.dumps(Bomb(tmp_path))):
         (tmp_path / name).write_bytes(content)
-        refused(tmp_path, r"test_32x32\.mat is not complete, or damaged \(by its files' checksums")
+        refused(spec, r"test_32x32\.mat is not complete, or damaged \(by its files' checksums")
     assert not (tmp_path / "exploded").exists()
 
 

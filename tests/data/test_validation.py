@@ -2,10 +2,9 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from image_sets import tree
 
 from bnrecon.config import composition
 from bnrecon.config.schema import VOLATILE
@@ -19,12 +18,8 @@ CPU = torch.device("cpu")
 
 def streamed(root, **fields):
     """ImageNet-like folders of three classes, 40 training and 2 test images each."""
-    for split, count in (("train", 40), ("val", 2)):
-        for number, name in enumerate(("ant", "bee", "cow")):
-            (root / split / name).mkdir(parents=True)
-            for k in range(count):
-                pixels = np.full((8, 8, 3), (80 * number, k, split == "val"), np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{split}{k}.png")
+    tree(root, ("ant", "bee", "cow"), train=40, test=2)
+    (root / "test").rename(root / "val")
     return DataSpec("imagenet", root=str(root), side=8, workers=0, **fields)
 
 

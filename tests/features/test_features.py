@@ -281,14 +281,8 @@ def test_id_cond_of_minimum_width_shares_one_feature():
     assert matrix.shape == (216, 211)
     assert matrix.sum(0).tolist() == [6.0] + [1.0] * 210
     assert torch.equal(matrix.sum(1), torch.ones(216, dtype=torch.float64))
-    assert matrix[:, 0].nonzero()[:, 0].tolist() == [
-        0,
-        36,
-        72,
-        108,
-        144,
-        180,
-    ]  # one weight of every output, c0 · 9 rows apart
+    # One weight of every output, c0 · 9 rows apart.
+    assert matrix[:, 0].nonzero()[:, 0].tolist() == list(range(0, 216, 36))
 
 
 def test_sparse_id_cond_is_a_random_part_of_the_identity():
@@ -300,9 +294,8 @@ def test_sparse_id_cond_is_a_random_part_of_the_identity():
     assert torch.equal(matrix(0).sum(0), torch.ones(43, dtype=torch.float64))
     assert not torch.equal(matrix(0), matrix(1))
     assert torch.equal(matrix(0, 216), torch.eye(216, dtype=torch.float64))
-    share = torch.stack([matrix(seed).sum(1) for seed in range(200)]).mean(
-        0
-    )  # every entry as likely as the others
+    share = torch.stack([matrix(seed).sum(1) for seed in range(200)]).mean(0)
+    # Every entry is as likely as the others.
     assert float((share - 43 / 216).abs().max()) < 5 * (0.2 * 0.8 / 200) ** 0.5
 
 

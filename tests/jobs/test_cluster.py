@@ -10,10 +10,9 @@ import subprocess
 from pathlib import Path
 
 import cluster_study
-import psutil
 import pytest
 from made_tasks import calls, task_work
-from processes import start, wait_until
+from processes import has_ended, start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.jobs import cluster, queues, record
@@ -148,13 +147,6 @@ def test_what_its_jobs_have_done_while_nobody_waited_is_collected(made, tmp_path
 
 def is_open(state):
     return state.queued or state.running
-
-
-def has_ended(number):
-    try:
-        return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.process

@@ -69,9 +69,7 @@ def test_processes_share_the_threads_leave_the_terminals_session_and_begin_stage
     executors, tmp_path
 ):
     first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
-    order = [
-        (type(event), event.key) for event in executors["two"]().run([first, second])
-    ]  # starts and outcomes
+    order = [(type(event), event.key) for event in executors["two"]().run([first, second])]
     ended = max(order.index((Outcome, item.key)) for item in first)
     began = min(order.index((Started, item.key)) for item in second)
     assert ended < began

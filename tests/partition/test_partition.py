@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from lively import Composed
+from random_layer import gaussian
 from torch import nn
 
 from bnrecon.partition import (
@@ -303,15 +305,10 @@ def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
     with pytest.raises(UserError, match="Unflatten"):
         partition(network, plane())
 
-    class Maximum(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.pool = nn.Linear(2, 3).double(), nn.MaxPool2d((1, 3))
+    def maximum(self, x):
+        return self.pool(self.linear(x).view(x.size(0), 1, 1, 3)).flatten(1)
 
-        def forward(self, x):
-            return self.pool(self.linear(x).view(x.size(0), 1, 1, 3)).flatten(1)
-
-    network = Maximum()
+    network = Composed(maximum, linear=nn.Linear(2, 3).double(), pool=nn.MaxPool2d((1, 3)))
     with torch.no_grad():
         network.linear.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 1.0], [-1.0, -1.0]]))
         network.linear.bias.zero_()
@@ -325,7 +322,7 @@ def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
 
 def test_batchnorm_puts_the_mean_of_the_data_on_every_hyperplane():
     """Theorem 1 and Corollary 2: the first layer's lines all pass through the mean."""
-    data = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = gaussian(50, 2)
     mean = data.mean(0).numpy()
     found = partition(random_network(30, 1), plane(rectangle((-2, -2), (2, 2))))
     torch.manual_seed(0)

@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from lively import Composed
 from torch import nn
 
 from bnrecon.partition import (
@@ -75,16 +76,9 @@ def test_what_is_not_supported_is_refused_in_one_line(network, message):
     ],
 )
 def test_an_operation_on_the_whole_batch_is_refused(operation):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-
-        def forward(self, x):
-            return operation(torch.relu(self.layer(x)))
-
+    network = Composed(lambda self, x: operation(self.layer(x).relu()), layer=nn.Linear(2, 2))
     with pytest.raises(UserError, match=r"joins the inputs of a batch|does not fit"):
-        partition(Net(), plane())
+        partition(network, plane())
 
 
 def test_what_a_trace_does_not_show_is_noticed_in_one_region_of_a_thousand():

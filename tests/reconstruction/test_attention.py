@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torchvision
+from lively import Composed
 from torch import nn
 
 import bnrecon
@@ -131,21 +132,14 @@ def test_projections_that_do_not_fit_into_memory_stay_linear_layers(tmp_path, mo
         assert close(loaded["a"](*given)[0], model["a"](*given)[0])
 
 
-class PackedReader(nn.Module):
-    """Uses an attention's packed weight past the attention."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention, self.head = attention(batch_first=True), nn.Linear(8, 3).double()
-
-    def forward(self, x):
+@pytest.mark.parametrize("given", [True, False], ids=["run", "trace"])
+def test_a_packed_weight_that_is_read_elsewhere_is_seen(given):
+    def read_past_the_attention(self, x):
         x = x + nn.functional.linear(x, self.attention.in_proj_weight[:8])
         return self.head(self.attention(x, x, x)[0])
 
-
-@pytest.mark.parametrize("given", [True, False], ids=["run", "trace"])
-def test_a_packed_weight_that_is_read_elsewhere_is_seen(given):
-    model, x = PackedReader().eval(), torch.randn(4, 5, 8).double()
+    parts = {"attention": attention(batch_first=True), "head": nn.Linear(8, 3).double()}
+    model, x = Composed(read_past_the_attention, **parts).eval(), torch.randn(4, 5, 8).double()
     images = x if given else None
     with pytest.raises(UserError, match=r"attention\.q_proj: its weight is read outside"):
         reconstruct(model, images=images)

@@ -5,26 +5,16 @@ import itertools
 import pytest
 import torch
 from layer_cases import CASES, DIMS, KERNEL, label, make
+from lively import Composed, difference
 from torch import nn
 
 import bnrecon
 from bnrecon.features import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.reconstruction import (
-    RefusedLayers,
-    plan_layers,
-    reconstruct,
-)
+from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.kernels import LAYERS
 from bnrecon.reconstruction.source_file import source_layers
-
-
-def difference(network, model, x):
-    with torch.no_grad():
-        ours, theirs = network(x), model(x)
-    assert ours.shape == theirs.shape
-    return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 def test_every_kind_of_layer_is_tested():
@@ -166,16 +156,9 @@ def test_a_single_image_passes_as_a_batch_does(kind):
 
 @pytest.mark.parametrize("size", [11, 12])
 def test_a_transposed_convolution_takes_the_size_of_its_output(size):
-    class Upwards(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.ConvTranspose2d(2, 3, 3, stride=3, padding=1)
-
-        def forward(self, x):
-            return self.layer(x, output_size=(size, size - 1))
-
     torch.manual_seed(0)
-    model = Upwards().double().eval()
+    layer, sides = nn.ConvTranspose2d(2, 3, 3, stride=3, padding=1).double(), (size, size - 1)
+    model = Composed(lambda self, x: self.layer(x, output_size=sides), layer=layer).eval()
     rebuilt = reconstruct(model, images=(x := torch.randn(4, 2, 4, 4).double()))
     assert difference(rebuilt.network, model, x) < 1e-9
     with pytest.raises(ValueError, match=r"output_size=\(20, 20\)"):
@@ -229,20 +212,10 @@ def test_a_trained_source_of_groups_is_saved_as_it_is(tmp_path):
     assert torch.allclose(rebuilt.network.weight, 1.5 * model.weight, atol=1e-8)
 
 
-class Shared(nn.Module):
-    """One convolution at two places of the network."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv1d(3, 3, 3, padding=1)
-
-    def forward(self, x):
-        return self.layer(torch.tanh(self.layer(x)) + 2)
-
-
 def test_a_layer_used_twice_has_one_source_and_the_moments_of_both_uses():
     torch.manual_seed(0)
-    model, x = Shared().double().eval(), torch.randn(8, 3, 9).double()
+    layer, x = nn.Conv1d(3, 3, 3, padding=1).double(), torch.randn(8, 3, 9).double()
+    model = Composed(lambda self, x: self.layer(torch.tanh(self.layer(x)) + 2), layer=layer).eval()
     rebuilt = reconstruct(model, images=x)
     assert [layer.name for layer in rebuilt.layers] == ["layer"]
     assert difference(rebuilt.network, model, x) < 1e-9
@@ -292,34 +265,3 @@ def test_an_encoder_and_decoder_with_a_concatenation_is_rebuilt_whole(skip, tmp_
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
     with torch.no_grad():
         assert torch.equal(loaded(x), rebuilt.network(x))
-
-
-class Functional(nn.Module):
-    """Uses weights of layers by functions, beside or instead of the layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.read, self.used = nn.Conv2d(3, 4, 3), nn.ConvTranspose1d(4, 2, 3)
-        self.called = nn.Conv1d(4, 4, 3)
-
-    def forward(self, x):
-        x = nn.functional.conv2d(x, self.read.weight, self.read.bias).flatten(2)
-        return self.used(self.called(x)) + nn.functional.conv_transpose1d(
-            x[..., 2:], self.used.weight
-        )
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["run", "trace"])
-def test_weights_of_any_kind_that_functions_read_are_named_and_kept(given):
-    torch.manual_seed(0)
-    model, x = Functional().double().eval(), torch.randn(4, 3, 6, 6).double()
-    images = x if given else None
-    with pytest.raises(RefusedLayers) as caught:
-        reconstruct(model, images=images)
-    assert caught.value.refused == {
-        "read": "its weight is read outside of the layer, by conv2d",
-        "used": "its weight is read outside of the layer, by conv_transpose1d",
-    }
-    kept = reconstruct(model, unsupported="keep", images=images)
-    assert [layer.name for layer in kept.layers] == ["called"]
-    assert difference(kept.network, model, x) < 1e-9

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from random_layer import gaussian
 from torch import nn
 
 from bnrecon.features.drawing import draw
@@ -26,11 +27,6 @@ def assert_equal(found: LayerMoments, expected: LayerMoments):
         torch.testing.assert_close(one, other, msg=lambda text, name=field.name: f"{name}: {text}")
 
 
-def images(*shape, seed=0):
-    """Of either sign, so that the largest in absolute value may be the smallest."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 LAYERS = {
     "linear": (lambda: nn.Linear(4, 6), (5, 4)),
     "padded": (lambda: nn.Conv2d(4, 6, 3, padding=1), (5, 4, 7, 8)),
@@ -42,7 +38,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_moments_of_batches_are_those_of_all_images_together(name):
     make, shape = LAYERS[name]
-    layer, (first, second) = make(), (images(*shape, seed=seed) for seed in (0, 1))
+    layer, (first, second) = make(), (gaussian(*shape, seed=seed) for seed in (0, 1))
     second = 3 * second  # the largest inputs are in one batch
     together = gathered(layer, torch.cat([first, second]))
     assert_equal(gathered(layer, first, second), together)
@@ -51,7 +47,7 @@ def test_moments_of_batches_are_those_of_all_images_together(name):
 
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}])
 def test_the_moments_of_a_group_are_those_of_its_convolution_alone(options):
-    x = images(5, 6, 9, 8) * torch.arange(1.0, 7.0)[:, None, None]  # no two groups alike
+    x = gaussian(5, 6, 9, 8) * torch.arange(1.0, 7.0)[:, None, None]  # no two groups alike
     layer = nn.Conv2d(6, 9, 3, groups=3, **options)
     moments = gathered(layer, x)
     for group in range(3):
@@ -69,7 +65,7 @@ def test_the_centre_is_where_the_kernels_middle_tap_reads(side):
     with torch.no_grad():
         layer.weight.zero_()
         layer.weight[range(3), range(3), side // 2, side // 2] = 1
-    moments = gathered(layer, images(4, 3, 9, 8))
+    moments = gathered(layer, gaussian(4, 3, 9, 8))
     torch.testing.assert_close(moments.centre_sum, moments.output_sum)
     torch.testing.assert_close(moments.centre_products.diagonal(), moments.output_squares)
     torch.testing.assert_close(moments.centre_with_output, moments.centre_products)
@@ -79,7 +75,7 @@ def test_the_centre_is_where_the_kernels_middle_tap_reads(side):
 def test_statistics_of_the_first_output_are_those_of_the_features_applied(name):
     shape = LayerShape(4, 3, (3, 3))
     pair = draw(name, shape, choose_width(name, shape), seed=0, layer=0)
-    x = images(5, 3, 7, 8) * torch.tensor([1.0, 2.0, 4.0])[:, None, None] + 1  # no two alike
+    x = gaussian(5, 3, 7, 8) * torch.tensor([1.0, 2.0, 4.0])[:, None, None] + 1  # no two alike
     mean, variance = gathered(nn.Conv2d(3, 4, 3), x).first_output(pair)
     output = pair.weights()[0].double() @ x.transpose(0, 1).flatten(1)
     torch.testing.assert_close(mean, output.mean(1))
@@ -89,11 +85,11 @@ def test_statistics_of_the_first_output_are_those_of_the_features_applied(name):
 @pytest.mark.parametrize("skip", [False, True])
 def test_statistics_of_the_second_output_are_those_of_its_formula(skip):
     """The formula is z = (gain ∘ (o - bias) - S x) / outer + shift."""
-    layer, x = nn.Conv2d(3, 4, 3, stride=2, padding=1), images(5, 3, 7, 8) + 1
+    layer, x = nn.Conv2d(3, 4, 3, stride=2, padding=1), gaussian(5, 3, 7, 8) + 1
     moments, output = gathered(layer, x), layer(x).detach()
     values = [[2.0, -1, 0.5, 3], [1, -2, 0, 0.3], [0.1, -4, 7, 2]]  # the third output is off
     gain, outer, shift = torch.tensor(values, dtype=torch.float64)
-    beside = images(4, 3, seed=2) if skip else None
+    beside = gaussian(4, 3, seed=2) if skip else None
     mean, variance = moments.second_output(gain, layer.bias, outer, shift, beside)
     at_centre = x[:, :, ::2, ::2]
     skipped = torch.einsum("oi,nihw->nohw", beside, at_centre) if skip else 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from lively import enliven
+from lively import Composed, enliven
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -158,20 +158,11 @@ def test_a_data_loader_of_images_and_labels_gives_the_statistics_of_its_images()
     assert batches.difference.largest < 1e-4 * batches.difference.size
 
 
-class Around(nn.Module):
-    """Layers, and what a function makes of their output."""
-
-    def __init__(self, then, *layers):
-        super().__init__()
-        self.layers, self.then = nn.Sequential(*layers), then
-
-    def forward(self, x):
-        return self.then(self, self.layers(x))
-
-
 def around(then):
+    """Layers, and what a function makes of their output."""
     torch.manual_seed(0)
-    return Around(then, nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+    layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    return Composed(lambda self, x: then(self, self.layers(x)), layers=layers).eval()
 
 
 def rows(count=20):

@@ -34,6 +34,13 @@ class ByAFunction(Pair):
         return self.second(y)
 
 
+class ByAFunctionToo(Pair):
+    """Calls its layer, and applies the layer's weight once more."""
+
+    def forward(self, x):
+        return self.second(self.first(x) + F.conv_transpose1d(x, self.first.weight))
+
+
 class ByAFunctionAtFirst(Pair):
     """A call without options reads the weight, and no other."""
 
@@ -124,6 +131,7 @@ def hooked(register):
 
 MODELS = {
     "function": (ByAFunction, {"first": f"{READ}, by conv1d"}),
+    "function too": (ByAFunctionToo, {"first": f"{READ}, by conv_transpose1d"}),
     "function at first": (ByAFunctionAtFirst, {"first": f"{READ}, by conv1d"}),
     "closure": (ByAClosure, {"first": READ}),
     "weak reference": (ByAWeakReference, {"first": READ}),

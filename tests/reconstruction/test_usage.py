@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from lively import enliven
+from lively import Composed, difference, enliven
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
@@ -28,18 +28,6 @@ def images(count=8, channels=2, side=6):
 class Doubled(nn.Module):
     def forward(self, weight):
         return 2 * weight
-
-
-class ReadsWeight(nn.Module):
-    """Applies a layer by a function, and asks for its type, as attention layers do."""
-
-    def __init__(self):
-        super().__init__()
-        self.read, self.called = nn.Linear(6, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
-        x = x.to(self.called.weight.dtype)
-        return self.called(F.linear(x, self.read.weight, self.read.bias))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
@@ -80,19 +68,15 @@ def test_weights_that_are_computed_are_rebuilt_as_they_are_computed(computed, gi
     """Before any forward pass: a hook has not yet computed the weight that the layer will have."""
     torch.manual_seed(0)
     model = chain(computed).eval()
-    for name in (
-        "weight_g",
-        "weight_orig",
-    ):  # what a loaded state would change behind the hook's back
+    # What a loaded state would change behind the hook's back.
+    for name in ("weight_g", "weight_orig"):
         if hasattr(model[0], name):
             with torch.no_grad():
                 getattr(model[0], name).mul_(3)
     rebuilt = bnrecon.reconstruct(model, images=given)
     assert not [note for note in rebuilt.notes if not note.startswith(("outputs were", "folded: "))]
     copy.deepcopy(rebuilt.network)
-    with torch.no_grad():
-        ours, theirs = rebuilt.network(images()), model(images())
-    assert float((ours - theirs).abs().max()) < 1e-5 * float(theirs.abs().max())
+    assert difference(rebuilt.network, model, images()) < 1e-5
 
 
 class Tied(nn.Module):
@@ -121,8 +105,11 @@ def test_layers_that_share_a_weight_are_rebuilt_each(given):
 
 
 def test_all_layers_of_a_shared_weight_that_is_read_elsewhere_are_refused():
-    model = ReadsWeight()
-    model.other = nn.Linear(6, 4)
+    def apply_by_a_function(self, x):
+        return self.called(F.linear(x, self.read.weight, self.read.bias))
+
+    parts = {"read": nn.Linear(6, 4), "called": nn.Linear(4, 3), "other": nn.Linear(6, 4)}
+    model = Composed(apply_by_a_function, **parts)
     model.other.weight = model.read.weight
     with pytest.raises(RefusedLayers) as caught:
         bnrecon.reconstruct(model.eval(), images=torch.randn(8, 6))
@@ -220,19 +207,11 @@ def test_a_source_layers_weight_is_that_of_the_layer_it_amounts_to():
 
 def test_a_layer_that_is_applied_to_a_constant_is_rebuilt():
     """As Swin V2 computes the bias of a relative position."""
-
-    class Positions(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("table", torch.randn(6, 2))
-            self.bias, self.layer = nn.Linear(2, 4), nn.Linear(4, 6)
-
-        def forward(self, x):
-            return self.layer(x) @ self.bias(self.table)
-
-    model = Positions().eval()
+    parts = {"bias": nn.Linear(2, 4), "layer": nn.Linear(4, 6)}
+    table = nn.Buffer(torch.randn(6, 2))
+    model = Composed(lambda self, x: self.layer(x) @ self.bias(self.table), **parts, table=table)
     for given in (None, torch.randn(8, 4)):
-        rebuilt = bnrecon.reconstruct(model, images=given)
+        rebuilt = bnrecon.reconstruct(model.eval(), images=given)
         assert [layer.name for layer in rebuilt.layers] == ["bias", "layer"]
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
 

@@ -1,12 +1,12 @@
 """Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
 
 import dataclasses
-import subprocess
 
 import pandas as pd
 import pytest
 from made_study import study_of
 from places import OUTPUTS, ROOT
+from processes import run
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
@@ -91,16 +91,10 @@ def test_options_that_change_results_have_files_of_their_own(tmp_path):
 def checkout(tmp_path_factory):
     """The tracked results, as a fresh clone has them, without weights."""
     place = tmp_path_factory.mktemp("clone")
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "outputs"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.split()
+    listed = run(["git", "ls-files", "-co", "--exclude-standard", "outputs"], cwd=ROOT).stdout
     if not listed:
         pytest.skip("not a checkout")
-    for name in listed:
+    for name in listed.split():
         if "/targets/" not in name and (ROOT / name).exists():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_bytes((ROOT / name).read_bytes())

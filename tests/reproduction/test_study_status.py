@@ -9,6 +9,7 @@ import sys
 import pytest
 from made_progress import end, kept, pieces, start
 from places import OUTPUTS
+from processes import has_ended, wait_until
 
 from bnrecon.reproduction import progress, study_status
 from bnrecon.reproduction.study_status import leader_is_alive, studies
@@ -85,16 +86,9 @@ def test_a_leader_that_was_not_waited_for_is_dead(tmp_path):
     zombie = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     zombie.stdout.read()  # ends when the process does; nobody has asked for its exit code yet
     found = dataclasses.replace(found, ended=None, pid=zombie.pid)
-    assert wait_for_zombie(zombie.pid)
+    assert wait_until(lambda: has_ended(zombie.pid))
     assert leader_is_alive(found) is False
     zombie.wait()
-
-
-def wait_for_zombie(pid):
-    import psutil
-    from processes import wait_until
-
-    return wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_of_a_leader_on_another_machine_nothing_is_claimed(tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lively import Composed
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,50 +18,25 @@ from bnrecon.solvers import SolverSpec
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 
-class Attended(nn.Module):
-    """An attention, its projections packed, over the rows of an image."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
-
-    def forward(self, x):
-        rows = x.flatten(0, 1)
-        return self.attention(rows, rows, rows, need_weights=False)[0]
+def attend(self, x):
+    """To the rows of an image, the attention's projections packed."""
+    rows = x.flatten(0, 1)
+    return self.attention(rows, rows, rows, need_weights=False)[0]
 
 
+ATTENDED = Composed(attend, attention=nn.MultiheadAttention(6, 2, batch_first=True))
 TWICE = nn.Conv2d(3, 3, 3, padding=1)
-
-
-class Single(nn.Module):
-    """A layer that is given one image without a batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv1d(3, 4, 3, stride=2)
-
-    def forward(self, x):
-        return self.layer(x[0])
-
-
-class Unused(nn.Module):
-    """Beside what it calls it has a layer for training alone, such as an auxiliary classifier."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.auxiliary = nn.Conv2d(3, 4, 3), nn.Linear(4, 10)
-
-    def forward(self, x):
-        return self.layer(x)
-
-
+SINGLE = Composed(lambda self, x: self.layer(x[0]), layer=nn.Conv1d(3, 4, 3, stride=2))
+# Beside what it calls it has a layer for training alone, such as an auxiliary classifier.
+PARTS = {"layer": nn.Conv2d(3, 4, 3), "auxiliary": nn.Linear(4, 10)}
+UNUSED = Composed(lambda self, x: self.layer(x), **PARTS)
 NETWORKS = {
-    "one layer not called": (Unused(), (3, 5, 5)),
+    "one layer not called": (UNUSED, (3, 5, 5)),
     "Conv2d": (nn.Conv2d(3, 4, 3, stride=2, padding=1), (3, 9, 8)),
     "Conv2d, dilated, padding=same": (nn.Conv2d(3, 4, 2, dilation=2, padding="same"), (3, 6, 5)),
     "Conv2d, reflected": (nn.Conv2d(3, 4, 3, padding=2, padding_mode="reflect"), (3, 6, 5)),
     "Conv1d": (nn.Conv1d(3, 4, 3, padding=1), (3, 9)),
-    "Conv1d, one image": (Single(), (3, 9)),
+    "Conv1d, one image": (SINGLE, (3, 9)),
     "Conv3d": (nn.Conv3d(2, 4, (1, 2, 3), padding=(0, 0, 1)), (2, 3, 4, 5)),
     "grouped": (nn.Conv2d(6, 4, 3, groups=2), (6, 6, 6)),
     "depthwise": (nn.Conv2d(4, 4, 3, groups=4, padding=1), (4, 6, 6)),
@@ -71,7 +47,7 @@ NETWORKS = {
     "transposed, grouped, Conv1d": (nn.ConvTranspose1d(4, 6, 4, stride=3, groups=2), (4, 5)),
     "Linear": (nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), (3, 2, 2)),
     "Linear on sequences": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 4)), (1, 6, 5)),
-    "attention": (Attended(), (1, 5, 6)),
+    "attention": (ATTENDED, (1, 5, 6)),
     "called twice": (nn.Sequential(TWICE, nn.MaxPool2d(2), TWICE), (3, 8, 8)),
 }
 

@@ -6,14 +6,12 @@ import os
 import shutil
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from image_sets import tree, write_cifar
 from processes import SMALLEST, TWO_SEEDS, folder_of
 from safetensors.torch import load_file
 
-from bnrecon.data.small_images import CIFAR10_CLASSES
 from bnrecon.reconstruction import plan_layers
 from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult, SeedRecord
@@ -24,32 +22,9 @@ from bnrecon.runtime import files
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
 
 
-def archive(folder, test_seed=0, test=40):
-    """A cifar10.npz of noise, whose training images are always the same."""
-    folder.mkdir(exist_ok=True)
-    arrays = {"classes": list(CIFAR10_CLASSES)}
-    for split, seed, count in (("train", 9, 60), ("test", test_seed, test)):
-        generator = np.random.default_rng(seed)
-        arrays[f"{split}_x"] = generator.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-        arrays[f"{split}_y"] = generator.integers(0, 10, count)
-    np.savez(folder / "cifar10.npz", **arrays)
-    return folder
-
-
 def cifar(tmp_path, *options):
     folders = (f"data.root={tmp_path / 'data'}", f"outputs={tmp_path / 'out'}")
     return ["run", *SMALLEST, "data=cifar10", *folders, *options]
-
-
-def class_folders(root, seed=0):
-    """Folders train/<class> and test/<class> of small images of noise."""
-    generator = np.random.default_rng(seed)
-    for split, count in (("train", 4), ("test", 2)):
-        for name in ("x", "y"):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
 
 
 # Images
@@ -57,12 +32,12 @@ def class_folders(root, seed=0):
 
 def test_seeds_that_were_tested_on_other_images_are_done_again(succeed, tmp_path):
     """Interrupted after the first seed, and resumed with other test images in the same folder."""
-    archive(tmp_path / "data")
+    write_cifar(tmp_path / "data", 60, 40)
     out, err = succeed(*cifar(tmp_path, "seeds=[0,1]"))
     folder = folder_of(out)
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "seed-1")
-    archive(tmp_path / "data", test_seed=1, test=80)
+    write_cifar(tmp_path / "data", 60, 80, test_seed=1)
     _, err = succeed(*cifar(tmp_path, "seeds=[0,1]"))
     first = folder / "seed-0" / "result.json"
     assert f"{first} is of another version of bnrecon, kind of device, target" in err
@@ -75,7 +50,7 @@ def test_the_same_relative_folder_elsewhere_may_hold_other_images(command, tmp_p
     words = ["run", *SMALLEST, "data=cifar10", "data.root=data", f"outputs={tmp_path / 'out'}"]
     for number in (0, 1):
         (tmp_path / str(number)).mkdir()
-        archive(tmp_path / str(number) / "data", test_seed=number)
+        write_cifar(tmp_path / str(number) / "data", 60, 40, test_seed=number)
     monkeypatch.chdir(tmp_path / "0")
     assert command(*words)[0] == 0
     monkeypatch.chdir(tmp_path / "1")
@@ -87,14 +62,14 @@ def test_the_same_relative_folder_elsewhere_may_hold_other_images(command, tmp_p
 def test_a_run_of_own_images_is_named_by_them_and_found_again_where_they_are_moved(
     command, tmp_path
 ):
-    class_folders(tmp_path / "a")
+    tree(tmp_path / "a")
     words = ["run", *SMALLEST, "data=folder", f"outputs={tmp_path / 'out'}"]
     first = command(*words, f"data.root={tmp_path / 'a'}")[1]
     shutil.move(tmp_path / "a", tmp_path / "b")
     moved = command(*words, f"data.root={tmp_path / 'b'}")[1]
     assert moved.startswith("already done")
     assert folder_of(moved) == folder_of(first)
-    class_folders(tmp_path / "a", seed=5)
+    tree(tmp_path / "a", seed=5)
     assert folder_of(command(*words, f"data.root={tmp_path / 'a'}")[1]) != folder_of(first)
 
 
@@ -270,9 +245,8 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(
     finally:
         torch.set_num_threads(before)
     assert files.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 thread)"
-    assert command("run", *SMALLEST, f"outputs={tmp_path}")[1].startswith(
-        "already done"
-    )  # how, not what
+    out = command("run", *SMALLEST, f"outputs={tmp_path}")[1]
+    assert out.startswith("already done")  # how, not what
     code, _, err = command("run", *SMALLEST, "threads=100000", f"outputs={tmp_path}")
     assert code == 2
     assert "threads=100000: this process has" in err

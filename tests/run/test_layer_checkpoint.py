@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from lively import Composed
 from processes import SMALLEST
 from torch import nn
 
@@ -151,16 +152,9 @@ def test_a_solve_goes_on_with_the_same_rounding_wherever_its_file_is_mapped(tmp_
 
 
 def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):
-    class Alike(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Sequential(OrderedDict(b=nn.Linear(4, 4)))
-            self.a_b = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.a_b(self.a(x))
-
-    plan = bnrecon.plan_layers(Alike().eval(), "he_normal")
+    parts = {"a": nn.Sequential(OrderedDict(b=nn.Linear(4, 4))), "a_b": nn.Linear(4, 4)}
+    alike = Composed(lambda self, x: self.a_b(self.a(x)), **parts)
+    plan = bnrecon.plan_layers(alike.eval(), "he_normal")
     solved = SolvedLayers(tmp_path / "seed-0", "key")
     for layer in plan.layers:
         solved.solve(layer, layer.draw_groups())

@@ -2,9 +2,8 @@
 
 import math
 
-import numpy as np
 import pytest
-from PIL import Image
+from image_sets import tree
 from processes import SMALLEST
 from torch import nn
 
@@ -61,12 +60,7 @@ def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
 
 
 def test_images_of_a_single_class_are_refused_before_anything_is_trained(tmp_path):
-    images = tmp_path / "images"
-    for split in ("train", "test"):
-        (images / split / "ant").mkdir(parents=True)
-        for number in range(3):
-            pixels = np.full((8, 8, 3), 80 * number, np.uint8)
-            Image.fromarray(pixels).save(images / split / "ant" / f"{number}.png")
+    images = tree(tmp_path / "images", ("ant",))
     options = [*SMALLEST, "data=folder", f"data.root={images}", f"outputs={tmp_path / 'outputs'}"]
     with pytest.raises(UserError, match="data=folder: all images are of one class, ant"):
         main_job.run(compose(options))

@@ -268,6 +268,3 @@ def test_a_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, 
     code, _, err = command("run", *options)
     assert code == 2
     assert "train.batch_size=1: " in err
-
-
-# Several runs

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 import pytest
-import torch
 
 from bnrecon.runtime import digests, files
 
@@ -39,27 +38,6 @@ class Choice:
 
 def test_the_name_counts_even_where_it_is_the_default():
     assert digests.differences_from_defaults(Choice()) == {"name": "auto"}
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "rubbish"])
-@pytest.mark.parametrize("kind", ["tensors", "json"])
-def test_damage_is_noticed_and_named(tmp_path, kind, damage):
-    path = tmp_path / "file"
-    if kind == "tensors":
-        files.write_tensors(path, {"a": torch.arange(100)}, {"step": 3})
-    else:
-        files.write_json(path, {"accuracy": [90.5, 90.25], "name": "vgg18"})
-    content = bytearray(path.read_bytes())
-    if damage == "flipped":
-        content[-40] ^= 2
-    path.write_bytes(
-        {"cut": content[:-9], "flipped": content, "empty": b"", "rubbish": b"\x80\x04rubbish."}[
-            damage
-        ]
-    )
-    read = files.read_tensors if kind == "tensors" else files.read_json
-    with pytest.raises(ValueError, match="file is damaged"):
-        read(path)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -70,16 +70,19 @@ def test_a_whole_file_that_cannot_be_read_now_is_neither_moved_nor_redone(
     assert [place.name for place in tmp_path.iterdir()] == ["result.json"]
 
 
-@pytest.mark.parametrize("place", ["folder", "pipe", "link", "bytes", "list"])
-def test_what_is_no_file_of_ours_is_damaged(tmp_path, place):
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.mkdir,
+        os.mkfifo,
+        lambda path: path.symlink_to("nowhere"),
+        *(lambda path, held=held: path.write_bytes(held) for held in (b"\xff\xfe", b"", b"[1]")),
+    ],
+    ids=["folder", "pipe", "link", "bytes", "empty", "list"],
+)
+def test_what_is_no_file_of_ours_is_damaged(tmp_path, make):
     path = tmp_path / "file"
-    {
-        "folder": path.mkdir,
-        "pipe": lambda: os.mkfifo(path),
-        "link": lambda: path.symlink_to("nowhere"),
-        "bytes": lambda: path.write_bytes(b"\xff\xfe"),
-        "list": lambda: path.write_text("[1]"),
-    }[place]()
+    make(path)
     for read in (files.read_json, files.read_tensors):
         with pytest.raises(files.Damaged, match=str(path)):
             read(path)
@@ -144,10 +147,12 @@ def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_pa
     tensors, metadata = files.read_tensors(path)
     assert metadata == {"n": [1]}
     assert torch.equal(tensors["tied"], weight)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(files.Damaged, match="its digest does not match"):
+        files.read_tensors(path)
+    path.write_bytes(content[:-9])
+    with pytest.raises(files.Damaged, match=str(path)):
         files.read_tensors(path)
 
 

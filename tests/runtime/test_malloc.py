@@ -1,11 +1,10 @@
 """What was freed is free again: it is kept for a training's next step, and for nothing after it."""
 
 import platform
-import subprocess
 import sys
 
 import pytest
-from processes import ENVIRONMENT
+from processes import run
 
 pytestmark = [
     pytest.mark.process,
@@ -40,8 +39,7 @@ compute()
 
 def printed(code):
     """The numbers that a process of its own prints."""
-    line = [sys.executable, "-c", BEFORE + code]
-    done = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True)
+    done = run([sys.executable, "-c", BEFORE + code])
     assert done.returncode == 0, done.stderr
     return [int(number) for number in done.stdout.split()]
 

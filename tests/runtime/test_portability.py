@@ -3,13 +3,12 @@
 import ast
 import os
 import signal
-import subprocess
 import sys
 
 import pandas as pd
 import pytest
 from places import ROOT
-from processes import ENVIRONMENT
+from processes import run
 
 from bnrecon.reporting import tables
 
@@ -42,13 +41,7 @@ for module in pkgutil.walk_packages(bnrecon.__path__, "bnrecon."):
 def test_every_module_loads_without_the_modules_and_signals_that_windows_lacks():
     gone = sorted(set(SIGNALS) - OF_WINDOWS)
     assert "SIGKILL" in gone
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", IMPORT_ALL, " ".join(MODULES), " ".join(gone)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=ENVIRONMENT,
-    )
+    done = run([sys.executable, "-P", "-c", IMPORT_ALL, " ".join(MODULES), " ".join(gone)])
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) > 150
 

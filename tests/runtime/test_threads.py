@@ -1,11 +1,12 @@
 """How many threads a product is given, and how they wait for each other."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from processes import run
+from random_layer import gaussian
 
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
@@ -37,13 +38,8 @@ def test_products_of_numpy_are_bounded_too_and_never_given_more(at_start, inside
         f"with use_threads({3 - int(at_start)}): print(threads(), end=' ')\n"
         "print(threads())"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"OMP_NUM_THREADS": at_start, "OPENBLAS_NUM_THREADS": at_start},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    threads = {"OMP_NUM_THREADS": at_start, "OPENBLAS_NUM_THREADS": at_start}
+    process = run([sys.executable, "-c", code], os.environ | threads, check=True)
     assert process.stdout.strip() == inside
 
 
@@ -55,24 +51,21 @@ def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
         return threads_for(operations)
 
     monkeypatch.setattr(solving, "threads_for", noted)
-    draw = torch.Generator().manual_seed(0)
-    second, first = (torch.randn(12, size, generator=draw).double() for size in (4, 3))
-    system = linear_system(KhatriRao(second, first), torch.randn(4, 3, generator=draw).double())
+    matrix = KhatriRao(gaussian(12, 4), gaussian(12, 3, seed=1))
+    system = linear_system(matrix, gaussian(4, 3, seed=2))
     for name in ("matrix_free", "lu"):
         solving.solve(system, SolverSpec(name))
     assert given == [12**2, 12**3]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("given", "found"), [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5")])
-def test_the_command_lets_waiting_threads_sleep_unless_the_user_chose(given, found):
+@pytest.mark.parametrize(("chosen", "seen"), [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5")])
+def test_the_command_lets_waiting_threads_sleep_unless_the_user_chose(chosen, seen):
     code = (
         "import os; from bnrecon.cli import main; "
         "main._run_command = lambda words: print(os.environ['GOMP_SPINCOUNT']) or 0; main.main([])"
     )
     names = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
-    left = {name: value for name, value in os.environ.items() if name not in names}
-    process = subprocess.run(
-        [sys.executable, "-c", code], env=left | given, capture_output=True, text=True, check=True
-    )
-    assert process.stdout.strip() == found
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    process = run([sys.executable, "-c", code], others | chosen, check=True)
+    assert process.stdout.strip() == seen

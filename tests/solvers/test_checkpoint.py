@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from random_layer import Kept
+from random_layer import Kept, gaussian
 
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
@@ -23,10 +23,8 @@ def corrected(state):
 
 @pytest.fixture
 def system():
-    draw = torch.Generator().manual_seed(0)
-    second, first = (torch.randn(900, size, generator=draw).double() for size in (48, 12))
-    target = torch.randn(48, 12, generator=draw).double()
-    return linear_system(KhatriRao(second, first), target)
+    matrix = KhatriRao(gaussian(900, 48), gaussian(900, 12, seed=1))
+    return linear_system(matrix, gaussian(48, 12, seed=2))
 
 
 def test_both_matrix_free_solvers_are_resumable():
@@ -83,12 +81,8 @@ def test_a_resumed_solve_starts_from_what_was_saved(system):
 
 
 def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there_is(
-    system, monkeypatch
+    system, every_precision, monkeypatch
 ):
-    monkeypatch.setattr(iterative, "SMALL", 0)
-    monkeypatch.setattr(
-        iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64]
-    )
     spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(corrected)
     with pytest.raises(KeyboardInterrupt):
         solve(system, spec, kept)

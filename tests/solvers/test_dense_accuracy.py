@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from random_layer import random_layer
+from random_layer import gaussian, random_layer
 
 from bnrecon.features.shapes import LayerShape
 from bnrecon.solvers import SolverSpec, choose, solve
@@ -90,8 +90,7 @@ class Matrix:
 
 def nearly_singular(n, values, share):
     """A random matrix whose smallest singular values are shares of the largest."""
-    matrix = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
-    left, sizes, right = torch.linalg.svd(matrix)
+    left, sizes, right = torch.linalg.svd(gaussian(n, n, seed=n))
     sizes[n - values :] = share * sizes[0] * torch.arange(values, 0, -1)
     return left @ torch.diag(sizes) @ right
 

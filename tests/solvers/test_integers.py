@@ -24,12 +24,8 @@ def system_of(oversampling=1.5, name="sign", shape=SHAPE, storage="regenerate"):
 
 
 @pytest.fixture(autouse=True)
-def machine_with_integers(monkeypatch):
-    monkeypatch.setattr(iterative, "SMALL", 0)
+def machine_with_integers(every_precision, monkeypatch):
     monkeypatch.setattr(iterative, "has_fast_int8", lambda device: True)
-    monkeypatch.setattr(
-        iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64]
-    )
 
 
 @pytest.mark.parametrize("shape", [SHAPE, LayerShape(30, 20), LayerShape(9, 16, (5,))])

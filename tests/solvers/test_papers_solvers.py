@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from random_layer import random_layer
+from random_layer import gaussian, random_layer
 
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.hardware import use_threads
@@ -90,9 +90,7 @@ def test_lbfgs_has_the_settings_that_its_documentation_states(monkeypatch):
 
 def test_lbfgs_is_given_the_gradient_of_the_error(monkeypatch):
     """Of ‖M x - b‖² / mean(b²), against autograd."""
-    generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(9, 9, generator=generator).double()
-    rhs = torch.randn(9, generator=generator).double()
+    matrix, rhs = gaussian(9, 9), gaussian(9, seed=1)
     seen = []
 
     class Watched(torch.optim.LBFGS):
@@ -122,9 +120,8 @@ def test_pytorchs_settings_are_its_own_and_its_error_is_the_mean(monkeypatch):
             return super().step(closure)
 
     monkeypatch.setattr(torch.optim, "LBFGS", Watched)
-    generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(9, 9, generator=generator)
-    rhs, start = torch.randn(9, generator=generator), torch.ones(9, requires_grad=True)
+    matrix, rhs = gaussian(9, 9).float(), gaussian(9, seed=1).float()
+    start = torch.ones(9, requires_grad=True)
     spec = SolverSpec("lu_lbfgs_defaults")
     found = lbfgs.minimize(matrix.mv, matrix.T.mv, rhs, start.detach(), spec, lbfgs.PYTORCHS)
     assert made == [defaults | {"max_eval": defaults["max_iter"] * 5 // 4}]

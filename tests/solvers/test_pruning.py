@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from random_layer import random_layer
+from random_layer import gaussian, random_layer
 from scipy.optimize import linprog
 
 from bnrecon.construction.two_layer import linear_system
@@ -23,10 +23,9 @@ SPEC = SolverSpec()
 
 def system(seed=0, factors=None):
     """36 equations of 54 unknowns; ``factors`` scale the columns."""
-    generator = torch.Generator().manual_seed(seed)
-    first, second = (torch.randn(WIDTH, 6, generator=generator).double() for _ in range(2))
-    weight = torch.randn(6, 6, generator=generator).double()
-    return linear_system(KhatriRao(first if factors is None else first * factors, second), weight)
+    first, second = gaussian(2, WIDTH, 6, seed=seed)
+    first = first if factors is None else first * factors
+    return linear_system(KhatriRao(first, second), gaussian(6, 6, seed=seed + 100))
 
 
 def kept(solution):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from random_layer import gaussian
 
 from bnrecon.construction.residual import layer_system, minimum_width
 from bnrecon.construction.two_layer import (
@@ -22,8 +23,7 @@ N = SHAPE.equations
 
 def targets():
     """Usual weights; rows of sizes 1 to 1e-6; one row that is zero; a few large entries."""
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(4, 5, 6, 3, 3, dtype=torch.float64, generator=generator)
+    weights = gaussian(4, 5, 6, 3, 3)
     weights[1] *= torch.logspace(0, -6, 5, dtype=torch.float64)[:, None, None, None]
     weights[2][3] = 0
     weights[3] = weights[3] ** 9

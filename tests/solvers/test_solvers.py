@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from random_layer import random_layer
+from random_layer import gaussian, random_layer
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer, linear_system
@@ -65,11 +65,7 @@ def test_every_registered_solver_is_tested():
 
 @pytest.mark.parametrize(("name", "solver", "shape"), list(combinations()))
 def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver, shape):
-    width = (
-        choose_width(name, shape, width="maximum")
-        if solver in SQUARE
-        else choose_width(name, shape)
-    )
+    width = choose_width(name, shape, width="maximum" if solver in SQUARE else None)
     target, features, system = random_layer(name, shape, width)
     solution = solve(system, SolverSpec(solver))
     scales = system.scales(solution.scale)
@@ -113,14 +109,6 @@ def test_one_feature_fewer_than_the_minimum_does_not_suffice():
     solution = solve(system, SolverSpec("matrix_free", max_iterations=1000))
     assert not solution.report.converged
     assert independent_error(target, features, system.scales(solution.scale)) > 1e-4
-
-
-def test_a_solver_that_falls_short_says_so():
-    _, _, system = random_layer("he_normal", SHAPES[0], 405)
-    report = solve(system, SolverSpec("matrix_free", max_iterations=3)).report
-    assert not report.converged
-    assert report.iterations == 3
-    assert report.relative_residual > 1e-3
 
 
 def test_lu_of_a_wide_system_is_refused_with_the_way_out():
@@ -246,18 +234,6 @@ def test_bf16_stands_at_an_oversampling_of_1_02(every_precision):
     assert report.converged
 
 
-@pytest.fixture
-def every_precision(monkeypatch):
-    """All precisions of a processor with bf16, at any size; without such units bf16 is emulated."""
-    from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
-    from bnrecon.solvers import iterative
-
-    monkeypatch.setattr(
-        iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64]
-    )
-    monkeypatch.setattr(iterative, "SMALL", 0)
-
-
 @pytest.mark.parametrize("width", [200, 270, 300])
 def test_least_squares_of_any_rank_is_the_pseudo_inverse(width):
     """With repeated and dead features the result is still the least-squares one of minimum norm."""
@@ -302,11 +278,8 @@ def test_a_hopeless_system_is_diagnosed():
 
 
 def test_weights_that_no_feature_reaches_are_counted():
-    first = torch.randn(90, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    first, transposed = gaussian(90, 5), gaussian(90, 12, seed=1)
     first[:, 2] = 0
-    transposed = torch.randn(
-        90, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
     system = linear_system(KhatriRao(transposed, first), torch.ones(4, 15, dtype=torch.float64))
     report = solve(system, SolverSpec("matrix_free")).report
     assert "12 weights that are not zero are reached by no feature" in report.diagnosis
@@ -314,11 +287,8 @@ def test_weights_that_no_feature_reaches_are_counted():
 
 
 def test_a_target_of_zeros_has_zero_scales():
-    generator = torch.Generator().manual_seed(0)
-    transposed, first = (
-        torch.randn(90, k, dtype=torch.float64, generator=generator) for k in (12, 5)
-    )
-    system = linear_system(KhatriRao(transposed, first), torch.zeros(4, 15, dtype=torch.float64))
+    matrix = KhatriRao(gaussian(90, 12), gaussian(90, 5, seed=1))
+    system = linear_system(matrix, torch.zeros(4, 15, dtype=torch.float64))
     for solver in ("matrix_free", "minimum_norm", "least_squares", "lbfgs", "auto"):
         solution = solve(system, SolverSpec(solver))
         assert solution.report.converged
@@ -339,7 +309,7 @@ def test_numbers_that_are_not_finite_are_refused(where, bad):
 def test_lu_works_in_the_memory_of_the_matrix():
     from bnrecon.solvers.dense import factorize
 
-    matrix = torch.randn(50, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).T
+    matrix = gaussian(50, 50).T
     copy = matrix.clone()
     factors, pivots = factorize(matrix)
     assert factors.data_ptr() == matrix.data_ptr()

@@ -54,6 +54,17 @@ def initialized(target, digits, width=4):
     return network
 
 
+def train_initialized(network, target, digits, checkpoint, stop=None, after=lambda network: None):
+    """Train a network whose statistics are set first; then ``after`` sees it."""
+
+    def initialize(network):
+        initialize_statistics(network, target, digits, CPU)
+        after(network)
+
+    plan = TrainingPlan(dataclasses.replace(SPEC, precision="float32"), torch.float32)
+    train(network, digits, plan, CPU, checkpoint, stop or StopRequest(), initialize)
+
+
 def parameters(network):
     return {name: value.shape for name, value in network.named_parameters()}
 
@@ -163,12 +174,10 @@ def test_training_leaves_frozen_statistics_as_they_were(digits, tmp_path, initia
     network = build_target(request_for(target, tmp_path), digits)
     before = {}
 
-    def initialize(network):
-        initialize_statistics(network, target, digits, CPU)
+    def keep(network):
         before.update(copy.deepcopy(network.state_dict()))
 
-    plan = TrainingPlan(SPEC, torch.float32)
-    train(network, digits, plan, CPU, tmp_path / "none", StopRequest(), initialize)
+    train_initialized(network, target, digits, tmp_path / "none", after=keep)
     for name, value in network.state_dict().items():
         frozen = "running" in name or "num_batches" in name
         assert torch.equal(value, before[name]) == frozen, name
@@ -184,12 +193,6 @@ def test_training_leaves_frozen_statistics_as_they_were(digits, tmp_path, initia
     ids=["dropout", "noise", "frozen"],
 )
 def test_an_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
-    request = request_for(target, tmp_path)
-    plan = TrainingPlan(request.train, torch.float32)
-
-    def initialize(network):
-        initialize_statistics(network, target, digits, CPU)
-
     class AfterFour(StopRequest):
         looked = 0
 
@@ -198,31 +201,22 @@ def test_an_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
             self.looked += 1
             return "a test wants it" if self.looked >= 4 else None
 
+    request = request_for(target, tmp_path)
     whole, part, resumed = (build_target(request, digits) for _ in range(3))
-    train(whole, digits, plan, CPU, tmp_path / "none", StopRequest(), initialize)
+    train_initialized(whole, target, digits, tmp_path / "none")
     torch.rand(5)  # a caller's own use of the generator changes nothing
     with pytest.raises(Interrupted):
-        train(part, digits, plan, CPU, tmp_path / "checkpoint", AfterFour(), initialize)
-    train(resumed, digits, plan, CPU, tmp_path / "checkpoint", StopRequest(), initialize)
+        train_initialized(part, target, digits, tmp_path / "checkpoint", AfterFour())
+    train_initialized(resumed, target, digits, tmp_path / "checkpoint")
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
 def test_a_damaged_checkpoint_does_not_lose_the_frozen_statistics(digits, tmp_path):
     target = resnet9(initialization="frozen_statistics")
-    request = request_for(target, tmp_path)
-    plan = TrainingPlan(request.train, torch.float32)
     (tmp_path / "checkpoint").write_bytes(b"damaged")
-    network = build_target(request, digits)
-    train(
-        network,
-        digits,
-        plan,
-        CPU,
-        tmp_path / "checkpoint",
-        StopRequest(),
-        lambda network: initialize_statistics(network, target, digits, CPU),
-    )
+    network = build_target(request_for(target, tmp_path), digits)
+    train_initialized(network, target, digits, tmp_path / "checkpoint")
     assert all(m.running_mean.any() for m in network.modules() if isinstance(m, nn.BatchNorm2d))
 
 
@@ -316,19 +310,13 @@ def test_without_scales_a_users_batchnorm_stays_what_it_is():
 
 def test_statistics_can_be_interrupted_and_are_saved_once_they_are_there(digits, tmp_path):
     target = resnet9(initialization="frozen_statistics")
-    request = request_for(target, tmp_path)
-    network = build_target(request, digits)
+    network = build_target(request_for(target, tmp_path), digits)
     with pytest.raises(Interrupted, match="while statistics were computed"):
         initialize_statistics(network, target, digits, CPU, StopRequest(time_limit=0))
-    plan, calls = TrainingPlan(request.train, torch.float32), []
-
-    def initialize(network):
-        calls.append(1)
-        initialize_statistics(network, target, digits, CPU)
-
+    calls, checkpoint = [], tmp_path / "checkpoint"
     for stop in (StopRequest(time_limit=0), StopRequest()):
         with contextlib.suppress(Interrupted):
-            train(network, digits, plan, CPU, tmp_path / "checkpoint", stop, initialize)
+            train_initialized(network, target, digits, checkpoint, stop, calls.append)
     assert len(calls) == 1
 
 

@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
+import image_sets
 import pytest
 import torch
-from PIL import Image
-from processes import ENVIRONMENT
+from processes import ENVIRONMENT, run
 
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
@@ -107,13 +106,7 @@ def in_two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel")
     (folder / "script.py").write_text(SCRIPT)
     (folder / "broken").write_bytes(b"not a checkpoint")
-    done = subprocess.run(
-        [*TORCHRUN, str(folder / "script.py"), str(folder), json.dumps(FROZEN)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=400,
-    )
+    done = run([*TORCHRUN, str(folder / "script.py"), str(folder), json.dumps(FROZEN)])
     assert done.returncode == 0, done.stderr
     trainings = ("whole", "stopped", "resumed", "frozen", "plain")
     ends = {
@@ -218,15 +211,9 @@ def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
 @pytest.fixture
 def tree(tmp_path):
     """ImageNet's folders with three classes of a few small pictures."""
-    generator = np.random.default_rng(0)
-    for part, count in (("train", 16), ("val", 4)):
-        for label in range(3):
-            folder = tmp_path / "tree" / part / f"class{label}"
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = generator.random((40, 48, 3)) * 80 + np.eye(3)[label] * 150
-                Image.fromarray(pixels.astype("uint8")).save(folder / f"{number}.png")
-    return tmp_path / "tree"
+    root = image_sets.tree(tmp_path / "tree", ("ant", "bee", "cow"), train=16, test=4, side=48)
+    (root / "test").rename(root / "val")
+    return root
 
 
 def imagenet(tree, outputs, *more):
@@ -270,7 +257,7 @@ def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path
     assert list(tmp_path.glob("targets/*/checkpoint.safetensors"))
     assert not list(tmp_path.glob("targets/*/target.json"))
 
-    done = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
+    done = run(line)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("resuming at step") == 1
     assert "by 2 processes" in done.stdout

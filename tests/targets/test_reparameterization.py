@@ -15,9 +15,8 @@ from bnrecon.targets.models import vgg
 from bnrecon.targets.reparameterization import mask, reparameterize, singular_values
 
 
-@pytest.mark.parametrize(
-    "condition", [2, 5413, 10123, 1541601]
-)  # the last three: Random features, Table 1
+# The last three conditions are those of Random features, Table 1.
+@pytest.mark.parametrize("condition", [2, 5413, 10123, 1541601])
 @pytest.mark.parametrize("size", [(10, 4), (16, 16, 3, 3)])
 def test_factors_have_the_law_and_the_condition_number(condition, size):
     s = singular_values(torch.Size(size), condition, Stream(0, 1)).double()
