@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--package={arguments.package}: is for --cfg")
     if any(shows) or arguments.resolve:
         if of_sweeps:
-            raise UserError(f"{of_sweeps[0]}: is for sweeps; add -m")
+            raise UserError(f"{of_sweeps[0]}: not with --cfg, --info or --hydra-help")
         return _launch(arguments)
     if not hydra_app.is_sweep(arguments):
         _refuse_launchers(arguments.words, "launchers run sweeps; add -m")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -110,7 +111,8 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
                 pass
     else:
         device = _check_machine(list(missing.values()), options)
-        executor = executors.choose(options, batch, device, {}, show=True)
+        # Seconds that are never known beforehand: each layer is a job of its own.
+        executor = executors.choose(options, batch, device, {"layers": math.inf}, show=True)
         alone = executor.processes == 1  # then each run is shown as it is computed
         if not alone:
             details = batch.details(executor.processes)

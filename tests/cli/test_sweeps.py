@@ -17,6 +17,7 @@ from processes import ENVIRONMENT, finish, has_ended, wait_until
 from bnrecon.cli import hydra_app, sweeps
 from bnrecon.cli.main import make_parsers
 from bnrecon.jobs import record
+from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import extras
 
 FOLDER = Path("out/sweeps/one")
@@ -124,8 +125,8 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
         (["run", "hydra/launcher=submitit_slurm"], "launchers run sweeps; add -m"),
         (["train", "hydra/launcher=joblib"], "launchers run sweeps, with bnrecon run -m"),
         (["run", "-m", "hydra.launcher.partition=gpu"], "is not an option of this launcher"),
-        (["run", "jobs=2"], "jobs=2: is for sweeps; add -m"),
-        (["run", "--detach"], "--detach: is for sweeps; add -m"),
+        (["run", "jobs=2", "--cfg=job"], "jobs=2: not with --cfg, --info or --hydra-help"),
+        (["run", "--detach"], "--detach: is for cluster=slurm and cluster=local"),
         (["run", "hydra.run.dir=mine"], "hydra.run.dir=mine: has no effect on a single run"),
         (["run", "-m", "--detach"], "--detach: is for cluster=slurm and cluster=local"),
         (["run", "-m", "slurm.mem=8G"], "slurm.mem=8G: is for cluster=slurm"),
@@ -168,6 +169,34 @@ def test_a_job_plans_the_same_runs_again():
     again = sweeps.plan_again(words)
     assert {run.key for run in sweeps._runs(plan(words[-1]))} < set(again)
     assert sum(key.startswith("target-") for key in again) == 1  # which both read
+
+
+def test_a_job_plans_the_layers_of_a_run_that_is_alone():
+    again = sweeps.plan_again([*SWEEP, "seeds=[4,7]"])
+    [run] = sweeps._runs(plan("seeds=[4,7]"))
+    layers = [key for key in again if key.startswith(f"{run.key}-seed-")]
+    assert len(layers) == 2 * 2  # one convolution and the linear layer, of each seed
+    assert run.key in again
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("who", ["jobs=2", "cluster=local"])
+def test_the_layers_of_a_run_that_is_alone_are_shared(succeed, who):
+    words = ("run", *SWEEP[1:], "train.epochs=1", "features=id_cond", who)
+    out, _ = succeed(*words)
+    assert "id_cond" in out
+    [path] = Path("out/runs").glob("*/result.json")
+    logs = [
+        file.read_text() for file in FOLDER.rglob("*") if file.suffix in (".log", ".err", ".out")
+    ]
+    assert any("seed 0: 2 layers were solved before" in log for log in logs)
+    shared = RunResult.read(path)
+    succeed("run", *SWEEP[1:-1], "train.epochs=1", "features=id_cond", "outputs=alone")
+    [path] = Path("alone/runs").glob("*/result.json")
+    alone = RunResult.read(path)
+    assert [each.digest for each in alone.layers] == [each.digest for each in shared.layers]
+    assert alone.loss == shared.loss
+    assert succeed(*words)[1].count("1 of 1 runs are done already") == 1
 
 
 def is_training(count):
