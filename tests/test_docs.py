@@ -207,8 +207,7 @@ def test_every_run_on_a_page_can_be_composed(page):
         options = [word for word in words if not word.startswith("-") and "=" in word]
         if "-m" in words:
             options = [option.partition(",")[0] for option in options]
-            options = split(options, OPTIONS)[2]
-        composition.compose(options)
+        composition.compose(split(options, OPTIONS)[2])
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
