@@ -37,8 +37,7 @@ from bnrecon.targets.store import obtain_target
 
 def main(arguments: list[str] | None = None) -> int:
     """Solve the layers of each group of runs."""
-    options = {"least": SMALL}
-    args = command_line.parser(__doc__, "study", "words*", **options).parse_args(arguments)
+    args = command_line.parser(__doc__, "study", "words*", least=SMALL).parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         request = read(args.study, args.words)

@@ -30,7 +30,7 @@ TARGETS = (  # a paper's table, its data, and the convolutions between poolings
     ("table2", "cifar100", "CIFAR-100", (2, 3, 4, 4, 4)),
 )
 BEYOND = "reproduction/beyond"
-BLOCK = r"(<!-- written by scripts/write_documents.py: {} -->\n).*?(<!-- end -->)"
+HEADING = r"[^<]*?\|(?:---\|)+"  # down to a table's rows
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,23 +60,22 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def results(text: str) -> str:
-    """The page of results with its tables written anew."""
-    for name, table in (("main job", main_job), ("targets", targets), ("findings", findings)):
-        pattern = re.compile(BLOCK.format(name), re.DOTALL)
-        text = pattern.sub(lambda match, made=table: f"{match[1]}\n{made()}\n\n{match[2]}", text)
+    """The page of results with the rows of its tables written anew."""
+    blocks = (
+        ("main job", HEADING, main_job),
+        ("targets", HEADING, targets),
+        ("findings", "", findings),
+    )
+    for name, kept, rows in blocks:
+        start = rf"<!-- written by scripts/write_documents.py: {name} -->\n{kept}\n"
+        block = re.search(rf"({start}).*?(\n\n<!-- end -->)", text, re.DOTALL)
+        text = text[: block.end(1)] + rows() + text[block.start(2) :]
     return text
 
 
 def main_job() -> str:
     """Whole networks by the main job."""
-    rows = [
-        "## VGG18 reconstructed",
-        "",
-        "CIFAR-10, he_normal features, 1.5 n a layer ([commands](../outputs/main_job/README.md)).",
-        "",
-        "| target | accuracy | reconstructed | predictions that change | largest layer error |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for name in MAIN_JOB:
         result = RunResult.read(OUTPUTS / "main_job" / name / "result.json")
         counts = [seed.predictions for seed in result.seeds if seed.predictions is not None]
@@ -92,31 +91,20 @@ def main_job() -> str:
 
 def targets() -> str:
     """The targets of the papers' width and epochs beside those in print."""
-    rows = [
-        "## Targets of Tables 1 and 2, width 64 and 205 epochs",
-        "",
-        "Accuracy, published / here; one training each. Tables 1 and 2 have the first plan.",
-        "",
-        "| data | convolutions between poolings | relu | leaky ReLU | tanh | sigmoid |",
-        "|---|---|---|---|---|---|",
-    ]
     made = {}
     for path in sorted((OUTPUTS / "targets").glob("*/target.json")):
         metadata = files.read_json(path)
         data, target, train = (metadata["config"][name] for name in ("data", "target", "train"))
         if (target["name"], target["width"], train["epochs"]) == ("vgg18", 64, 205):
             key = data["name"], tuple(target["groups"]), target["activation"]
-            made[key] = metadata["accuracy"]
-    reported = read_reported("bnrecon.studies.burkholz2024")
+            made[key] = f"{metadata['accuracy']:.2f}"
+    rows, reported = [], read_reported("bnrecon.studies.burkholz2024")
     for table, data, shown, groups in TARGETS:
-        printed = reported[table]["target"]
-        cells = [
-            f"{printed[name]:.2f} / {made[data, groups, name]:.2f}"
-            if (data, groups, name) in made
-            else "not run"
-            for name in ("relu", "leaky_relu", "tanh", "sigmoid")
-        ]
-        rows.append(f"| {shown} | {', '.join(map(str, groups))} | {' | '.join(cells)} |")
+        cells = [shown, ", ".join(map(str, groups))]
+        for name in ("relu", "leaky_relu", "tanh", "sigmoid"):
+            accuracy, printed = made.get((data, groups, name)), reported[table]["target"][name]
+            cells.append(f"{printed:.2f} / {accuracy}" if accuracy else "not run")
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

@@ -67,9 +67,8 @@ def main() -> int:
     """Work until the time is over, pack what was computed."""
     args = read_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its piece
-    deadline = time.monotonic() + 60 * args.minutes - GRACE
     try:
-        return work(args, chosen(args.pieces), deadline)
+        return work(args)
     finally:
         outputs = Path(args.options["outputs"])
         if args.archive is not None and outputs.is_dir():
@@ -101,32 +100,15 @@ def read_arguments() -> argparse.Namespace:
     return args
 
 
-def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
-    """Write all results in a folder into an archive, which is there as a whole or not at all.
-
-    Without ``sources``, the file of a run that was stopped before it could remove it stays here.
-    """
-    left_out = () if sources else ("source.safetensors",)
-    unfinished = archive.with_name(f"{archive.name}.unfinished")
-    with tarfile.open(unfinished, "w:gz") as packed:
-        for path in sorted(outputs.rglob("*")):
-            if path.suffix in RESULTS and path.is_file() and path.name not in left_out:
-                packed.add(path, path.relative_to(outputs))
-    os.replace(unfinished, archive)
-
-
-def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> int:
+def work(args: argparse.Namespace) -> int:
     """Do one piece after another; the worst exit code of those that ended by themselves."""
-    worst = 0
-    for piece in pieces:
-        seconds = deadline - time.monotonic()
-        if seconds <= 0:
-            print(f"the time is over before: {piece.name}; run this again to continue", flush=True)
-            return worst
+    worst, deadline = 0, time.monotonic() + 60 * args.minutes - GRACE
+    for piece in chosen(args.pieces):
+        seconds = max(0.0, deadline - time.monotonic())
         print(f"\n{piece.name}: at most {seconds / 60:.1f} min", flush=True)
-        code = run(command(piece, args.options), seconds)
+        code = run(command(piece, args.options), seconds) if seconds else None
         if code is None:
-            print(f"the time is over during: {piece.name}; run this again to continue", flush=True)
+            print(f"the time is over at: {piece.name}; run this again to continue", flush=True)
             return worst
         if code:
             print(f"{piece.name} ended with exit code {code}; the others go on", flush=True)
@@ -144,6 +126,20 @@ def command(piece: Piece, options: dict[str, str]) -> list[str]:
         words += [f"{option}={value}" for option, value in options.items()]
     start = [str(SCRIPTS / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
     return [sys.executable, *start, *words]
+
+
+def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
+    """Write all results in a folder into an archive, which is there as a whole or not at all.
+
+    Without ``sources``, the file of a run that was stopped before it could remove it stays here.
+    """
+    left_out = () if sources else ("source.safetensors",)
+    unfinished = archive.with_name(f"{archive.name}.unfinished")
+    with tarfile.open(unfinished, "w:gz") as packed:
+        for path in sorted(outputs.rglob("*")):
+            if path.suffix in RESULTS and path.is_file() and path.name not in left_out:
+                packed.add(path, path.relative_to(outputs))
+    os.replace(unfinished, archive)
 
 
 def run(line: list[str], seconds: float) -> int | None:
