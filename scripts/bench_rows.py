@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,9 +34,8 @@ TABLES = yaml.safe_load(Path(__file__).with_name("bench_tables.yaml").read_text(
 
 def apart(call: Callable, *arguments: Any, threads: int | None = None) -> Any:
     """What a function of a module returns, called in a process of its own, on so many threads."""
-    variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     with (
-        mock.patch.dict(os.environ, variables),
+        mock.patch.dict(os.environ, {} if threads is None else {"OMP_NUM_THREADS": str(threads)}),
         ProcessPoolExecutor(1, get_context("spawn")) as process,
     ):
         return process.submit(call, *arguments).result()
@@ -44,23 +43,16 @@ def apart(call: Callable, *arguments: Any, threads: int | None = None) -> Any:
 
 def timed(call: Callable, *arguments: Any) -> tuple[Any, dict[str, float]]:
     """What a call returns, with its seconds by the clock and the processor's; waits for a GPU."""
-    synchronize()
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    wait()
     started, spent = time.perf_counter(), time.process_time()
     result = call(*arguments)
-    synchronize()
+    wait()
     seconds, processor = time.perf_counter() - started, time.process_time() - spent
     return result, {"seconds": seconds, "processor_seconds": processor}
 
 
-def synchronize() -> None:
-    """Wait for a GPU, if one is used."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
-def measure_missing(
-    path: Path, wanted: Iterable[dict], measure: Callable[[dict], dict]
-) -> list[dict]:
+def measure_missing(path: Path, wanted: Iterable[dict], measure: Callable) -> list[dict]:
     """Measure the rows that a file lacks; return all of its rows, and keep each once it is there.
 
     ``wanted`` tells what each row is known by, as ``{"size": 16, "threads": 1}``; what ``measure``
@@ -86,24 +78,22 @@ def measure_missing(
     return rows
 
 
-def write_table(path: Path, rows: Iterable[Mapping], **words: Any) -> pd.DataFrame:
+def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> pd.DataFrame:
     """Write rows and words as Markdown, as ``bench_tables.yaml`` says, and print it; the cells."""
-    metadata = TABLES[path.stem]
-    lines = [row | {name: format_bytes(row[name]) for name in BYTES if name in row} for row in rows]
-    columns = {
-        heading: [_cell(row, template) for row in lines]
-        for heading, template in metadata["columns"].items()
-    }
+    templates, below = TABLES[path.stem]["columns"], TABLES[path.stem]["words"].format(**words)
+    columns = {heading: [cell(row, each) for row in rows] for heading, each in templates.items()}
     frame = pd.DataFrame(columns, dtype=object)
-    text = f"{tables.markdown(frame)}\n\n{metadata['words'].format(**words)}\n"
+    text = f"{tables.markdown(frame)}\n\n{below}\n"
     files.write_text(path, text)
     print(text)
     return frame
 
 
-def _cell(row: Mapping[str, Any], template: str) -> str:
+def cell(row: Mapping[str, Any], template: str) -> str:
+    """A template filled with a row's numbers; nothing where it lacks one."""
     try:
-        return template.format(**row)
+        numbers = {name: format_bytes(row[name]) for name in BYTES if name in row}
+        return template.format(**row | numbers)
     except (KeyError, TypeError):  # not there, or None
         return "not run" if "{seconds" in template else ""
 
@@ -121,11 +111,7 @@ def memory_status(name: str) -> int:
 
 
 def random_system(
-    features: str,
-    width: int,
-    oversampling: float | str = 1.5,
-    storage: str = "memory",
-    device: torch.device | None = None,
+    features: str, width: int, oversampling: float | str, device: torch.device, storage="memory"
 ) -> System:
     """The system of a 3x3 layer, c0 = c2 = width: a standard normal target, features from seed 0.
 
@@ -138,14 +124,14 @@ def random_system(
     weight = torch.randn(width, width, 3, 3, dtype=torch.float64, generator=generator)
     target = TargetLayer("layer", weight, torch.zeros(width))
     pair = draw(features, shape, count, 0, 0, storage=storage)
-    return layer_system(target, pair, device or torch.device("cpu"), orthogonal=False)
+    return layer_system(target, pair, device, orthogonal=False)
 
 
 def solve_random(features: str, width: int, storage: str) -> dict:
     """Draw the features of a layer and solve it for a random target, timed."""
 
     def rebuild() -> tuple[System, Any]:
-        system = random_system(features, width, storage=storage)
+        system = random_system(features, width, 1.5, torch.device("cpu"), storage)
         return system, solve(system, SolverSpec("matrix_free")).report
 
     (system, report), seconds = timed(rebuild)

@@ -15,15 +15,18 @@ outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
 import command_line
 import torch
-from bench_rows import apart, measure_missing, memory_status, random_system, timed
+from bench_rows import TABLES, apart, cell, measure_missing, memory_status, random_system, timed
 from bench_solvers_report import report
 from bench_training import vgg18
 from scipy.sparse.linalg import LinearOperator, lsmr
@@ -38,34 +41,12 @@ from bnrecon.solvers import SolverSpec, dense, iterative, solve
 from bnrecon.solvers.krylov import cgls
 from bnrecon.solvers.solving import relative_residual
 
-KEY = ("section", "method", "width", "oversampling")
 PRODUCTS = ("int8", "bfloat16", "float32")  # of which the bare products are timed
 DENSE = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}  # bytes an entry
-ITERATIVE = (
-    "matrix_free",
-    "matrix_free float32",
-    "matrix_free sign",
-    "minimum_norm",
-    "plain CGLS float64",
-    "scipy lsmr float64",
-)
-FRONTIER = (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007, 1.005)
-# The rows to measure: section, method, width of the layer (c0 = c2, 3x3), oversampling.
 PLAN = [
-    dict(zip(KEY, key, strict=True))
-    for key in (
-        *(("products", name, 64, 1.5) for name in ("float64", "float32", "bfloat16")),
-        *(("oversampled", name, 64, 1.5) for name in ITERATIVE),
-        *(("square", name, 32, 1.0) for name in ("refined", "lu", *DENSE, "lu_lbfgs")),
-        *(("square", name, 64, 1.0) for name in ("refined", *DENSE, "lu_lbfgs")),
-        *(("square", name, 64, "minimum") for name in ("refined", "lu_lbfgs")),
-        *(("frontier", "matrix_free", 64, oversampling) for oversampling in FRONTIER),
-        *(("scaling", "matrix_free", width, 1.5) for width in (16, 32, 64, 96, 128)),
-        ("whole", "auto", 64, 1.5),
-        ("whole", "auto sign", 64, 1.5),
-        ("whole", "auto", 64, 1.035),
-        *(("contention", name, 16, 1.5) for name in ("alone", "beside another process")),
-    )
+    dict(zip(("section", "method", "width", "oversampling"), key, strict=True))
+    for section, *grid in TABLES["bench"]["plan"]
+    for key in itertools.product([section], *grid)
 ]
 
 
@@ -84,9 +65,10 @@ def main() -> None:
 def measure(row: dict, device: torch.device) -> dict:
     """Measure one row and return it filled in."""
     row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
+    features = "sign" if row["method"].endswith(" sign") else "he_normal"
     if row["section"] in ("whole", "contention"):
-        return row | (whole if row["section"] == "whole" else contention)(row, device)
-    system = random_system(features_of(row), row["width"], row["oversampling"], device=device)
+        return network(row, features, device)
+    system = random_system(features, row["width"], row["oversampling"], device)
     row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
     if row["section"] == "products":
         return row | products(system, row["method"])
@@ -100,15 +82,10 @@ def measure(row: dict, device: torch.device) -> dict:
     return row
 
 
-def features_of(row: dict) -> str:
-    """The distribution of a row's features, the last word of its method if it is not he_normal."""
-    return "sign" if row["method"].endswith(" sign") else "he_normal"
-
-
 def timed_solve(row: dict, system: System) -> dict:
     """Solve; seconds, peak memory and the residual, with what the solver tells."""
     if on_gpu := system.rhs.is_cuda:
-        small = random_system("he_normal", 4, 1.0, device=system.rhs.device)
+        small = random_system("he_normal", 4, 1.0, system.rhs.device)
         for name in ("lu", "matrix_free"):  # loads the libraries, which takes seconds once
             registered(small, name)
         before = torch.cuda.memory_allocated()
@@ -116,7 +93,7 @@ def timed_solve(row: dict, system: System) -> dict:
     else:
         Path("/proc/self/clear_refs").write_text("5")  # peak memory is counted anew
         before = memory_status("VmRSS")
-    solver = METHODS.get(row["method"], registered)
+    solver = METHODS.get(row["method"].rpartition(" ")[0], registered)
     (x, told), times = timed(solver, system, row["method"])
     peak = torch.cuda.max_memory_allocated() if on_gpu else memory_status("VmHWM")
     residual = relative_residual(system, x)
@@ -127,58 +104,49 @@ def timed_solve(row: dict, system: System) -> dict:
     return {"seconds": times["seconds"], "memory": peak - before, "residual": residual} | told
 
 
-def rebuild_untrained(row: dict, device: torch.device, times: int) -> tuple[list, list, dict]:
-    """Rebuild a VGG18 with its initial weights: the time does not depend on their values."""
-    torch.manual_seed(0)
-    model, seconds = vgg18(row["width"]).to(device).eval(), []
-    for _ in range(times):
-        rebuilt, taken = timed(
-            lambda: bnrecon.reconstruct(model, features_of(row), oversampling=row["oversampling"])
-        )
-        seconds.append(taken["seconds"])
-    told = {
-        "n": max(layer.equations for layer in rebuilt.layers),
-        "c1": max(layer.width for layer in rebuilt.layers),
-        "seconds": statistics.median(seconds),
-        "iterations": sum(layer.iterations for layer in rebuilt.layers),
-        "residual": max(layer.relative_error for layer in rebuilt.layers),
-    }
-    return seconds, rebuilt.layers, told
+def network(row: dict, features: str, device: torch.device) -> dict:
+    """A VGG18 as a whole, with its initial weights: the time does not depend on their values.
 
-
-def contention(row: dict, device: torch.device) -> dict:
-    """A small network as a whole, three times, alone or while another process uses every core.
-
-    Products so small are slow where their threads wait for one that has to wait for a core.
+    A small one is rebuilt three times, alone or while another process uses every core: products so
+    small are slow where their threads wait for one that has to wait for a core.
     """
+    torch.manual_seed(0)
+    model, options = vgg18(row["width"]).to(device).eval(), {"oversampling": row["oversampling"]}
+    rebuild = functools.partial(bnrecon.reconstruct, model, features, **options)
     with contextlib.ExitStack() as stack:
-        if row["method"] != "alone":
+        if row["method"] == "beside another process":
             code = "import torch; a = torch.randn(2048, 2048); print(1, flush=True)"
             line = [sys.executable, "-c", f"{code}\nwhile True: a @ a"]
             process = stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE))
             stack.callback(process.kill)
             process.stdout.readline()
-        seconds, layers, told = rebuild_untrained(row, device, 3)
+        runs = [timed(rebuild) for _ in range(3 if row["section"] == "contention" else 1)]
+    layers, seconds = runs[-1][0].layers, [times["seconds"] for _, times in runs]
+    row |= {
+        "n": max(layer.equations for layer in layers),
+        "c1": max(layer.width for layer in layers),
+        "seconds": statistics.median(seconds),
+        "iterations": sum(layer.iterations for layer in layers),
+        "residual": max(layer.relative_error for layer in layers),
+    }
     note = f"{len(layers)} layers; median of {', '.join(f'{s:.2g}' for s in seconds)}"
-    return told | {"note": note}
+    return row | {"note": beside_products(row, layers, device) if len(runs) == 1 else note}
 
 
-def whole(row: dict, device: torch.device) -> dict:
-    """A whole network, beside the bare products of its largest layers."""
-    (seconds,), layers, told = rebuild_untrained(row, device, 1)
-    largest = sum(layer.equations == told["n"] for layer in layers)
+def beside_products(row: dict, layers: Sequence, device: torch.device) -> str:
+    """A network's seconds beside the bare products of its largest layers."""
+    largest = sum(layer.equations == row["n"] for layer in layers)
     # Right after: machines are not equally fast all the time.
-    system = random_system("he_normal", row["width"], row["oversampling"], device=device)
+    system = random_system("he_normal", row["width"], row["oversampling"], device)
     pair = products(system, "bfloat16")["seconds"]
     iterations = iterative.expected_iterations(row["oversampling"], 1e-10)
     solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in layers})
-    note = (
+    return (
         f"{len(layers)} layers, {sum(layer.seconds for layer in layers):.1f} s of them solving; "
-        f"{seconds / (largest * iterations * pair):.2f} times the bare bfloat16 products of "
+        f"{row['seconds'] / (largest * iterations * pair):.2f} times the bare bfloat16 products of "
         f"{iterations:.0f} iterations in each of the {largest} layers of this n "
         f"({1e3 * pair:.1f} ms a pair); largest layer error; {', '.join(solvers)}"
     )
-    return told | {"note": note}
 
 
 def products(system: System, name: str) -> dict:
@@ -214,18 +182,15 @@ def registered(system: System, name: str) -> tuple[torch.Tensor, dict]:
             alone["LU residual"] = relative_residual(system, x)
         return factors
 
-    schedules = {"float32": lambda _device: [FLOAT32, FLOAT64]}
-    schedule = schedules.get(precision, iterative.precision_schedule)
-    with (
-        mock.patch.object(dense, "factorize", measured),
-        mock.patch.object(iterative, "precision_schedule", schedule),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(dense, "factorize", measured))
+        if precision == "float32":
+            schedule = {"return_value": [FLOAT32, FLOAT64]}
+            stack.enter_context(mock.patch.object(iterative, "precision_schedule", **schedule))
         solved = solve(system, SolverSpec(name))
     report = solved.report
-    note = report.precision
-    if alone:
-        note += f"; the LU alone {alone['LU seconds']:.1f} s"
-        note += f", residual {alone['LU residual']:.1e}" if "LU residual" in alone else ""
+    note = report.precision + cell(alone, "; the LU alone {LU seconds:.1f} s")
+    note += cell(alone, ", residual {LU residual:.1e}")
     told = {"iterations": report.iterations, "forecast": report.memory}
     return solved.scale, told | {"arithmetic": report.precision, "note": note} | alone
 
@@ -260,10 +225,9 @@ def scipy_lsmr(system, _name: str):
 
 
 METHODS = {  # each returns x and what it tells of itself; others are solvers of the project
-    "torch.linalg.solve float32": library_solve,
-    "torch.linalg.solve float64": library_solve,
-    "plain CGLS float64": plain_cgls,
-    "scipy lsmr float64": scipy_lsmr,
+    "torch.linalg.solve": library_solve,
+    "plain CGLS": plain_cgls,
+    "scipy lsmr": scipy_lsmr,
 }
 
 

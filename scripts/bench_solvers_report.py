@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import bench_rows
 import numpy as np
+from bench_rows import TABLES, cell, write_figure, write_table
 from matplotlib.figure import Figure
 
 from bnrecon.reporting import figures, tables
@@ -18,39 +18,35 @@ OURS = {"oversampled": "matrix_free", "square": "refined", "contention": "alone"
 
 def report(rows: list[dict], folder: Path) -> None:
     """Write the table and the pictures, and print the table."""
-    lines, ours = [], {}
+    ours = {}
     for row in rows:
+        row["reached"] = row["c1"] / row["n"]
         size = tuple(row[name] for name in ("section", "width", "oversampling"))
         if row["method"] == OURS.get(row["section"]):
             ours[size] = row["seconds"]
-        times = {"times": row["seconds"] / ours[size]} if size in ours and "seconds" in row else {}
-        lines.append(row | times | {"reached": row["c1"] / row["n"]})
-    words = "\n".join(comparisons([row for row in rows if "seconds" in row], folder))
+        if size in ours and "seconds" in row:
+            row["times"] = row["seconds"] / ours[size]
+        if "bare" in row:
+            row["bare_times"] = row["seconds"] / (row["iterations"] * row["bare"])
+            row["bare_milliseconds"] = 1e3 * row["bare"]
+        if row["method"] == "refined":
+            row["LU_times"] = row["seconds"] / row["LU seconds"]
+    sentences = (cell(row, each) for each in TABLES["bench"]["sentences"] for row in rows)
+    ran = [row for row in rows if "seconds" in row]
+    words = "\n".join([*filter(None, sentences), *comparisons(ran, folder)])
     devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    path = folder / "bench.md"
-    frame = bench_rows.write_table(path, lines, comparisons=words, devices=devices)
-    files.write_text(path.with_suffix(".csv"), tables.csv(frame))
+    frame = write_table(folder / "bench.md", rows, comparisons=words, devices=devices)
+    files.write_text(folder / "bench.csv", tables.csv(frame))
 
 
 def comparisons(rows: list[dict], folder: Path) -> Iterator[str]:
-    """What the rows say of each other, in lines; the pictures are written."""
+    """What the rows say together, in lines; the pictures are written."""
     frontier, scaling = (
         [row for row in rows if row["section"] == section] for section in ("frontier", "scaling")
     )
-    refined = {row["n"]: row for row in rows if row["method"] == "refined"}
-    for row in rows:
-        if "bare" in row:
-            yield (
-                f"{row['method']} takes {row['seconds'] / (row['iterations'] * row['bare']):.2f} "
-                f"times the bare {row['arithmetic']} products of its {row['iterations']} "
-                f"iterations ({1e3 * row['bare']:.1f} ms a pair, timed right after it)."
-            )
-    for n, row in refined.items():
-        share = row["seconds"] / row["LU seconds"]
-        yield f"refined, n = {n:,}: {share:.2f} times its own float32 LU."
-    if frontier and (n := frontier[0]["n"]) in refined:
-        lu = refined[n]["seconds"]
-        bench_rows.write_figure(folder / "frontier", draw_frontier(frontier, lu))
+    refined = {row["n"]: row["seconds"] for row in rows if row["method"] == "refined"}
+    if frontier and (lu := refined.get(n := frontier[0]["n"])):
+        write_figure(folder / "frontier", draw_frontier(frontier, lu))
         reached = [row for row in frontier if row["residual"] <= 1e-10]
         faster = [row["oversampling"] for row in reached if row["seconds"] < lu]
         slower = [row["oversampling"] for row in reached if row["seconds"] >= lu]
@@ -60,7 +56,7 @@ def comparisons(rows: list[dict], folder: Path) -> Iterator[str]:
                 f"oversampling of {min(faster)} on, the LU at {max(slower)} and below."
             )
     if len(scaling) > 2:
-        bench_rows.write_figure(folder / "scaling", draw_scaling(scaling))
+        write_figure(folder / "scaling", draw_scaling(scaling))
         yield (
             f"Over the three largest sizes, seconds grow as n^{exponent(scaling, 'seconds'):.2f} "
             f"and memory as n^{exponent(scaling, 'memory'):.2f}."
@@ -107,8 +103,7 @@ def draw_scaling(points: list[dict]) -> Figure:
             n, values = [row["n"] for row in points], [row[what] * scale for row in points]
             label = f"n^{exponent(points, what):.2f} (the three largest)"
             axes.loglog(n, values, "o-", color=figures.PALETTE[0], label=label)
-            axes.set_xlabel("equations n")
-            axes.set_ylabel(unit)
+            axes.set(xlabel="equations n", ylabel=unit)
             axes.legend()
         figure.suptitle(f"matrix_free, oversampling 1.5, to 1e-10, {points[0]['device']}")
     return figure

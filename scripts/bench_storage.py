@@ -5,17 +5,14 @@
     python scripts/bench_storage.py products --features sign --widths 64
     python scripts/bench_storage.py solves --features he_normal --widths 64 128
 
-Layers of 3x3, c0 = c2 = width, with 1.5 n features. Products: the pair M x and M^T y that an
-iteration takes in bf16 or, of signs, in int8, and a correction in float64, with features in memory
-and elsewhere in turn on one thread; signs are regenerated from bits that are kept, and from bits
-that every product draws, as those beyond 0.5 GB are. Told are the medians of the processor's time
-and of the clock's, which differ on a busy machine. Of layers too large to be stored next to their
+Layers of 3x3, c0 = c2 = width, with 1.5 n features, on one thread. Products: medians of the pair
+M x and M^T y, with features in memory and elsewhere in turn; signs are regenerated from bits that
+are kept, and from bits that every product draws. Of layers too large to be stored next to their
 regenerated form only a run of the features is measured. Solves: from a random target to 1e-10, each
-in a process of its own; signs from their bits, in int8 and in bf16. Its memory is the largest that
-it had allocated at any of the samples taken every 10 ms, above what it held before features were
-drawn; what it maps from a file is not part of that. Results: products.{md,json} and
-solves.{md,json} in --outputs, with the commands. Resumable: rows that are there are not measured
-again.
+in a process of its own. Its memory is the largest that it had allocated at any of the samples taken
+every 10 ms, above what it held before; what it maps from a file is not part of that. Results:
+products.{md,json} and solves.{md,json} in --outputs. Resumable: rows that are there are not
+measured again.
 """
 
 from __future__ import annotations
@@ -64,8 +61,7 @@ def time_products(row: dict) -> dict:
     operators = {each: operator_of(name, shape, part, each, wanted) for each in storages_of(name)}
     x, y = (torch.randn(size, dtype=wanted.vectors) for size in (part, shape.equations))
     times = collections.defaultdict(list)
-    for storage in ROUNDS * tuple(operators):
-        M = operators[storage]
+    for storage, M in ROUNDS * tuple(operators.items()):
         _, seconds = timed(lambda M=M: (M.matvec(x), M.rmatvec(y)))
         times[f"{storage} cpu"].append(seconds["processor_seconds"])
         times[f"{storage} wall"].append(seconds["seconds"])
@@ -113,10 +109,7 @@ def kinds_of(section: str, features: str, precisions: list[str]) -> list[dict]:
 
 
 def lines_of(row: dict) -> Iterator[dict]:
-    """A row of products as a line for each storage; a solve is one."""
-    if row["section"] == "solves":
-        yield row
-        return
+    """A row of products as a line for each storage."""
     part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
     for storage in storages_of(row["features"]):
         cpu, wall = row[f"{storage} cpu"], row[f"{storage} wall"]
@@ -134,7 +127,7 @@ def write_report(section: str, rows: list[dict], outputs: Path) -> None:
             values = (str(row[field]) for row in rows if row["features"] == name)
             words += [f"--{field}s", *dict.fromkeys(values)]
         commands.append(f"`{' '.join(words)}`")
-    lines = [line for row in rows for line in lines_of(row)]
+    lines = rows if section == "solves" else [line for row in rows for line in lines_of(row)]
     words = {"processors": os.cpu_count(), "commands": "; ".join(commands)}
     write_table(outputs / f"{section}.md", lines, **words)
 

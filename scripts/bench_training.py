@@ -9,11 +9,10 @@
 --pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions
 collapsed into one, beside the same network with its n + 100 intermediate maps a layer, which at
 width 16 take 10 MB a layer and image. --rebuilt rebuilds the network from these features and takes
-steps through the target, its source and that source collapsed: the fastest of five, of the source,
-whose steps are long, of two (--only collapsed leaves it out). Takes about a minute. Each of the
-other loops runs in its own process, since the allocator's settings hold for a whole process. The
-images are random pixels of CIFAR's size: throughput does not depend on what they show, and nothing
-is downloaded. The first steps, which compile and fill caches, are not counted.
+steps through the target, its source and that source collapsed: the fastest of five, of the source
+of two (--only collapsed leaves it out). The other loops run in processes of their own, since the
+allocator's settings hold for a whole process. The images are random pixels of CIFAR's size. The
+first steps, which compile and fill caches, are not counted.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import command_line
+import pandas as pd
 import torch
-from bench_rows import apart, synchronize, timed
+from bench_rows import apart, timed
 from torchvision.transforms import v2
 
 import bnrecon
@@ -38,14 +38,9 @@ from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import build
 from bnrecon.targets.spec import TrainSpec
 from bnrecon.targets.step import Step
+from bnrecon.targets.trainer import Trainer
 
 IMAGES = 10_000
-LOOPS = {
-    "plain": "plain DataLoader loop, float32",
-    "project": "bnrecon's trainer",
-    "uncollapsed": "two convolutions a pair",
-    "collapsed": "collapsed pairs",
-}
 
 
 def random_images() -> InMemoryImages:
@@ -70,22 +65,15 @@ def project_loop(args: argparse.Namespace) -> float:
     else:
         options = {"features": "he_normal", "excess": 100, "inner": "batchnorm"}
         network = vgg18(args.width, "vgg_normalization", **options)
-        for module in network.modules():
-            if isinstance(module, CollapsedPair):
-                module.collapsed = args.only == "collapsed"
+        for pair in (each for each in network.modules() if isinstance(each, CollapsedPair)):
+            pair.collapsed = args.only == "collapsed"
         spec = TrainSpec(lr=1e-3, batch_size=args.batch)
         plan = TrainingPlan(spec, torch.float32)
-    data, network = (
-        random_images(),
-        network.to(args.device, memory_format=torch.channels_last).train(),
-    )
-    optimizer = torch.optim.SGD(
-        network.parameters(), spec.lr, spec.momentum, weight_decay=spec.weight_decay, fused=True
-    )
-    step = Step(network, optimizer, plan, args.device)
+    trainer = Trainer(network, random_images(), plan, args.device)
+    step = Step(trainer.network.train(), trainer.optimizer, plan, args.device)
     with keep_freed_memory():
         batches = itertools.chain.from_iterable(
-            data.train_batches(EpochPosition(args.batch, 0, epoch), args.device, plan.dtype)
+            trainer.data.train_batches(EpochPosition(args.batch, 0, epoch), args.device, plan.dtype)
             for epoch in itertools.count()
         )
         return throughput(lambda x, y: step(x, y, spec.lr), batches, args.seconds)
@@ -103,10 +91,10 @@ def plain_loop(args: argparse.Namespace) -> float:
 
     data, network = random_images(), vgg18(args.width).to(args.device).train()
     optimizer = torch.optim.SGD(network.parameters(), 0.1, 0.9, weight_decay=5e-4)
-    pictures, options = Pictures(data.train_x, data.train_y), {"persistent_workers": True}
-    loader = torch.utils.data.DataLoader(
-        pictures, args.batch, shuffle=True, num_workers=2, drop_last=True, **options
-    )
+    pictures = Pictures(data.train_x, data.train_y)
+    options = {"shuffle": True, "drop_last": True, "num_workers": 2, "persistent_workers": True}
+    options |= {"multiprocessing_context": "fork"}  # in a spawned process spawn is the default
+    loader = torch.utils.data.DataLoader(pictures, args.batch, **options)
 
     def step(x, y) -> None:
         optimizer.zero_grad()
@@ -121,24 +109,26 @@ def throughput(step: Callable, batches: Iterator, seconds: float) -> float:
     """Run steps for so many seconds after a warm-up and count images a second."""
     for x, y in itertools.islice(batches, 30 if torch.cuda.is_initialized() else 3):
         step(x, y)
-    synchronize()
-    done, started = 0, time.perf_counter()
-    while time.perf_counter() - started <= seconds:
-        x, y = next(batches)
-        step(x, y)
-        done += len(y)
-    synchronize()
-    return done / (time.perf_counter() - started)
+
+    def train() -> int:
+        done, started = 0, time.perf_counter()
+        while time.perf_counter() - started <= seconds:
+            x, y = next(batches)
+            step(x, y)
+            done += len(y)
+        return done
+
+    done, times = timed(train)
+    return done / times["seconds"]
 
 
 def rebuilt_steps(args: argparse.Namespace) -> None:
     """Print the seconds of a step through a target, its source, and that source collapsed."""
     target = vgg18(args.width).to(args.device).eval()
     source = bnrecon.reconstruct(target, args.rebuilt).network
-    collapsed = bnrecon.collapse(source, trainable=True)
-    networks = {"target": target, "source, collapsed": collapsed, "source": source}
-    if args.only == "collapsed":
-        del networks["source"]
+    networks = {"target": target, "source, collapsed": bnrecon.collapse(source, trainable=True)}
+    if args.only != "collapsed":
+        networks["source"] = source
     x = torch.randn(args.batch, 3, 32, 32, device=args.device)
     y = torch.randint(10, (args.batch,), device=args.device)
 
@@ -146,24 +136,25 @@ def rebuilt_steps(args: argparse.Namespace) -> None:
         network.train(training).zero_grad()
         torch.nn.functional.cross_entropy(network(x), y).backward()
 
-    print(f"{'seconds of a step':<32}{'eval':>10}{'training':>10}{'times the target':>22}")
+    fastest = {}
     with keep_freed_memory():
-        base: list[float] = []
         for name, network in networks.items():
             calls = (2 if network is source else 5) * [network]
-            fastest = [
+            fastest[name] = [
                 min(timed(step, each, training)[1]["seconds"] for each in calls)
                 for training in (False, True)
             ]
-            base = base or fastest
-            times = [each / first for each, first in zip(fastest, base, strict=True)]
-            cells = "".join(f"{each:>10.2f}" for each in fastest)
-            print(f"{name:<32}{cells}{times[0]:>12.1f}{times[1]:>10.1f}")
+    seconds = pd.DataFrame(fastest, index=["seconds of a step: eval", "training"]).T
+    times = (seconds / seconds.loc["target"]).add_suffix(" / target")
+    print(seconds.round(2).join(times.round(1)).to_string())
 
 
-def images_a_second(args: argparse.Namespace) -> float:
-    """Of the loop that ``--only`` names."""
-    return plain_loop(args) if args.only == "plain" else project_loop(args)
+LOOPS = {
+    "plain": (plain_loop, "plain DataLoader loop, float32"),
+    "project": (project_loop, "bnrecon's trainer"),
+    "uncollapsed": (project_loop, "two convolutions a pair"),
+    "collapsed": (project_loop, "collapsed pairs"),
+}
 
 
 def main() -> None:
@@ -173,7 +164,7 @@ def main() -> None:
     args = command_line.parser(__doc__, choices={"only": LOOPS}, **options).parse_args()
     args.device = hardware.resolve_device(args.device)
     if args.only and not args.rebuilt:
-        print(images_a_second(args))
+        print(LOOPS[args.only][0](args))
         return
     what = "normalizations alone, float32, " if args.pairs else ""
     what = f"rebuilt from {args.rebuilt}, float32, " if args.rebuilt else what
@@ -184,9 +175,9 @@ def main() -> None:
         return
     rates = []
     for name in ("uncollapsed", "collapsed") if args.pairs else ("plain", "project"):
-        args.only = name
-        rates.append(apart(images_a_second, args))
-        print(f"{LOOPS[name]:<32}{rates[-1]:>10,.1f} images/s")
+        args.only, (loop, words) = name, LOOPS[name]
+        rates.append(apart(loop, args))
+        print(f"{words:<32}{rates[-1]:>10,.1f} images/s")
     print(f"{rates[1] / rates[0]:.2f} times as many")
 
 

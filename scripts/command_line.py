@@ -16,26 +16,25 @@ def parser(
     a flag, a number, a path, words, or several of them for a list. ``choices`` are the words that
     are allowed, by name.
     """
-    made = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-    def kind(name: str, example: Any = "") -> Callable[[str], Any]:
-        def word(text: str) -> str:
-            if text not in choices[name]:
-                raise argparse.ArgumentTypeError(f"{text}: there are {', '.join(choices[name])}")
-            return text
-
-        return word if name in choices else type(example)
-
-    for name in names:
-        several = {"nargs": "*"} if name.endswith("*") else {}
-        made.add_argument(name.rstrip("*"), type=kind(name.rstrip("*")), **several)
-    for name, default in options.items():
-        settings = {"type": kind(name, default)}
+    layout = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(description=doc, formatter_class=layout)
+    for name, default in ({name: [] if "*" in name else "" for name in names} | options).items():
+        word, settings, example = name.rstrip("*"), {}, default
+        if isinstance(default, list):
+            settings, example = {"nargs": "*"}, (default or [""])[0]
+        settings["type"] = one_of(choices[word]) if word in choices else type(example)
         if isinstance(default, bool):
             settings = {"action": "store_true"}
-        elif isinstance(default, list):
-            settings = {"nargs": "*", "type": kind(name, *default[:1])}
-        made.add_argument(f"--{name.replace('_', '-')}", default=default, **settings)
+        made.add_argument(word if name in names else f"--{name}", default=default, **settings)
     return made
+
+
+def one_of(words: Iterable[str]) -> Callable[[str], str]:
+    """The type of an argument that is one of these words."""
+
+    def word(text: str) -> str:
+        if text and text not in words:  # an option that is not there is empty
+            raise argparse.ArgumentTypeError(f"no {text}; there are {', '.join(words)}")
+        return text
+
+    return word

@@ -7,12 +7,11 @@
     python scripts/cost_curve.py --widths 16 32 --lu 2304       # some sizes only: 10 s
 
 Layers of 3x3, c0 = c2 = width, n = 9 width², 1.5 n features sign, regenerated, solved to 1e-10 for
-a random target. LU: torch.linalg.lu_factor in float64, which no more than 1e-10 needs; beyond the
-largest one measured it is drawn on as n³, dashed. Each row in a process of its own, on --threads
-threads; the machine should be idle, or see the processor's time. --run takes the layers of a
-finished run, with the median of each size. Resumable: rows that are there are not measured again.
-Table and figure show the rows of --threads threads. Results: cost_curve.{json,md,png,svg} in
---outputs.
+a random target. LU: torch.linalg.lu_factor in float64; beyond the largest one measured it is drawn
+on as n³, dashed. Each row in a process of its own, on --threads threads; the machine should be
+idle, or see the processor's time. --run takes the layers of a finished run, with the median of each
+size. Resumable: rows that are there are not measured again. Table and figure show the rows of
+--threads threads. Results: cost_curve.{json,md,png,svg} in --outputs.
 """
 
 from __future__ import annotations
@@ -22,28 +21,20 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+import bench_rows
 import command_line
 import torch
-from bench_rows import (
-    apart,
-    measure_missing,
-    memory_status,
-    solve_random,
-    timed,
-    write_figure,
-    write_table,
-)
+from bench_rows import apart, measure_missing, memory_status, solve_random, timed
 
 from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import files
 
-LARGEST_LU = 9_216  # in seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB
-
 
 def main() -> None:
     """Measure what is missing, read the run, write table and figure."""
-    options = {"widths": [16, 32, 64, 128], "lu": [576, 2_304, LARGEST_LU], "run": "", "threads": 1}
+    # The largest LU takes seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB.
+    options = {"widths": [16, 32, 64, 128], "lu": [576, 2_304, 9_216], "run": "", "threads": 1}
     parser = command_line.parser(__doc__, **options, outputs=Path("outputs/solvers/cost_curve"))
     args = parser.parse_args()
     path = args.outputs / "cost_curve.json"
@@ -64,8 +55,12 @@ def main() -> None:
     for row in rows:
         run = Path(row.get("run", "")).name
         row["what"] = whats[row["name"]].format(run, row.get("layers"))
-    write_table(args.outputs / "cost_curve.md", rows, command=command_of(rows))
-    write_figure(args.outputs / "cost_curve", draw(rows))
+    runs = sorted({row["run"] for row in rows if "run" in row})
+    words = {"runs": "".join(f" --run {run}" for run in runs), "threads": args.threads}
+    for kind in ("layer", "LU"):
+        words[kind] = " ".join(str(row["size"]) for row in rows if row["name"] == kind)
+    bench_rows.write_table(args.outputs / "cost_curve.md", rows, **words)
+    bench_rows.write_figure(args.outputs / "cost_curve", draw(rows))
 
 
 def measure(row: dict) -> dict:
@@ -92,17 +87,6 @@ def run_rows(folder: Path) -> list[dict]:
         row["residual"] = max(layer.residual for layer in same)
         rows.append(row | {"run": folder.as_posix()})
     return rows
-
-
-def command_of(rows: list[dict]) -> str:
-    """The command that measures these rows."""
-    words = ["python scripts/cost_curve.py"]
-    for option, name in (("--widths", "layer"), ("--lu", "LU")):
-        words += [option, *(str(row["size"]) for row in rows if row["name"] == name)]
-    for option in ("run", "threads"):
-        values = sorted({row[option] for row in rows if option in row})
-        words += [f"--{option} {value}" for value in values]
-    return " ".join(words)
 
 
 def draw(rows: list[dict]):

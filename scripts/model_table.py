@@ -7,13 +7,13 @@
 Each model is rebuilt twice: by id_cond features, whose solution is known in closed form, and by
 he_normal features with 1.5 features per equation, as many layers, the smallest first, as are solved
 with 6e10 operations (some ten seconds of a core). A finished model is a line of JSON in
-outputs/models/torchvision.jsonl; models that are there are not computed again. With ``--timm`` the
-models are ten of timm's, as it makes them, the file is timm.jsonl and the page docs/models-timm.md;
-timm has to be installed.
+outputs/models/torchvision.jsonl; models that are there are not computed again. With ``--timm``,
+which has to be installed, the models are ten of timm's, as it makes them, the file is timm.jsonl
+and the page docs/models-timm.md.
 
 Weights are random, since none are downloaded; BatchNorm's statistics come from one batch in
-training mode. Networks are made small by the arguments of their classes (``SMALLER``), and run in
-float64, so that a difference of outputs is one of the reconstruction.
+training mode. Networks are made small by the arguments of their classes, and run in float64, so
+that a difference of outputs is one of the reconstruction.
 """
 
 from __future__ import annotations
@@ -57,11 +57,6 @@ TIMM = (
 SIDES = {"AlexNet": 64, "Inception3": 80, "MaxVit": 64, "SqueezeNet": 64, "VisionTransformer": 16}
 
 
-def eighth(channels: int) -> int:
-    """About an eighth of a number of channels, a multiple of 8."""
-    return max(8, round(channels / 64) * 8)
-
-
 def small_resnet(make, block, layers, **options):
     """Narrow bottlenecks; basic blocks have one width."""
     if block is models.resnet.Bottleneck:
@@ -77,20 +72,18 @@ def small_regnet(make, block, **options):
     return make(block, **options)
 
 
-def small_efficientnet(make, setting, dropout, last_channel=None, **options):
-    """An eighth of the channels."""
-    for block in setting:
-        block.input_channels = eighth(block.input_channels)
-        block.out_channels = eighth(block.out_channels)
-    return make(setting, dropout, last_channel=last_channel and eighth(last_channel), **options)
+def channels(size: Callable[[int], int]):
+    """Blocks of other numbers of channels, by a function of theirs."""
 
+    def smaller(make, setting, *given, **options):
+        for block in setting:
+            block.input_channels = size(block.input_channels)
+            block.out_channels = block.out_channels and size(block.out_channels)
+        if options.get("last_channel"):
+            options["last_channel"] = size(options["last_channel"])
+        return make(setting, *given, **options)
 
-def small_convnext(make, setting, **options):
-    """A twelfth of the channels."""
-    for block in setting:
-        block.input_channels //= 12
-        block.out_channels = block.out_channels and block.out_channels // 12
-    return make(setting, **options)
+    return smaller
 
 
 def fixed(*changed, **more):
@@ -99,9 +92,9 @@ def fixed(*changed, **more):
 
 
 SMALLER = {  # by class, a call with what torchvision gives; MobileNetV3 and VGG have other ways
-    "ConvNeXt": small_convnext,
+    "ConvNeXt": channels(lambda count: count // 12),
     "DenseNet": lambda make, _, blocks, __, **options: make(4, blocks, 8, **options),
-    "EfficientNet": small_efficientnet,
+    "EfficientNet": channels(lambda count: max(8, round(count / 64) * 8)),
     "GoogLeNet": fixed(aux_logits=False, init_weights=False),
     "Inception3": fixed(aux_logits=False, init_weights=False),
     "MNASNet": fixed(0.1),
@@ -159,9 +152,7 @@ class Library(NamedTuple):
     page: Path
 
 
-TORCHVISION = Library(
-    "torchvision", models.list_models(module=models), build, ROOT / "docs/models.md"
-)
+TORCHVISION = Library("torchvision", models.list_models(models), build, ROOT / "docs/models.md")
 TEN_OF_TIMM = Library("timm", TIMM, build_timm, ROOT / "docs/models-timm.md")
 
 
@@ -260,13 +251,10 @@ def page(library: Library, rows: dict[str, dict]) -> str:
     return jinja2.Template(text, undefined=jinja2.StrictUndefined, **options).render(
         library=library.name,
         rows=rows,
-        versions="; ".join(sorted(versions)),
-        threads=max(entry["threads"] for entry in entries),
+        versions=sorted(versions),
         largest=max(entry[each.name]["layer_error"] for entry in entries for each in FEATURES),
-        # Their differences agree in all digits.
-        alike="; ".join(", ".join(names) for names in same.values() if names[1:]),
-        reasons=sorted(reasons.items()),
-        too_large=TOO_LARGE in reasons,
+        alike=[names for names in same.values() if names[1:]],  # in all digits of the differences
+        reasons=dict(sorted(reasons.items())),
         most=LARGEST,
     )
 

@@ -38,10 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{source}: nothing of {args.study} is finished at {scale}", file=sys.stderr)
         return 2
     for name in args.targets:
-        for file in ("target.json", "target.safetensors"):
-            brought.append(
-                copy(source / "targets" / name / file, args.to / "targets" / name / file)
-            )
+        for path in (Path("targets", name, f"target.{kind}") for kind in ("json", "safetensors")):
+            brought.append(copy(source / path, args.to / path))
     # The usual folder is not named: tables in a checkout are the shipped ones.
     options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
     pages.write(study, read(args.study, [scale, *options]), args.to / args.study)
@@ -88,16 +86,16 @@ def without_machine(result: RunResult) -> RunResult:
 
 def without_folders(command: str) -> str:
     """The command with ``FOLDER`` for whatever names a place on its machine."""
-    return " ".join(map(_without_folder, shlex.split(command)))
-
-
-def _without_folder(word: str) -> str:
-    name, equals, value = word.rpartition("=")
-    folder = value.strip("'\"")
-    absolute = any(kind(folder).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
-    if absolute or folder.startswith("~") or name.lstrip("+") in FOLDERS:
-        return f"{name}{equals}FOLDER"
-    return shlex.quote(word)
+    words = []
+    for word in shlex.split(command):
+        name, equals, value = word.rpartition("=")
+        folder = value.strip("'\"")
+        absolute = any(kind(folder).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
+        if absolute or folder.startswith("~") or name.lstrip("+") in FOLDERS:
+            words.append(f"{name}{equals}FOLDER")
+        else:
+            words.append(shlex.quote(word))
+    return " ".join(words)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@
     python scripts/solve_layer.py resnet50 layer2.0.conv1               # n = 32,768: seconds
     python scripts/solve_layer.py resnet18 layer1.0.conv1 --features he_normal
 
-For networks that take a day as a whole: one of their large layers tells what the others take. The
-model has random weights (seed 0). The layer is given 1.5 n features, drawn from the seed 0, solved
-to 1e-10 and put into the model, whose logits are compared with what they were on two random images.
-In a process of its own, on --threads threads; the machine should be idle, or see the processor's
-time. Resumable: the state of a solve is kept every minute, and the same command goes on from it; a
-row that is there is not measured again. Results: layers.{json,md} in --outputs.
+For networks that take a day as a whole. The model has random weights (seed 0). The layer is given
+1.5 n features, drawn from the seed 0, solved to 1e-10 and put into the model, whose logits are
+compared with what they were on two random images. In a process of its own, on --threads threads;
+the machine should be idle, or see the processor's time. Resumable: the state of a solve is kept
+every minute; a row that is there is not measured again. Results: layers.{json,md} in --outputs.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ from bnrecon.run.layer_checkpoint import LayerCheckpoint
 from bnrecon.runtime.errors import UserError
 
 IMAGES = 2
-COMMAND = (
-    "`python scripts/solve_layer.py {model} {layer} --features {features} --threads {threads}`"
-)
+COMMAND = "python scripts/solve_layer.py {model} {layer} --features {features} --threads {threads}"
 
 
 def main() -> int:
@@ -48,7 +45,7 @@ def main() -> int:
     measure = functools.partial(apart, rebuild, args.outputs, threads=args.threads)
     rows = measure_missing(args.outputs / "layers.json", [wanted], measure)
     rows.sort(key=lambda row: (row["n"], row["model"], row["layer"], row["features"]))
-    commands = "; ".join(COMMAND.format(**row) for row in rows)
+    commands = "; ".join(f"`{COMMAND.format(**row)}`" for row in rows)
     if rows:
         write_table(args.outputs / "layers.md", rows, images=IMAGES, commands=commands)
     return 0 if any(wanted.items() <= row.items() for row in rows) else 1

@@ -36,39 +36,29 @@ HEADING = r"[^<]*?\|(?:---\|)+"  # down to a table's rows
 def main(arguments: list[str] | None = None) -> int:
     """Write the pages, or compare them."""
     check = command_line.parser(__doc__, check=False).parse_args(arguments).check
-    outdated = []
-    for path, text in pages():
-        if files.has_text(path, text):
-            continue
-        outdated.append(path.relative_to(ROOT))
+    outdated = [(path, text) for path, text in pages() if not files.has_text(path, text)]
+    for path, text in outdated:
         if not check:
             files.write_text(path, text)
-    for path in outdated:
-        print(f"{path} {'differs from the results' if check else 'written'}")
+        print(f"{path.relative_to(ROOT)} {'differs from the results' if check else 'written'}")
     return 1 if check and outdated else 0
 
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page and its text."""
-    for name in registry.STUDIES:
-        path = ROOT / "docs" / "reproduction" / f"{name}.md"
-        yield path, document(registry.find(name), OUTPUTS)
-    path = ROOT / "docs" / f"{BEYOND}.md"
-    yield path, beyond([registry.find(name) for name in registry.STUDIES], OUTPUTS)
-    path = ROOT / "docs" / "results.md"
-    yield path, results(path.read_text(encoding="utf-8"))
+    docs, studies = ROOT / "docs", [registry.find(name) for name in registry.STUDIES]
+    for study in studies:
+        yield docs / "reproduction" / f"{study.name}.md", document(study, OUTPUTS)
+    yield docs / f"{BEYOND}.md", beyond(studies, OUTPUTS)
+    yield docs / "results.md", results((docs / "results.md").read_text(encoding="utf-8"))
 
 
 def results(text: str) -> str:
     """The page of results with the rows of its tables written anew."""
-    blocks = (
-        ("main job", HEADING, main_job),
-        ("targets", HEADING, targets),
-        ("findings", "", findings),
-    )
-    for name, kept, rows in blocks:
-        start = rf"<!-- written by scripts/write_documents.py: {name} -->\n{kept}\n"
-        block = re.search(rf"({start}).*?(\n\n<!-- end -->)", text, re.DOTALL)
+    for name, rows in {"main job": main_job, "targets": targets, "findings": findings}.items():
+        start = rf"<!-- written by scripts/write_documents.py: {name} -->\n"
+        start += "" if rows is findings else HEADING
+        block = re.search(rf"({start}\n).*?(\n\n<!-- end -->)", text, re.DOTALL)
         text = text[: block.end(1)] + rows() + text[block.start(2) :]
     return text
 
@@ -110,8 +100,7 @@ def targets() -> str:
 
 def findings() -> str:
     """A table of claims a paper, and one of ours."""
-    sections: list[str] = []
-    ours: list[str] = []
+    sections, ours = [], []
     for name in registry.STUDIES:
         study, page = registry.find(name), f"reproduction/{name}.md"
         claims = claims_by_part(study, OUTPUTS, "laptop")

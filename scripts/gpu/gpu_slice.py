@@ -82,8 +82,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("options", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--minutes", type=float, default=9)
-    names = [piece.name for piece in PIECES]
-    parser.add_argument("--pieces", nargs="+", default=[], choices=names)
+    parser.add_argument("--pieces", nargs="+", default=[], choices=[piece.name for piece in PIECES])
     parser.add_argument("--archive", type=Path, metavar="FILE.tar.gz")
     args = parser.parse_intermixed_args()
     if mistakes := [word for word in args.options if "=" not in word]:
@@ -92,8 +91,7 @@ def read_arguments() -> argparse.Namespace:
     if PACK.is_dir():
         if (PACK / "python").read_text(encoding="utf-8") != sys.version[:4]:
             parser.error(f"{PACK} is not of this Python {sys.version[:4]}; pack it again")
-        options |= {"data.root": str(PACK.with_name("data"))}
-        options |= {"outputs": str(PACK.with_name("outputs"))}
+        options |= {"data.root": f"{PACK.parent}/data", "outputs": f"{PACK.parent}/outputs"}
         paths = [str(PACK), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     args.options = options | dict(word.split("=", 1) for word in args.options)
@@ -103,10 +101,18 @@ def read_arguments() -> argparse.Namespace:
 def work(args: argparse.Namespace) -> int:
     """Do one piece after another; the worst exit code of those that ended by themselves."""
     worst, deadline = 0, time.monotonic() + 60 * args.minutes - GRACE
+    options = [f"{name}={value}" for name, value in args.options.items()]
+    outputs = f"{args.options['outputs']}/solvers"
     for piece in chosen(args.pieces):
+        name, *words = piece.command
+        if name == "bench_solvers.py":
+            words += ["--device", args.options["device"], "--outputs", outputs]
+        else:
+            words += options
+        start = [str(SCRIPTS / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
         seconds = max(0.0, deadline - time.monotonic())
         print(f"\n{piece.name}: at most {seconds / 60:.1f} min", flush=True)
-        code = run(command(piece, args.options), seconds) if seconds else None
+        code = run([sys.executable, *start, *words], seconds) if seconds else None
         if code is None:
             print(f"the time is over at: {piece.name}; run this again to continue", flush=True)
             return worst
@@ -115,31 +121,6 @@ def work(args: argparse.Namespace) -> int:
             worst = max(worst, code)
     print("nothing is left to do" if worst == 0 else "some pieces failed", flush=True)
     return worst
-
-
-def command(piece: Piece, options: dict[str, str]) -> list[str]:
-    """The command line of a piece."""
-    name, *words = piece.command
-    if name == "bench_solvers.py":
-        words += ["--device", options["device"], "--outputs", f"{options['outputs']}/solvers"]
-    else:
-        words += [f"{option}={value}" for option, value in options.items()]
-    start = [str(SCRIPTS / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
-    return [sys.executable, *start, *words]
-
-
-def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
-    """Write all results in a folder into an archive, which is there as a whole or not at all.
-
-    Without ``sources``, the file of a run that was stopped before it could remove it stays here.
-    """
-    left_out = () if sources else ("source.safetensors",)
-    unfinished = archive.with_name(f"{archive.name}.unfinished")
-    with tarfile.open(unfinished, "w:gz") as packed:
-        for path in sorted(outputs.rglob("*")):
-            if path.suffix in RESULTS and path.is_file() and path.name not in left_out:
-                packed.add(path, path.relative_to(outputs))
-    os.replace(unfinished, archive)
 
 
 def run(line: list[str], seconds: float) -> int | None:
@@ -157,6 +138,20 @@ def run(line: list[str], seconds: float) -> int | None:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
+    """Write all results in a folder into an archive, which is there as a whole or not at all.
+
+    Without ``sources``, the file of a run that was stopped before it could remove it stays here.
+    """
+    unfinished = archive.with_name(f"{archive.name}.unfinished")
+    with tarfile.open(unfinished, "w:gz") as packed:
+        for path in sorted(outputs.rglob("*")):
+            shown = sources or path.name != "source.safetensors"
+            if path.suffix in RESULTS and path.is_file() and shown:
+                packed.add(path, path.relative_to(outputs))
+    os.replace(unfinished, archive)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--there", nargs="*", default=[])
-    names = [piece.name for piece in PIECES]
-    parser.add_argument("--pieces", nargs="+", default=[], choices=names)
+    parser.add_argument("--pieces", nargs="+", default=[], choices=[piece.name for piece in PIECES])
     args = parser.parse_args(arguments)
     if args.folder.exists():
         parser.error(f"{args.folder} is there; remove it or give a new folder")
