@@ -1,26 +1,22 @@
-"""Rows of measurements: each measured once, in a process of its own, kept in a file, and tabulated.
-
-A script that measures starts itself with ``--row`` and the row as JSON, and then prints what it
-measured, as JSON, in its last line.
-"""
+"""Rows of measurements: each measured once, in a process of its own, kept, and tabulated."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import datetime
-import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import command_line
 import pandas as pd
 import torch
+import yaml
 from matplotlib.figure import Figure
 
 from bnrecon.construction.residual import layer_system
@@ -33,50 +29,35 @@ from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers import SolverSpec, solve
 
 BYTES = ("memory", "peak_memory")  # what a row has in bytes
+TABLES = yaml.safe_load(Path(__file__).with_name("bench_tables.yaml").read_text(encoding="utf-8"))
 
 
-def parse(
-    doc: str | None, measure: Callable[[dict], dict], *names: str, **options: Any
-) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """The command line of a script; a process that is to measure a row does so, and ends."""
-    parser = command_line.parser(doc, *names, **options, row={"help": argparse.SUPPRESS})
-    args = parser.parse_args()
-    if args.row:
-        print(json.dumps(measure(json.loads(args.row))))
-        raise SystemExit
-    return parser, args
+def apart(call: Callable, *arguments: Any, threads: int | None = None) -> Any:
+    """What a function of a module returns, called in a process of its own, on so many threads."""
+    with (
+        mock.patch.dict(os.environ, {} if threads is None else {"OMP_NUM_THREADS": str(threads)}),
+        ProcessPoolExecutor(1, get_context("spawn")) as process,
+    ):
+        return process.submit(call, *arguments).result()
 
 
-def in_process(script: str, row: dict, threads: int | None = None) -> dict:
-    """Measure a row in a process of its own, on so many threads.
-
-    Raises:
-        subprocess.CalledProcessError: the process failed.
-    """
-    environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(
-        [sys.executable, script, "--row", json.dumps(row)],
-        env=os.environ | environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+def timed(call: Callable, *arguments: Any) -> tuple[Any, dict[str, float]]:
+    """What a call returns, with its seconds by the clock and the processor's; waits for a GPU."""
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    wait()
+    started, spent = time.perf_counter(), time.process_time()
+    result = call(*arguments)
+    wait()
+    seconds, processor = time.perf_counter() - started, time.process_time() - spent
+    return result, {"seconds": seconds, "processor_seconds": processor}
 
 
-def measure_missing(
-    path: Path, wanted: Iterable[dict], measure: Callable[[dict], dict]
-) -> list[dict]:
+def measure_missing(path: Path, wanted: Iterable[dict], measure: Callable) -> list[dict]:
     """Measure the rows that a file lacks; return all of its rows, and keep each once it is there.
 
-    Args:
-        path: the file; a row that is removed from it is measured again.
-        wanted: for each row what it is known by, as ``{"size": 16, "threads": 1}``.
-        measure: measures a row; what it returns is added to what the row is known by, with the
-            commit and the day.
-
-    A row that only has a note, on why it was not measured, is tried again. One whose process fails
-    is told of and left out.
+    ``wanted`` tells what each row is known by, as ``{"size": 16, "threads": 1}``; what ``measure``
+    makes of it is added, with the commit and the day. A row that only has a note, on why it was not
+    measured, is tried again. One that fails is told of and left out.
     """
     stored = files.read_if_valid(path, files.read_json, quarantine_damaged=True)
     rows = [] if stored is None else stored["rows"]
@@ -88,8 +69,8 @@ def measure_missing(
         words = " ".join(map(str, names.values()))
         try:
             measured = names | measure(names) | origin
-        except subprocess.CalledProcessError as error:
-            print(f"{words}: failed with exit code {error.returncode}", file=sys.stderr, flush=True)
+        except Exception:
+            print(f"{words}: failed\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             continue
         print(f"{words}: measured", file=sys.stderr, flush=True)
         rows = [row for row in rows if row not in same] + [measured]
@@ -97,27 +78,24 @@ def measure_missing(
     return rows
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
-    """Rows in words.
+def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> pd.DataFrame:
+    """Write rows and words as Markdown, as ``bench_tables.yaml`` says, and print it; the cells."""
+    templates, below = TABLES[path.stem]["columns"], TABLES[path.stem]["words"].format(**words)
+    columns = {heading: [cell(row, each) for row in rows] for heading, each in templates.items()}
+    frame = pd.DataFrame(columns, dtype=object)
+    text = f"{tables.markdown(frame)}\n\n{below}\n"
+    files.write_text(path, text)
+    print(text)
+    return frame
 
-    >>> table([{"n": 2304, "memory": 5e8}, {"n": 576}], {"equations": "{n:,}", "GB": "{memory}"})
-      equations      GB
-    0     2,304  0.5 GB
-    1       576
 
-    Args:
-        rows: numbers by name.
-        columns: by heading, how a row's cell is written; it is empty where the row lacks a number.
-    """
-    lines: list[dict[str, str]] = []
-    for row in rows:
-        there = {name: value for name, value in row.items() if value is not None}
-        there |= {name: format_bytes(there[name]) for name in BYTES if name in there}
-        lines.append({})
-        for heading, template in columns.items():
-            with contextlib.suppress(KeyError):
-                lines[-1][heading] = template.format(**there)
-    return pd.DataFrame(lines, columns=list(columns), dtype=object).fillna("")
+def cell(row: Mapping[str, Any], template: str) -> str:
+    """A template filled with a row's numbers; nothing where it lacks one."""
+    try:
+        numbers = {name: format_bytes(row[name]) for name in BYTES if name in row}
+        return template.format(**row | numbers)
+    except (KeyError, TypeError):  # not there, or None
+        return "not run" if "{seconds" in template else ""
 
 
 def write_figure(path: Path, figure: Figure) -> None:
@@ -126,38 +104,18 @@ def write_figure(path: Path, figure: Figure) -> None:
         files.write_bytes(path.with_suffix(f".{kind}"), figures.image(figure, kind))
 
 
-def write_table(
-    path: Path, rows: Iterable[Mapping], columns: Mapping[str, str], words: str
-) -> None:
-    """Write a table and what there is to say of it as Markdown, and print it."""
-    text = f"{tables.markdown(table(rows, columns))}\n\n{words}\n"
-    files.write_text(path, text)
-    print(text)
-
-
 def memory_status(name: str) -> int:
     """A number of bytes that Linux tells about this process, as ``VmHWM``."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {name} in /proc/self/status")
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) * 1024
 
 
 def random_system(
-    features: str,
-    width: int,
-    oversampling: float | str = 1.5,
-    storage: str = "memory",
-    device: torch.device | None = None,
+    features: str, width: int, oversampling: float | str, device: torch.device, storage="memory"
 ) -> System:
     """The system of a 3x3 layer, c0 = c2 = width: a standard normal target, features from seed 0.
 
-    Args:
-        features: their distribution.
-        width: of the layer.
-        oversampling: c1 / n, or ``"minimum"`` for the minimum width.
-        storage: where the features are.
-        device: where the system is; on the processor by default.
+    ``oversampling`` is c1 / n, or ``"minimum"`` for the minimum width.
     """
     shape = LayerShape(width, width, (3, 3))
     minimum = oversampling == "minimum"
@@ -166,20 +124,17 @@ def random_system(
     weight = torch.randn(width, width, 3, 3, dtype=torch.float64, generator=generator)
     target = TargetLayer("layer", weight, torch.zeros(width))
     pair = draw(features, shape, count, 0, 0, storage=storage)
-    return layer_system(target, pair, device or torch.device("cpu"), orthogonal=False)
+    return layer_system(target, pair, device, orthogonal=False)
 
 
 def solve_random(features: str, width: int, storage: str) -> dict:
     """Draw the features of a layer and solve it for a random target, timed."""
-    started, spent = time.perf_counter(), time.process_time()
-    system = random_system(features, width, storage=storage)
-    report = solve(system, SolverSpec("matrix_free")).report
-    return {
-        "n": system.operator.shape[0],
-        "c1": system.operator.shape[1],
-        "seconds": time.perf_counter() - started,
-        "processor_seconds": time.process_time() - spent,
-        "iterations": report.iterations,
-        "residual": report.relative_residual,
-        "products": report.precision,
-    }
+
+    def rebuild() -> tuple[System, Any]:
+        system = random_system(features, width, 1.5, torch.device("cpu"), storage)
+        return system, solve(system, SolverSpec("matrix_free")).report
+
+    (system, report), seconds = timed(rebuild)
+    n, c1 = system.operator.shape
+    solved = {"iterations": report.iterations, "residual": report.relative_residual}
+    return {"n": n, "c1": c1} | seconds | solved | {"products": report.precision}

@@ -15,21 +15,24 @@ outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
+import itertools
 import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
 import command_line
 import torch
-from bench_rows import in_process, measure_missing, memory_status, parse, random_system
+from bench_rows import TABLES, apart, cell, measure_missing, memory_status, random_system, timed
 from bench_solvers_report import report
+from bench_training import vgg18
 from scipy.sparse.linalg import LinearOperator, lsmr
 
 import bnrecon
+from bnrecon.construction.two_layer import relative_error
 from bnrecon.operators.system import System
 from bnrecon.runtime import hardware
 from bnrecon.runtime.precision import FLOAT32, FLOAT64
@@ -37,86 +40,52 @@ from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers import SolverSpec, dense, iterative, solve
 from bnrecon.solvers.krylov import cgls
 from bnrecon.solvers.solving import relative_residual
-from bnrecon.targets.register import build
 
-SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole", "contention")
-KEY = ("section", "method", "width", "oversampling")
 PRODUCTS = ("int8", "bfloat16", "float32")  # of which the bare products are timed
 DENSE = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}  # bytes an entry
-ITERATIVE = (
-    "matrix_free",
-    "matrix_free float32",
-    "matrix_free sign",
-    "minimum_norm",
-    "plain CGLS float64",
-    "scipy lsmr float64",
-)
-FRONTIER = (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007, 1.005)
-
-
-def plan() -> list[dict]:
-    """The rows to measure: section, method, width of the layer (c0 = c2, 3x3), oversampling."""
-    keys = [
-        *(("products", name, 64, 1.5) for name in ("float64", "float32", "bfloat16")),
-        *(("oversampled", name, 64, 1.5) for name in ITERATIVE),
-        *(("square", name, 32, 1.0) for name in ("refined", "lu", *DENSE, "lu_lbfgs")),
-        *(("square", name, 64, 1.0) for name in ("refined", *DENSE, "lu_lbfgs")),
-        *(("square", name, 64, "minimum") for name in ("refined", "lu_lbfgs")),
-        *(("frontier", "matrix_free", 64, oversampling) for oversampling in FRONTIER),
-        *(("scaling", "matrix_free", width, 1.5) for width in (16, 32, 64, 96, 128)),
-        ("whole", "auto", 64, 1.5),
-        ("whole", "auto sign", 64, 1.5),
-        ("whole", "auto", 64, 1.035),
-        *(("contention", name, 16, 1.5) for name in ("alone", "beside another process")),
-    ]
-    return [dict(zip(KEY, key, strict=True)) for key in keys]
+PLAN = [
+    dict(zip(("section", "method", "width", "oversampling"), key, strict=True))
+    for section, *grid in TABLES["bench"]["plan"]
+    for key in itertools.product([section], *grid)
+]
 
 
 def main() -> None:
     """Measure what is missing, then write the table."""
+    choices = {"sections": dict.fromkeys(row["section"] for row in PLAN)}
     options = {"device": "auto", "outputs": Path("outputs/solvers")}
-    parser, args = parse(__doc__, measure, "sections*", **options)
-    command_line.require(parser, "section", args.sections, SECTIONS)
-    folder = args.outputs / hardware.resolve_device(args.device).type
-    order, device = plan(), {"device": args.device}
-    wanted = [row for row in order if not args.sections or row["section"] in args.sections]
-    rows = measure_missing(
-        folder / "bench.json", wanted, lambda row: in_process(__file__, row | device)
-    )
-    print(report([row for key in order for row in rows if key.items() <= row.items()], folder))
+    args = command_line.parser(__doc__, "sections*", choices=choices, **options).parse_args()
+    device = hardware.resolve_device(args.device)
+    folder = args.outputs / device.type
+    wanted = [row for row in PLAN if not args.sections or row["section"] in args.sections]
+    rows = measure_missing(folder / "bench.json", wanted, lambda row: apart(measure, row, device))
+    report([row for key in PLAN for row in rows if key.items() <= row.items()], folder)
 
 
-def measure(row: dict) -> dict:
+def measure(row: dict, device: torch.device) -> dict:
     """Measure one row and return it filled in."""
-    device = hardware.resolve_device(row["device"])
     row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
+    features = "sign" if row["method"].endswith(" sign") else "he_normal"
     if row["section"] in ("whole", "contention"):
-        return row | (whole if row["section"] == "whole" else contention)(row, device)
-    system = random_system(features_of(row), row["width"], row["oversampling"], device=device)
+        return network(row, features, device)
+    system = random_system(features, row["width"], row["oversampling"], device)
     row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
     if row["section"] == "products":
         return row | products(system, row["method"])
     needed = DENSE.get(row["method"], 0) * row["n"] * row["c1"]
     if needed > 0.95 * (free := hardware.available_memory(device)):
         return row | {"note": f"not run: {format_bytes(needed)} needed, {format_bytes(free)} free"}
-    x, told = timed_solve(row["method"], system, device)
-    told["residual"] = residual(row, system, x)
-    if row["section"] == "oversampled" and told.get("arithmetic") in PRODUCTS:
+    row |= timed_solve(row, system)
+    if row["section"] == "oversampled" and row.get("arithmetic") in PRODUCTS:
         # Right after: machines are not equally fast all the time.
-        told["bare"] = products(system, told["arithmetic"])["seconds"]
-    return row | told
+        row["bare"] = products(system, row["arithmetic"])["seconds"]
+    return row
 
 
-def features_of(row: dict) -> str:
-    """The distribution of a row's features, the last word of its method if it is not he_normal."""
-    return "sign" if row["method"].endswith(" sign") else "he_normal"
-
-
-def timed_solve(method: str, system: System, device: torch.device) -> tuple[torch.Tensor, dict]:
-    """Solve; x, and with seconds and peak memory what the solver tells."""
-    on_gpu = device.type == "cuda"
-    if on_gpu:
-        small = random_system("he_normal", 4, 1.0, device=device)
+def timed_solve(row: dict, system: System) -> dict:
+    """Solve; seconds, peak memory and the residual, with what the solver tells."""
+    if on_gpu := system.rhs.is_cuda:
+        small = random_system("he_normal", 4, 1.0, system.rhs.device)
         for name in ("lu", "matrix_free"):  # loads the libraries, which takes seconds once
             registered(small, name)
         before = torch.cuda.memory_allocated()
@@ -124,77 +93,60 @@ def timed_solve(method: str, system: System, device: torch.device) -> tuple[torc
     else:
         Path("/proc/self/clear_refs").write_text("5")  # peak memory is counted anew
         before = memory_status("VmRSS")
-    started = time.perf_counter()
-    x, told = METHODS.get(method, registered)(system, method)
-    if on_gpu:
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - started
+    solver = METHODS.get(row["method"].rpartition(" ")[0], registered)
+    (x, told), times = timed(solver, system, row["method"])
     peak = torch.cuda.max_memory_allocated() if on_gpu else memory_status("VmHWM")
-    return x, {"seconds": seconds, "memory": peak - before} | told
+    residual = relative_residual(system, x)
+    if row["oversampling"] == "minimum":  # ‖W' - W‖ / ‖W‖ with both scales
+        scales = system.scales(x)
+        rebuilt = system.matrix.matvec(scales.inner).reshape(system.weight.shape)
+        residual = relative_error(rebuilt * scales.outer[:, None], system.weight)
+    return {"seconds": times["seconds"], "memory": peak - before, "residual": residual} | told
 
 
-def residual(row: dict, system, x) -> float:
-    """The relative residual; at the minimum width ‖W' - W‖ / ‖W‖ with both scales."""
-    if row["oversampling"] != "minimum":
-        return relative_residual(system, x)
-    scales, wanted = system.scales(x), system.weight.cpu()
-    rebuilt = system.matrix.matvec(scales.inner).reshape(len(wanted), -1)
-    reached = (rebuilt * scales.outer[:, None]).cpu()
-    return float((reached - wanted).norm() / wanted.norm())
+def network(row: dict, features: str, device: torch.device) -> dict:
+    """A VGG18 as a whole, with its initial weights: the time does not depend on their values.
 
-
-def rebuild_untrained(row: dict, device, times: int) -> tuple[list[float], dict, list]:
-    """Rebuild a VGG18 with its initial weights: the time does not depend on their values."""
-    torch.manual_seed(0)
-    options = {"width": row["width"], "groups": [2, 3, 4, 4, 4], "activation": "relu"}
-    model, seconds = build("vgg", (3, 32, 32), 10, **options).to(device).eval(), []
-    for _ in range(times):
-        started = time.perf_counter()
-        rebuilt = bnrecon.reconstruct(model, features_of(row), oversampling=row["oversampling"])
-        seconds.append(time.perf_counter() - started)
-    told = {
-        "n": max(layer.equations for layer in rebuilt.layers),
-        "c1": max(layer.width for layer in rebuilt.layers),
-        "seconds": statistics.median(seconds),
-        "iterations": sum(layer.iterations for layer in rebuilt.layers),
-        "residual": max(layer.relative_error for layer in rebuilt.layers),
-    }
-    return seconds, told, rebuilt.layers
-
-
-def contention(row: dict, device) -> dict:
-    """A small network as a whole, three times, alone or while another process uses every core.
-
-    Products so small are slow where their threads wait for one that has to wait for a core.
+    A small one is rebuilt three times, alone or while another process uses every core: products so
+    small are slow where their threads wait for one that has to wait for a core.
     """
+    torch.manual_seed(0)
+    model, options = vgg18(row["width"]).to(device).eval(), {"oversampling": row["oversampling"]}
+    rebuild = functools.partial(bnrecon.reconstruct, model, features, **options)
     with contextlib.ExitStack() as stack:
-        if row["method"] != "alone":
+        if row["method"] == "beside another process":
             code = "import torch; a = torch.randn(2048, 2048); print(1, flush=True)"
             line = [sys.executable, "-c", f"{code}\nwhile True: a @ a"]
             process = stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE))
             stack.callback(process.kill)
             process.stdout.readline()
-        seconds, told, layers = rebuild_untrained(row, device, 3)
+        runs = [timed(rebuild) for _ in range(3 if row["section"] == "contention" else 1)]
+    layers, seconds = runs[-1][0].layers, [times["seconds"] for _, times in runs]
+    row |= {
+        "n": max(layer.equations for layer in layers),
+        "c1": max(layer.width for layer in layers),
+        "seconds": statistics.median(seconds),
+        "iterations": sum(layer.iterations for layer in layers),
+        "residual": max(layer.relative_error for layer in layers),
+    }
     note = f"{len(layers)} layers; median of {', '.join(f'{s:.2g}' for s in seconds)}"
-    return told | {"note": note}
+    return row | {"note": beside_products(row, layers, device) if len(runs) == 1 else note}
 
 
-def whole(row: dict, device) -> dict:
-    """A whole network, beside the bare products of its largest layers."""
-    (seconds,), told, layers = rebuild_untrained(row, device, 1)
-    largest = sum(layer.equations == told["n"] for layer in layers)
+def beside_products(row: dict, layers: Sequence, device: torch.device) -> str:
+    """A network's seconds beside the bare products of its largest layers."""
+    largest = sum(layer.equations == row["n"] for layer in layers)
     # Right after: machines are not equally fast all the time.
-    system = random_system("he_normal", row["width"], row["oversampling"], device=device)
+    system = random_system("he_normal", row["width"], row["oversampling"], device)
     pair = products(system, "bfloat16")["seconds"]
     iterations = iterative.expected_iterations(row["oversampling"], 1e-10)
     solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in layers})
-    note = (
+    return (
         f"{len(layers)} layers, {sum(layer.seconds for layer in layers):.1f} s of them solving; "
-        f"{seconds / (largest * iterations * pair):.2f} times the bare bfloat16 products of "
+        f"{row['seconds'] / (largest * iterations * pair):.2f} times the bare bfloat16 products of "
         f"{iterations:.0f} iterations in each of the {largest} layers of this n "
         f"({1e3 * pair:.1f} ms a pair); largest layer error; {', '.join(solvers)}"
     )
-    return told | {"note": note}
 
 
 def products(system: System, name: str) -> dict:
@@ -209,46 +161,38 @@ def products(system: System, name: str) -> dict:
         "M x": (lambda: multiply(B, A), lambda: multiply(BT.T, A)),
         "M^T y": (lambda: multiply(BT, Y), lambda: multiply(B.T, Y)),
     }
-    best = dict.fromkeys(layouts, math.inf)
-    for product, ways in layouts.items():
-        for way in 20 * ways:
-            started = time.perf_counter()
-            float(way()[0, 0])
-            best[product] = min(best[product], time.perf_counter() - started)
+    best = {
+        product: min(timed(way)[1]["seconds"] for way in 20 * ways)
+        for product, ways in layouts.items()
+    }
     note = ", ".join(f"{product} {1e3 * seconds:.1f} ms" for product, seconds in best.items())
     return {"seconds": sum(best.values()), "note": note}
 
 
-def registered(system, name: str):
+def registered(system: System, name: str) -> tuple[torch.Tensor, dict]:
     """A solver of the project, its LU timed apart."""
     name, _, precision = name.partition(" ")
-    factorize, apart = dense.factorize, {}
+    factorize, alone = dense.factorize, {}
 
-    def timed(matrix):
-        started = time.perf_counter()
-        factors = factorize(matrix)
-        if matrix.is_cuda:
-            torch.cuda.synchronize()
-        apart["LU seconds"] = time.perf_counter() - started
+    def measured(matrix: torch.Tensor) -> tuple:
+        factors, times = timed(factorize, matrix)
+        alone["LU seconds"] = times["seconds"]
         if matrix.dtype == torch.float32:
-            alone = torch.linalg.lu_solve(*factors, system.rhs[:, None].float())[:, 0].double()
-            apart["LU residual"] = relative_residual(system, alone)
+            x = torch.linalg.lu_solve(*factors, system.rhs[:, None].float())[:, 0].double()
+            alone["LU residual"] = relative_residual(system, x)
         return factors
 
-    schedules = {"float32": lambda _device: [FLOAT32, FLOAT64]}
-    schedule = schedules.get(precision, iterative.precision_schedule)
-    with (
-        mock.patch.object(dense, "factorize", timed),
-        mock.patch.object(iterative, "precision_schedule", schedule),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(dense, "factorize", measured))
+        if precision == "float32":
+            schedule = {"return_value": [FLOAT32, FLOAT64]}
+            stack.enter_context(mock.patch.object(iterative, "precision_schedule", **schedule))
         solved = solve(system, SolverSpec(name))
     report = solved.report
-    note = report.precision
-    if apart:
-        note += f"; the LU alone {apart['LU seconds']:.1f} s"
-        note += f", residual {apart['LU residual']:.1e}" if "LU residual" in apart else ""
+    note = report.precision + cell(alone, "; the LU alone {LU seconds:.1f} s")
+    note += cell(alone, ", residual {LU residual:.1e}")
     told = {"iterations": report.iterations, "forecast": report.memory}
-    return solved.scale, told | {"arithmetic": report.precision, "note": note} | apart
+    return solved.scale, told | {"arithmetic": report.precision, "note": note} | alone
 
 
 def library_solve(system, name: str):
@@ -281,10 +225,9 @@ def scipy_lsmr(system, _name: str):
 
 
 METHODS = {  # each returns x and what it tells of itself; others are solvers of the project
-    "torch.linalg.solve float32": library_solve,
-    "torch.linalg.solve float64": library_solve,
-    "plain CGLS float64": plain_cgls,
-    "scipy lsmr float64": scipy_lsmr,
+    "torch.linalg.solve": library_solve,
+    "plain CGLS": plain_cgls,
+    "scipy lsmr": scipy_lsmr,
 }
 
 

@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-import bench_rows
 import numpy as np
-import pandas as pd
+from bench_rows import TABLES, cell, write_figure, write_table
 from matplotlib.figure import Figure
 
 from bnrecon.reporting import figures, tables
 from bnrecon.runtime import files
 
-# What the others of a section are compared with.
+# What the others of a section are compared with; it is the first of its size.
 OURS = {"oversampled": "matrix_free", "square": "refined", "contention": "alone"}
-COLUMNS = {
-    "section": "{section}",
-    "n": "{n}",
-    "oversampling": "{reached:.4g}",
-    "method": "{method}",
-    "seconds": "{seconds:.3g}",
-    "times_ours": "{times:.2f}",
-    "iterations": "{iterations}",
-    "memory": "{memory}",
-    "residual": "{residual:.1e}",
-    "note": "{note}",
-}
 
 
-def table(rows: list[dict]) -> pd.DataFrame:
-    """All rows as one table; ratios are to our solver of the same section and size, if it ran."""
-    size = ("section", "width", "oversampling")
-    ours = {
-        tuple(row[name] for name in size): row.get("seconds")
-        for row in rows
-        if row["method"] == OURS.get(row["section"])
-    }
-    lines = []
+def report(rows: list[dict], folder: Path) -> None:
+    """Write the table and the pictures, and print the table."""
+    ours = {}
     for row in rows:
-        lines.append(row | {"reached": row["c1"] / row["n"]})
-        if "seconds" in row and (reference := ours.get(tuple(row[name] for name in size))):
-            lines[-1]["times"] = row["seconds"] / reference
-    frame = bench_rows.table(lines, COLUMNS)
-    return frame.assign(seconds=frame["seconds"].replace("", "not run"))
+        row["reached"] = row["c1"] / row["n"]
+        size = tuple(row[name] for name in ("section", "width", "oversampling"))
+        if row["method"] == OURS.get(row["section"]):
+            ours[size] = row["seconds"]
+        if size in ours and "seconds" in row:
+            row["times"] = row["seconds"] / ours[size]
+        if "bare" in row:
+            row["bare_times"] = row["seconds"] / (row["iterations"] * row["bare"])
+            row["bare_milliseconds"] = 1e3 * row["bare"]
+        if row["method"] == "refined":
+            row["LU_times"] = row["seconds"] / row["LU seconds"]
+    sentences = (cell(row, each) for each in TABLES["bench"]["sentences"] for row in rows)
+    ran = [row for row in rows if "seconds" in row]
+    words = "\n".join([*filter(None, sentences), *comparisons(ran, folder)])
+    devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
+    frame = write_table(folder / "bench.md", rows, comparisons=words, devices=devices)
+    files.write_text(folder / "bench.csv", tables.csv(frame))
+
+
+def comparisons(rows: list[dict], folder: Path) -> Iterator[str]:
+    """What the rows say together, in lines; the pictures are written."""
+    frontier, scaling = (
+        [row for row in rows if row["section"] == section] for section in ("frontier", "scaling")
+    )
+    refined = {row["n"]: row["seconds"] for row in rows if row["method"] == "refined"}
+    if frontier and (lu := refined.get(n := frontier[0]["n"])):
+        write_figure(folder / "frontier", draw_frontier(frontier, lu))
+        reached = [row for row in frontier if row["residual"] <= 1e-10]
+        faster = [row["oversampling"] for row in reached if row["seconds"] < lu]
+        slower = [row["oversampling"] for row in reached if row["seconds"] >= lu]
+        if faster and slower:
+            yield (
+                f"n = {n:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
+                f"oversampling of {min(faster)} on, the LU at {max(slower)} and below."
+            )
+    if len(scaling) > 2:
+        write_figure(folder / "scaling", draw_scaling(scaling))
+        yield (
+            f"Over the three largest sizes, seconds grow as n^{exponent(scaling, 'seconds'):.2f} "
+            f"and memory as n^{exponent(scaling, 'memory'):.2f}."
+        )
 
 
 def exponent(rows: list[dict], what: str) -> float:
@@ -85,55 +103,7 @@ def draw_scaling(points: list[dict]) -> Figure:
             n, values = [row["n"] for row in points], [row[what] * scale for row in points]
             label = f"n^{exponent(points, what):.2f} (the three largest)"
             axes.loglog(n, values, "o-", color=figures.PALETTE[0], label=label)
-            axes.set_xlabel("equations n")
-            axes.set_ylabel(unit)
+            axes.set(xlabel="equations n", ylabel=unit)
             axes.legend()
         figure.suptitle(f"matrix_free, oversampling 1.5, to 1e-10, {points[0]['device']}")
     return figure
-
-
-def report(rows: list[dict], folder: Path) -> str:
-    """Write the table and the pictures; return what to print."""
-    frame, ran = table(rows), [row for row in rows if "seconds" in row]
-    frontier, scaling = (
-        [row for row in ran if row["section"] == section] for section in ("frontier", "scaling")
-    )
-    refined = {row["n"]: row for row in ran if row["method"] == "refined"}
-    lines = [tables.markdown(frame), ""]
-    for row in ran:
-        if "bare" in row:
-            lines.append(
-                f"{row['method']} takes {row['seconds'] / (row['iterations'] * row['bare']):.2f} "
-                f"times the bare {row['arithmetic']} products of its {row['iterations']} "
-                f"iterations ({1e3 * row['bare']:.1f} ms a pair, timed right after it)."
-            )
-    for n, row in refined.items():
-        share = row["seconds"] / row["LU seconds"]
-        lines.append(f"refined, n = {n:,}: {share:.2f} times its own float32 LU.")
-    if frontier and (n := frontier[0]["n"]) in refined:
-        lu = refined[n]["seconds"]
-        bench_rows.write_figure(folder / "frontier", draw_frontier(frontier, lu))
-        reached = [row for row in frontier if row["residual"] <= 1e-10]
-        faster = [row["oversampling"] for row in reached if row["seconds"] < lu]
-        slower = [row["oversampling"] for row in reached if row["seconds"] >= lu]
-        if faster and slower:
-            lines.append(
-                f"n = {n:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
-                f"oversampling of {min(faster)} on, the LU at {max(slower)} and below."
-            )
-    if len(scaling) > 2:
-        bench_rows.write_figure(folder / "scaling", draw_scaling(scaling))
-        lines.append(
-            f"Over the three largest sizes, seconds grow as n^{exponent(scaling, 'seconds'):.2f} "
-            f"and memory as n^{exponent(scaling, 'memory'):.2f}."
-        )
-    devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    lines += [
-        "",
-        f"Command: `python scripts/bench_solvers.py`. Device: {devices}. "
-        "Memory: peak beyond the system itself (float64 factors).",
-        "",
-    ]
-    files.write_text(folder / "bench.md", "\n".join(lines))
-    files.write_text(folder / "bench.csv", tables.csv(frame))
-    return "\n".join(lines)

@@ -5,23 +5,20 @@
     python scripts/bench_storage.py products --features sign --widths 64
     python scripts/bench_storage.py solves --features he_normal --widths 64 128
 
-Layers of 3x3, c0 = c2 = width, with 1.5 n features. Products: the pair M x and M^T y that an
-iteration takes in bf16 or, of signs, in int8, and a correction in float64, with features in memory
-and elsewhere in turn on one thread; signs are regenerated from bits that are kept, and from bits
-that every product draws, as those beyond 0.5 GB are. Told are the medians of the processor's time
-and of the clock's, which differ on a busy machine. Of layers too large to be stored next to their
+Layers of 3x3, c0 = c2 = width, with 1.5 n features, on one thread. Products: medians of the pair
+M x and M^T y, with features in memory and elsewhere in turn; signs are regenerated from bits that
+are kept, and from bits that every product draws. Of layers too large to be stored next to their
 regenerated form only a run of the features is measured. Solves: from a random target to 1e-10, each
-in a process of its own; signs from their bits, in int8 and in bf16. Its memory is the largest that
-it had allocated at any of the samples taken every 10 ms, above what it held before features were
-drawn; what it maps from a file is not part of that. Results: products.{md,json} and
-solves.{md,json} in --outputs, with the commands. Resumable: rows that are there are not measured
-again.
+in a process of its own. Its memory is the largest that it had allocated at any of the samples taken
+every 10 ms, above what it held before; what it maps from a file is not part of that. Results:
+products.{md,json} and solves.{md,json} in --outputs. Resumable: rows that are there are not
+measured again.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
+import functools
 import itertools
 import os
 import statistics
@@ -33,7 +30,7 @@ from unittest import mock
 
 import command_line
 import torch
-from bench_rows import in_process, measure_missing, memory_status, parse, solve_random, write_table
+from bench_rows import apart, measure_missing, memory_status, solve_random, timed, write_table
 
 from bnrecon.features import LayerShape, choose_width, draw
 from bnrecon.features.matrix import feature_operator
@@ -47,28 +44,6 @@ PRECISIONS = ("int8", "bfloat16", "float32", "float64")
 LARGEST_SLICE = 65_536  # features of which products are measured
 ROUNDS = 9
 DRAWN = "regenerate, bits drawn in each product"
-LAYER = {"features": "{features}", "width": "{width}", "n": "{n:,}"}
-COLUMNS = {
-    "products": LAYER
-    | {
-        "c1": "{c1:,}{slice}",
-        "precision": "{precision}",
-        "storage": "{storage}",
-        "processor": "{milliseconds:.0f} ms",
-        "ratio": "{ratio:.2f}",
-        "by the clock": "{wall_ratio:.2f}",
-    },
-    "solves": LAYER
-    | {
-        "storage": "{storage}",
-        "processor": "{cpu:.1f} s",
-        "clock": "{wall:.1f} s",
-        "products": "{products}",
-        "iterations": "{iterations}",
-        "residual": "{residual:.1e}",
-        "memory": "{memory}",
-    },
-}
 
 
 def storages_of(features: str) -> tuple[str, ...]:
@@ -86,12 +61,10 @@ def time_products(row: dict) -> dict:
     operators = {each: operator_of(name, shape, part, each, wanted) for each in storages_of(name)}
     x, y = (torch.randn(size, dtype=wanted.vectors) for size in (part, shape.equations))
     times = collections.defaultdict(list)
-    for storage in ROUNDS * tuple(operators):
-        spent, started = time.process_time(), time.perf_counter()
-        operators[storage].matvec(x)
-        operators[storage].rmatvec(y)
-        times[f"{storage} cpu"].append(time.process_time() - spent)
-        times[f"{storage} wall"].append(time.perf_counter() - started)
+    for storage, M in ROUNDS * tuple(operators.items()):
+        _, seconds = timed(lambda M=M: (M.matvec(x), M.rmatvec(y)))
+        times[f"{storage} cpu"].append(seconds["processor_seconds"])
+        times[f"{storage} wall"].append(seconds["seconds"])
     medians = {key: statistics.median(each) for key, each in times.items()}
     return {"n": shape.equations, "c1": features, "measured": part} | medians
 
@@ -126,34 +99,22 @@ def time_solve(row: dict) -> dict:
 SECTIONS = {"products": time_products, "solves": time_solve}
 
 
-def wanted_rows(section: str, args: argparse.Namespace) -> Iterator[dict]:
-    """What is asked for of a section."""
-    for name, width in itertools.product(args.features, args.widths):
-        row = {"section": section, "features": name, "width": width}
-        if section == "products":
-            yield from (row | {"precision": each} for each in args.precisions)
-        elif name == "sign":
-            row["storage"] = "regenerate"
-            yield from (row | {"precision": kind} for kind in ("int8", "bfloat16"))
-        else:
-            yield from (row | {"storage": each} for each in storages_of(name))
+def kinds_of(section: str, features: str, precisions: list[str]) -> list[dict]:
+    """What is asked for of a section, for features of one width."""
+    if section == "products":
+        return [{"precision": each} for each in precisions]
+    if features == "sign":
+        return [{"storage": "regenerate", "precision": kind} for kind in ("int8", "bfloat16")]
+    return [{"storage": each} for each in storages_of(features)]
 
 
 def lines_of(row: dict) -> Iterator[dict]:
-    """A row of products as a line for each storage; a solve is one."""
-    if row["section"] == "solves":
-        yield row
-        return
+    """A row of products as a line for each storage."""
     part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
     for storage in storages_of(row["features"]):
         cpu, wall = row[f"{storage} cpu"], row[f"{storage} wall"]
-        yield row | {
-            "slice": part,
-            "storage": storage,
-            "milliseconds": 1e3 * cpu,
-            "ratio": cpu / row["memory cpu"],
-            "wall_ratio": wall / row["memory wall"],
-        }
+        ratios = {"ratio": cpu / row["memory cpu"], "wall_ratio": wall / row["memory wall"]}
+        yield row | ratios | {"slice": part, "storage": storage, "milliseconds": 1e3 * cpu}
 
 
 def write_report(section: str, rows: list[dict], outputs: Path) -> None:
@@ -161,28 +122,30 @@ def write_report(section: str, rows: list[dict], outputs: Path) -> None:
     rows = sorted(rows, key=lambda r: (r["features"], r["width"], r.get("precision", "")))
     commands = []
     for name in dict.fromkeys(row["features"] for row in rows):
-        same = [row for row in rows if row["features"] == name]
         words = [f"python scripts/bench_storage.py {section} --features {name}"]
         for field in ("width", "precision") if section == "products" else ("width",):
-            words += [f"--{field}s", *dict.fromkeys(str(row[field]) for row in same)]
+            values = (str(row[field]) for row in rows if row["features"] == name)
+            words += [f"--{field}s", *dict.fromkeys(values)]
         commands.append(f"`{' '.join(words)}`")
-    lines = [line for row in rows for line in lines_of(row)]
-    words = f"One thread of {os.cpu_count()}. Commands: {'; '.join(commands)}."
-    write_table(outputs / f"{section}.md", lines, COLUMNS[section], words)
+    lines = rows if section == "solves" else [line for row in rows for line in lines_of(row)]
+    words = {"processors": os.cpu_count(), "commands": "; ".join(commands)}
+    write_table(outputs / f"{section}.md", lines, **words)
 
 
 def main() -> None:
     """Measure what is asked for."""
+    choices = {"sections": SECTIONS, "features": DISTRIBUTIONS, "precisions": PRECISIONS}
     options = {"features": ["sign", "he_normal"], "widths": [64, 128]}
     options |= {"precisions": ["bfloat16", "float64"], "outputs": Path("outputs/solvers/storage")}
-    parser, args = parse(__doc__, lambda row: SECTIONS[row["section"]](row), "sections*", **options)
-    command_line.require(parser, "features", args.features, DISTRIBUTIONS)
-    command_line.require(parser, "section", args.sections, SECTIONS)
-    command_line.require(parser, "precision", args.precisions, PRECISIONS)
+    args = command_line.parser(__doc__, "sections*", choices=choices, **options).parse_args()
     for section in args.sections or SECTIONS:
-        path, wanted = args.outputs / f"{section}.json", wanted_rows(section, args)
-        rows = measure_missing(path, wanted, lambda row: in_process(__file__, row, threads=1))
-        if rows:
+        wanted = [
+            {"section": section, "features": name, "width": width} | kind
+            for name, width in itertools.product(args.features, args.widths)
+            for kind in kinds_of(section, name, args.precisions)
+        ]
+        measure = functools.partial(apart, SECTIONS[section], threads=1)
+        if rows := measure_missing(args.outputs / f"{section}.json", wanted, measure):
             write_report(section, rows, args.outputs)
 
 

@@ -9,24 +9,23 @@
 --pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions
 collapsed into one, beside the same network with its n + 100 intermediate maps a layer, which at
 width 16 take 10 MB a layer and image. --rebuilt rebuilds the network from these features and takes
-steps through the target, its source and that source collapsed: the fastest of five, of the source,
-whose steps are long, of two (--only collapsed leaves it out). Takes about a minute. Each of the
-other loops runs in its own process, since the allocator's settings hold for a whole process. The
-images are random pixels of CIFAR's size: throughput does not depend on what they show, and nothing
-is downloaded. The first steps, which compile and fill caches, are not counted.
+steps through the target, its source and that source collapsed: the fastest of five, of the source
+of two (--only collapsed leaves it out). The other loops run in processes of their own, since the
+allocator's settings hold for a whole process. The images are random pixels of CIFAR's size. The
+first steps, which compile and fill caches, are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import command_line
+import pandas as pd
 import torch
+from bench_rows import apart, timed
 from torchvision.transforms import v2
 
 import bnrecon
@@ -39,14 +38,9 @@ from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import build
 from bnrecon.targets.spec import TrainSpec
 from bnrecon.targets.step import Step
+from bnrecon.targets.trainer import Trainer
 
 IMAGES = 10_000
-LOOPS = {
-    "plain": "plain DataLoader loop, float32",
-    "project": "bnrecon's trainer",
-    "uncollapsed": "two convolutions a pair",
-    "collapsed": "collapsed pairs",
-}
 
 
 def random_images() -> InMemoryImages:
@@ -63,139 +57,127 @@ def vgg18(width: int, family: str = "vgg", **options) -> torch.nn.Module:
     return build(family, (3, 32, 32), 10, width=width, groups=groups, activation="relu", **options)
 
 
-def project_loop(args: argparse.Namespace, device: torch.device) -> float:
+def project_loop(args: argparse.Namespace) -> float:
     """Images a second of the project's own steps; with pairs in float32."""
     if args.only == "project":
         network, spec = vgg18(args.width), TrainSpec(batch_size=args.batch)
-        dtype = autocast_dtype("auto", device)
-        plan = TrainingPlan(spec, dtype, device.type == "cuda")
+        plan = TrainingPlan(spec, autocast_dtype("auto", args.device), args.device.type == "cuda")
     else:
         options = {"features": "he_normal", "excess": 100, "inner": "batchnorm"}
         network = vgg18(args.width, "vgg_normalization", **options)
-        for module in network.modules():
-            if isinstance(module, CollapsedPair):
-                module.collapsed = args.only == "collapsed"
+        for pair in (each for each in network.modules() if isinstance(each, CollapsedPair)):
+            pair.collapsed = args.only == "collapsed"
         spec = TrainSpec(lr=1e-3, batch_size=args.batch)
         plan = TrainingPlan(spec, torch.float32)
-    data, network = random_images(), network.to(device, memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(
-        network.parameters(), spec.lr, spec.momentum, weight_decay=spec.weight_decay, fused=True
-    )
-    step = Step(network, optimizer, plan, device)
-    epochs = map(
-        lambda epoch: data.train_batches(EpochPosition(args.batch, 0, epoch), device, plan.dtype),
-        itertools.count(),
-    )
+    trainer = Trainer(network, random_images(), plan, args.device)
+    step = Step(trainer.network.train(), trainer.optimizer, plan, args.device)
     with keep_freed_memory():
-        batches = itertools.chain.from_iterable(epochs)
-        return throughput(lambda x, y: step(x, y, spec.lr), batches, args, device)
+        batches = itertools.chain.from_iterable(
+            trainer.data.train_batches(EpochPosition(args.batch, 0, epoch), args.device, plan.dtype)
+            for epoch in itertools.count()
+        )
+        return throughput(lambda x, y: step(x, y, spec.lr), batches, args.seconds)
 
 
-def plain_loop(args: argparse.Namespace, device: torch.device) -> float:
+def plain_loop(args: argparse.Namespace) -> float:
     """Images a second of a tutorial's loop: DataLoader, torchvision transforms, float32."""
-    data = random_images()
-    transform = v2.Compose(
-        [
-            v2.RandomCrop(32, 4),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize([0.5] * 3, [0.25] * 3),
-        ]
-    )
+    steps = [v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+    transform = v2.Compose([*steps, v2.Normalize([0.5] * 3, [0.25] * 3)])
 
-    class Pictures(torch.utils.data.Dataset):
-        def __len__(self) -> int:
-            return IMAGES
-
+    class Pictures(torch.utils.data.TensorDataset):
         def __getitem__(self, index: int):
-            return transform(data.train_x[index].permute(2, 0, 1)), data.train_y[index]
+            x, y = super().__getitem__(index)
+            return transform(x.permute(2, 0, 1)), y
 
-    network = vgg18(args.width).to(device).train()
+    data, network = random_images(), vgg18(args.width).to(args.device).train()
     optimizer = torch.optim.SGD(network.parameters(), 0.1, 0.9, weight_decay=5e-4)
-    loader = torch.utils.data.DataLoader(
-        Pictures(), args.batch, shuffle=True, num_workers=2, drop_last=True, persistent_workers=True
-    )
+    pictures = Pictures(data.train_x, data.train_y)
+    options = {"shuffle": True, "drop_last": True, "num_workers": 2, "persistent_workers": True}
+    options |= {"multiprocessing_context": "fork"}  # in a spawned process spawn is the default
+    loader = torch.utils.data.DataLoader(pictures, args.batch, **options)
 
     def step(x, y) -> None:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(network(x.to(device)), y.to(device)).backward()
+        torch.nn.functional.cross_entropy(network(x.to(args.device)), y.to(args.device)).backward()
         optimizer.step()
 
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
-    return throughput(step, batches, args, device)
+    return throughput(step, batches, args.seconds)
 
 
-def rebuilt_steps(args: argparse.Namespace, device: torch.device) -> None:
+def throughput(step: Callable, batches: Iterator, seconds: float) -> float:
+    """Run steps for so many seconds after a warm-up and count images a second."""
+    for x, y in itertools.islice(batches, 30 if torch.cuda.is_initialized() else 3):
+        step(x, y)
+
+    def train() -> int:
+        done, started = 0, time.perf_counter()
+        while time.perf_counter() - started <= seconds:
+            x, y = next(batches)
+            step(x, y)
+            done += len(y)
+        return done
+
+    done, times = timed(train)
+    return done / times["seconds"]
+
+
+def rebuilt_steps(args: argparse.Namespace) -> None:
     """Print the seconds of a step through a target, its source, and that source collapsed."""
-    target = vgg18(args.width).to(device).eval()
+    target = vgg18(args.width).to(args.device).eval()
     source = bnrecon.reconstruct(target, args.rebuilt).network
-    collapsed = bnrecon.collapse(source, trainable=True)
-    networks = {"target": target, "source, collapsed": collapsed, "source": source}
-    if args.only == "collapsed":
-        del networks["source"]
-    x = torch.randn(args.batch, 3, 32, 32, device=device)
-    y = torch.randint(10, (args.batch,), device=device)
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    networks = {"target": target, "source, collapsed": bnrecon.collapse(source, trainable=True)}
+    if args.only != "collapsed":
+        networks["source"] = source
+    x = torch.randn(args.batch, 3, 32, 32, device=args.device)
+    y = torch.randint(10, (args.batch,), device=args.device)
 
-    def seconds(network: torch.nn.Module) -> float:
-        synchronize()
-        started = time.perf_counter()
-        network.zero_grad()
+    def step(network: torch.nn.Module, training: bool) -> None:
+        network.train(training).zero_grad()
         torch.nn.functional.cross_entropy(network(x), y).backward()
-        synchronize()
-        return time.perf_counter() - started
 
-    print(f"{'seconds of a step':<32}{'eval':>10}{'training':>10}{'times the target':>22}")
+    fastest = {}
     with keep_freed_memory():
-        base: list[float] = []
         for name, network in networks.items():
-            steps = range(2 if network is source else 5)
-            fastest = [min(seconds(network.train(mode)) for _ in steps) for mode in (False, True)]
-            base = base or fastest
-            times = [each / first for each, first in zip(fastest, base, strict=True)]
-            cells = "".join(f"{each:>10.2f}" for each in fastest)
-            print(f"{name:<32}{cells}{times[0]:>12.1f}{times[1]:>10.1f}")
+            calls = (2 if network is source else 5) * [network]
+            fastest[name] = [
+                min(timed(step, each, training)[1]["seconds"] for each in calls)
+                for training in (False, True)
+            ]
+    seconds = pd.DataFrame(fastest, index=["seconds of a step: eval", "training"]).T
+    times = (seconds / seconds.loc["target"]).add_suffix(" / target")
+    print(seconds.round(2).join(times.round(1)).to_string())
 
 
-def throughput(step, batches: Iterator, args: argparse.Namespace, device: torch.device) -> float:
-    """Run steps for --seconds after a warm-up and count images a second."""
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    for x, y in itertools.islice(batches, 30 if device.type == "cuda" else 3):
-        step(x, y)
-    synchronize()
-    done, started = 0, time.perf_counter()
-    while time.perf_counter() - started <= args.seconds:
-        x, y = next(batches)
-        step(x, y)
-        done += len(y)
-    synchronize()
-    return done / (time.perf_counter() - started)
+LOOPS = {
+    "plain": (plain_loop, "plain DataLoader loop, float32"),
+    "project": (project_loop, "bnrecon's trainer"),
+    "uncollapsed": (project_loop, "two convolutions a pair"),
+    "collapsed": (project_loop, "collapsed pairs"),
+}
 
 
 def main() -> None:
     """Run both loops, each in its own process, and print them with their ratio."""
-    options = {"width": 64, "batch": 128, "seconds": 20.0, "device": "auto"}
-    parser = command_line.parser(
-        __doc__, **options, pairs=False, rebuilt="", only={"choices": list(LOOPS)}
-    )
-    args = parser.parse_args()
-    device = hardware.resolve_device(args.device)
+    options = {"width": 64, "batch": 128, "seconds": 20.0, "device": "auto", "pairs": False}
+    options |= {"rebuilt": "", "only": ""}
+    args = command_line.parser(__doc__, choices={"only": LOOPS}, **options).parse_args()
+    args.device = hardware.resolve_device(args.device)
     if args.only and not args.rebuilt:
-        print((plain_loop if args.only == "plain" else project_loop)(args, device))
+        print(LOOPS[args.only][0](args))
         return
     what = "normalizations alone, float32, " if args.pairs else ""
     what = f"rebuilt from {args.rebuilt}, float32, " if args.rebuilt else what
-    where = hardware.describe_device(device)
+    where = hardware.describe_device(args.device)
     print(f"VGG18 of width {args.width}, batch {args.batch}, {what}{where}")
     if args.rebuilt:
-        rebuilt_steps(args, device)
+        rebuilt_steps(args)
         return
     rates = []
     for name in ("uncollapsed", "collapsed") if args.pairs else ("plain", "project"):
-        line = [sys.executable, __file__, *sys.argv[1:], "--only", name]
-        done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
-        rates.append(float(done.stdout.split()[-1]))
-        print(f"{LOOPS[name]:<32}{rates[-1]:>10,.1f} images/s")
+        args.only, (loop, words) = name, LOOPS[name]
+        rates.append(apart(loop, args))
+        print(f"{words:<32}{rates[-1]:>10,.1f} images/s")
     print(f"{rates[1] / rates[0]:.2f} times as many")
 
 

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-def parser(doc: str | None, *names: str, **options: Any) -> argparse.ArgumentParser:
+def parser(
+    doc: str | None, *names: str, choices: Mapping[str, Iterable[str]] = {}, **options: Any
+) -> argparse.ArgumentParser:
     """A parser of positional arguments and of options.
 
-    >>> parser("", quick=False, widths=[16, 32]).parse_args(["--widths", "8"])
-    Namespace(quick=False, widths=[8])
-
-    Args:
-        doc: the script's docstring.
-        names: of positional arguments; one that ends in ``*`` takes any number.
-        options: their defaults, whose kind is theirs: a flag, a number, a path, words; several of
-            them for a list. Settings of ``add_argument`` in a dictionary are used as they are.
+    A name that ends in ``*`` takes any number of arguments. The kind of an option is its default's:
+    a flag, a number, a path, words, or several of them for a list. ``choices`` are the words that
+    are allowed, by name.
     """
-    made = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for name in names:
-        made.add_argument(name.rstrip("*"), nargs="*" if name.endswith("*") else None)
-    for name, default in options.items():
-        settings: dict[str, Any] = {"default": default}
-        if isinstance(default, dict):
-            settings = default
-        elif isinstance(default, bool):
-            settings["action"] = "store_true"
-        elif isinstance(default, list):
-            settings |= {"nargs": "*", "type": type(default[0]) if default else str}
-        elif default is not None:
-            settings["type"] = type(default)
-        made.add_argument(f"--{name.replace('_', '-')}", **settings)
+    layout = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(description=doc, formatter_class=layout)
+    for name, default in ({name: [] if "*" in name else "" for name in names} | options).items():
+        word, settings, example = name.rstrip("*"), {}, default
+        if isinstance(default, list):
+            settings, example = {"nargs": "*"}, (default or [""])[0]
+        settings["type"] = one_of(choices[word]) if word in choices else type(example)
+        if isinstance(default, bool):
+            settings = {"action": "store_true"}
+        made.add_argument(word if name in names else f"--{name}", default=default, **settings)
     return made
 
 
-def require(made: argparse.ArgumentParser, what: str, given: Sequence[str], allowed: Any) -> None:
-    """End with a line that names what is not allowed."""
-    if unknown := sorted(set(given) - set(allowed)):
-        made.error(f"no such {what}: {', '.join(unknown)}; there are {', '.join(allowed)}")
+def one_of(words: Iterable[str]) -> Callable[[str], str]:
+    """The type of an argument that is one of these words."""
+
+    def word(text: str) -> str:
+        if text and text not in words:  # an option that is not there is empty
+            raise argparse.ArgumentTypeError(f"no {text}; there are {', '.join(words)}")
+        return text
+
+    return word

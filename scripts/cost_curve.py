@@ -7,77 +7,60 @@
     python scripts/cost_curve.py --widths 16 32 --lu 2304       # some sizes only: 10 s
 
 Layers of 3x3, c0 = c2 = width, n = 9 width², 1.5 n features sign, regenerated, solved to 1e-10 for
-a random target. LU: torch.linalg.lu_factor in float64, which no more than 1e-10 needs; beyond the
-largest one measured it is drawn on as n³, dashed. Each row in a process of its own, on --threads
-threads; the machine should be idle, or see the processor's time. --run takes the layers of a
-finished run, with the median of each size. Resumable: rows that are there are not measured again.
-Table and figure show the rows of --threads threads. Results: cost_curve.{json,md,png,svg} in
---outputs.
+a random target. LU: torch.linalg.lu_factor in float64; beyond the largest one measured it is drawn
+on as n³, dashed. Each row in a process of its own, on --threads threads; the machine should be
+idle, or see the processor's time. --run takes the layers of a finished run, with the median of each
+size. Resumable: rows that are there are not measured again. Table and figure show the rows of
+--threads threads. Results: cost_curve.{json,md,png,svg} in --outputs.
 """
 
 from __future__ import annotations
 
-import itertools
-import operator
+import functools
 import statistics
-import time
+from collections import defaultdict
 from pathlib import Path
 
+import bench_rows
+import command_line
 import torch
-from bench_rows import (
-    in_process,
-    measure_missing,
-    memory_status,
-    parse,
-    solve_random,
-    write_figure,
-    write_table,
-)
+from bench_rows import apart, measure_missing, memory_status, solve_random, timed
 
 from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import files
 
-LARGEST_LU = 9_216  # in seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB
-COLUMNS = {
-    "what": "{what}",
-    "n": "{n:,}",
-    "c1": "{c1:,}",
-    "seconds": "{seconds:.3g}",
-    "processor": "{processor_seconds:.3g}",
-    "threads": "{threads}",
-    "iterations": "{iterations}",
-    "products": "{products}",
-    "residual": "{residual:.1e}",
-    "memory": "{peak_memory}",
-}
-
 
 def main() -> None:
     """Measure what is missing, read the run, write table and figure."""
-    parser, args = parse(
-        __doc__,
-        measure,
-        widths=[16, 32, 64, 128],
-        lu=[576, 2_304, LARGEST_LU],
-        run={"type": Path, "help": "folder of a run with features=sign"},
-        threads=1,
-        outputs=Path("outputs/solvers/cost_curve"),
-    )
+    # The largest LU takes seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB.
+    options = {"widths": [16, 32, 64, 128], "lu": [576, 2_304, 9_216], "run": "", "threads": 1}
+    parser = command_line.parser(__doc__, **options, outputs=Path("outputs/solvers/cost_curve"))
+    args = parser.parse_args()
     path = args.outputs / "cost_curve.json"
     sizes = [("layer", width) for width in args.widths] + [("LU", n) for n in args.lu]
     wanted = [{"name": name, "size": size, "threads": args.threads} for name, size in sizes]
-    rows = measure_missing(path, wanted, lambda row: in_process(__file__, row, args.threads))
+    rows = measure_missing(path, wanted, functools.partial(apart, measure, threads=args.threads))
     if args.run:
         try:
-            rows = [row for row in rows if row["name"] != "run"] + run_rows(args.run)
+            rows = [row for row in rows if row["name"] != "run"] + run_rows(Path(args.run))
         except (FileNotFoundError, files.Damaged) as error:
             parser.error(f"--run {args.run}: no finished run ({error})")
         files.write_json(path, {"rows": rows})
     rows = [row for row in rows if row.get("threads", args.threads) == args.threads]
     if not rows:
         parser.error("no rows; give --widths, --lu or --run")
-    write_report(rows, args.outputs)
+    rows.sort(key=lambda row: (row["name"], row["n"]))
+    whats = {"layer": "a layer", "LU": "LU, float64", "run": "a layer of {} (median of {})"}
+    for row in rows:
+        run = Path(row.get("run", "")).name
+        row["what"] = whats[row["name"]].format(run, row.get("layers"))
+    runs = sorted({row["run"] for row in rows if "run" in row})
+    words = {"runs": "".join(f" --run {run}" for run in runs), "threads": args.threads}
+    for kind in ("layer", "LU"):
+        words[kind] = " ".join(str(row["size"]) for row in rows if row["name"] == kind)
+    bench_rows.write_table(args.outputs / "cost_curve.md", rows, **words)
+    bench_rows.write_figure(args.outputs / "cost_curve", draw(rows))
 
 
 def measure(row: dict) -> dict:
@@ -85,60 +68,25 @@ def measure(row: dict) -> dict:
     if row["name"] == "layer":
         measured = solve_random("sign", row["size"], "regenerate")
     else:
-        measured = factorize(row["size"])
+        torch.manual_seed(0)
+        matrix = torch.randn(row["size"], row["size"], dtype=torch.float64)  # memory is touched
+        measured = {"n": row["size"]} | timed(torch.linalg.lu_factor, matrix)[1]
     return measured | {"peak_memory": memory_status("VmHWM")}
-
-
-def factorize(n: int) -> dict:
-    """Factorize a random matrix, its memory being touched before."""
-    torch.manual_seed(0)
-    matrix = torch.randn(n, n, dtype=torch.float64)
-    started, spent = time.perf_counter(), time.process_time()
-    torch.linalg.lu_factor(matrix)
-    seconds, processor = time.perf_counter() - started, time.process_time() - spent
-    return {"n": n, "seconds": seconds, "processor_seconds": processor}
 
 
 def run_rows(folder: Path) -> list[dict]:
     """The median of the layers of each size of a finished run."""
-    sizes = operator.attrgetter("equations", "width")
-    layers = sorted(RunResult.read(folder / "result.json").layers, key=sizes)
+    sizes = defaultdict(list)
+    for layer in RunResult.read(folder / "result.json").layers:
+        sizes[layer.equations, layer.width].append(layer)
     rows = []
-    for (n, width), group in itertools.groupby(layers, sizes):
-        same = list(group)
+    for (n, width), same in sorted(sizes.items()):
         row = {"name": "run", "size": width, "n": n, "c1": width, "layers": len(same)}
         row["seconds"] = statistics.median(layer.seconds for layer in same)
         row["iterations"] = statistics.median_low(layer.iterations for layer in same)
         row["residual"] = max(layer.residual for layer in same)
         rows.append(row | {"run": folder.as_posix()})
     return rows
-
-
-def write_report(rows: list[dict], folder: Path) -> None:
-    """Write the table and the figure."""
-    rows = sorted(rows, key=lambda row: (row["name"], row["n"]))
-    for row in rows:
-        row["what"] = {"layer": "a layer", "LU": "LU, float64"}.get(row["name"])
-        if row["name"] == "run":
-            row["what"] = f"a layer of {Path(row['run']).name} (median of {row['layers']})"
-    words = (
-        "A layer: features sign, regenerated, 1.5 n of them, to 1e-10. Seconds are the clock's, "
-        "beside the processor's; memory is the most that the process held. "
-        f"Command: `{command_of(rows)}`."
-    )
-    write_table(folder / "cost_curve.md", rows, COLUMNS, words)
-    write_figure(folder / "cost_curve", draw(rows))
-
-
-def command_of(rows: list[dict]) -> str:
-    """The command that measures these rows."""
-    words = ["python scripts/cost_curve.py"]
-    for option, name in (("--widths", "layer"), ("--lu", "LU")):
-        words += [option, *(str(row["size"]) for row in rows if row["name"] == name)]
-    words += [f"--run {run}" for run in sorted({row["run"] for row in rows if "run" in row})]
-    threads = {row["threads"] for row in rows if "threads" in row}
-    words += [f"--threads {count}" for count in sorted(threads)]
-    return " ".join(words)
 
 
 def draw(rows: list[dict]):
@@ -152,7 +100,7 @@ def draw(rows: list[dict]):
     with figures.style():
         figure, axes = figures.new_figure(size=(figures.PAGE, 4))
         for name, style, color, label in curves:
-            points = sorted((row["n"], row["seconds"]) for row in rows if row["name"] == name)
+            points = [(row["n"], row["seconds"]) for row in rows if row["name"] == name]
             if points:
                 axes.loglog(*zip(*points, strict=True), style, color=color, label=label)
             if points and name == "LU":
@@ -164,8 +112,7 @@ def draw(rows: list[dict]):
         sizes = sorted({row["n"] for row in rows if row["name"] != "run"} or {r["n"] for r in rows})
         axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
         axes.minorticks_off()
-        axes.set_xlabel("n, equations of a layer")
-        axes.set_ylabel("seconds")
+        axes.set(xlabel="n, equations of a layer", ylabel="seconds")
         axes.legend()
     return figure
 

@@ -32,23 +32,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Copy, then write the tables."""
     options = {"study": "burkholz2024", "scale": "laptop", "to": Path("outputs"), "targets": []}
     args = command_line.parser(__doc__, "source", **options).parse_args(arguments)
-    args.source = Path(args.source)
-    study = registry.find(args.study)
-    made = read(args.study, [f"scale={args.scale}", f"outputs={args.source}"])
-    brought = bring(study, made, args.to)
+    source, study, scale = Path(args.source), registry.find(args.study), f"scale={args.scale}"
+    brought = bring(study, read(args.study, [scale, f"outputs={source}"]), args.to)
     if not brought:
-        print(
-            f"{args.source}: nothing of {args.study} is finished at scale {args.scale}",
-            file=sys.stderr,
-        )
+        print(f"{source}: nothing of {args.study} is finished at {scale}", file=sys.stderr)
         return 2
     for name in args.targets:
-        for file in ("target.json", "target.safetensors"):
-            brought.append(args.to / "targets" / name / file)
-            copy(args.source / "targets" / name / file, brought[-1])
+        for path in (Path("targets", name, f"target.{kind}") for kind in ("json", "safetensors")):
+            brought.append(copy(source / path, args.to / path))
     # The usual folder is not named: tables in a checkout are the shipped ones.
     options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
-    pages.write(study, read(args.study, [f"scale={args.scale}", *options]), args.to / args.study)
+    pages.write(study, read(args.study, [scale, *options]), args.to / args.study)
     folders = {str(args.to / args.study), *(str(path.parent) for path in brought)}
     print(f"{len(brought)} results; add them with:\ngit add -f {' '.join(sorted(folders))}")
     return 0
@@ -57,36 +51,33 @@ def main(arguments: list[str] | None = None) -> int:
 def bring(study: Study, made: StudyRequest, to: Path) -> list[Path]:
     """Copy the finished runs and tasks; return the new files."""
     brought = []
-    for planned in engine.plan(study, made):
-        for work in planned.work:
-            result = work.result()
-            if isinstance(work, RunWork) and isinstance(result, RunResult):
-                path = to / "runs" / work.folder.name / "result.json"
-                without_machine(result).write(path)
-            elif isinstance(work, TaskWork) and work.path.exists() and result is not None:
-                path = to / study.name / work.path.relative_to(made.folder)
-                copy(work.path, path)
-            else:
-                continue
-            brought.append(path)
+    for work in (work for planned in engine.plan(study, made) for work in planned.work):
+        result = work.result()
+        if isinstance(work, RunWork) and isinstance(result, RunResult):
+            brought.append(to / "runs" / work.folder.name / "result.json")
+            without_machine(result).write(brought[-1])
+        elif isinstance(work, TaskWork) and work.path.exists() and result is not None:
+            path = to / study.name / work.path.relative_to(made.folder)
+            brought.append(copy(work.path, path))
     return brought
 
 
-def copy(path: Path, to: Path) -> None:
+def copy(path: Path, to: Path) -> Path:
     """Copy a file, unless it is there: results may be shipped from where they were made."""
     to.parent.mkdir(parents=True, exist_ok=True)
     if path.resolve() != to.resolve():
         shutil.copyfile(path, to)
+    return to
 
 
 def without_machine(result: RunResult) -> RunResult:
     """The result as if it had been made in the usual folders, on a machine without a name."""
     config = dict(result.config) | {"outputs": "outputs", "targets": None}
+    config["data"] = dict(config["data"]) | {"root": None}
     if "tracker_folder" in config:
         config["tracker_folder"] = None
     if weights := config["target"].get("weights"):
         config["target"] = dict(config["target"]) | {"weights": Path(weights).name}
-    config["data"] = dict(config["data"]) | {"root": None}
     folder = f"outputs/targets/{Path(result.target.folder).name}"
     target = dataclasses.replace(result.target, folder=folder)
     command = None if result.command is None else without_folders(result.command)
@@ -95,16 +86,16 @@ def without_machine(result: RunResult) -> RunResult:
 
 def without_folders(command: str) -> str:
     """The command with ``FOLDER`` for whatever names a place on its machine."""
-    return " ".join(map(_without_folder, shlex.split(command)))
-
-
-def _without_folder(word: str) -> str:
-    name, equals, value = word.rpartition("=")
-    folder = value.strip("'\"")
-    absolute = any(kind(folder).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
-    if absolute or folder.startswith("~") or name.lstrip("+") in FOLDERS:
-        return f"{name}{equals}FOLDER"
-    return shlex.quote(word)
+    words = []
+    for word in shlex.split(command):
+        name, equals, value = word.rpartition("=")
+        folder = value.strip("'\"")
+        absolute = any(kind(folder).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
+        if absolute or folder.startswith("~") or name.lstrip("+") in FOLDERS:
+            words.append(f"{name}{equals}FOLDER")
+        else:
+            words.append(shlex.quote(word))
+    return " ".join(words)
 
 
 if __name__ == "__main__":

@@ -35,19 +35,16 @@ from bnrecon.studies import registry
 
 def main(arguments: list[str] | None = None) -> int:
     """Solve the layers of each group of runs."""
-    options = {"least": SMALL}
-    args = command_line.parser(__doc__, "study", "words*", **options).parse_args(arguments)
+    args = command_line.parser(__doc__, "study", "words*", least=SMALL).parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    groups: dict[str, list[RunConfig]] = {}
     try:
-        request = read(args.study, args.words)
-        parts = engine.plan(registry.find(args.study), request)
+        parts = engine.plan(registry.find(args.study), read(args.study, args.words))
         # Parts share runs.
         work = {item.key: item for part in parts for item in part.work if isinstance(item, RunWork)}
-        groups: dict[str, list[RunConfig]] = {}
-        for item in work.values():
-            if not item.is_finished():
-                features = f"{item.config.features} {item.config.solver} {item.config.seeds}"
-                groups.setdefault(features, []).append(item.config)
+        for config in (item.config for item in work.values() if not item.is_finished()):
+            features = f"{config.features} {config.solver} {config.seeds}"
+            groups.setdefault(features, []).append(config)
         for configs in groups.values():
             print(f"{configs[0].features.name}: {solve(configs, args.least)} layers", flush=True)
     except (RunError, UserError) as error:

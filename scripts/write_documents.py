@@ -38,98 +38,77 @@ TARGETS = (  # a paper's table, its data, and the convolutions between poolings
 )
 BEYOND = "reproduction/beyond"
 TYPES = {"i": "integer", "f": "number", "b": "boolean"}  # of a column, by NumPy's kind
-BLOCK = r"(<!-- written by scripts/write_documents.py: {} -->\n).*?(<!-- end -->)"
+HEADING = r"[^<]*?\|(?:---\|)+"  # down to a table's rows
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the pages, or compare them."""
     check = command_line.parser(__doc__, check=False).parse_args(arguments).check
-    outdated = []
-    for path, text in pages():
-        if files.has_text(path, text):
-            continue
-        outdated.append(path.relative_to(ROOT))
+    outdated = [(path, text) for path, text in pages() if not files.has_text(path, text)]
+    for path, text in outdated:
         if not check:
             files.write_text(path, text)
-    for path in outdated:
-        print(f"{path} {'differs from the results' if check else 'written'}")
+        print(f"{path.relative_to(ROOT)} {'differs from the results' if check else 'written'}")
     return 1 if check and outdated else 0
 
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page and its text."""
-    for name in registry.STUDIES:
-        path = ROOT / "docs" / "reproduction" / f"{name}.md"
-        yield path, document(registry.find(name), OUTPUTS)
-    path = ROOT / "docs" / f"{BEYOND}.md"
-    yield path, beyond([registry.find(name) for name in registry.STUDIES], OUTPUTS)
-    path = ROOT / "docs" / "results.md"
-    yield path, results(path.read_text(encoding="utf-8"))
-    path = OUTPUTS / "datapackage.json"
-    yield path, json.dumps(data_package(), indent=1, ensure_ascii=False) + "\n"
+    docs, studies = ROOT / "docs", [registry.find(name) for name in registry.STUDIES]
+    for study in studies:
+        yield docs / "reproduction" / f"{study.name}.md", document(study, OUTPUTS)
+    yield docs / f"{BEYOND}.md", beyond(studies, OUTPUTS)
+    yield docs / "results.md", results((docs / "results.md").read_text(encoding="utf-8"))
+    package = json.dumps(data_package(), indent=1, ensure_ascii=False)
+    yield OUTPUTS / "datapackage.json", f"{package}\n"
 
 
 def data_package() -> dict[str, Any]:
     """The shipped tables as a Data Package, version 2: https://datapackage.org/standard/."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    studies = [registry.find(name) for name in registry.STUDIES]
+    paths = {(study, part): _csv(study, part) for study in studies for part in study.parts}
     return {
         "$schema": "https://datapackage.org/profiles/2.0/datapackage.json",
-        "name": "bnrecon",
-        "title": "Results of bnrecon",
-        "description": project["description"],
-        "version": project["version"],
+        **{key: project[key] for key in ("name", "version", "description")},
         "licenses": [{"name": project["license"]}],
-        "sources": [{"title": registry.find(name).paper} for name in registry.STUDIES],
-        "resources": [
-            resource(study, part)
-            for study in map(registry.find, registry.STUDIES)
-            for part in study.parts
-            if (OUTPUTS / study.name / f"{part}-laptop.csv").is_file()
-        ],
+        "sources": [{"title": study.paper} for study in studies],
+        "resources": [resource(*key) for key, path in paths.items() if path.is_file()],
     }
 
 
 def resource(study: Study, part: str) -> dict[str, Any]:
     """A part's table of full precision: its file, digest and columns."""
-    path = OUTPUTS / study.name / f"{part}-laptop.csv"
-    content = path.read_bytes()
-    frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    path = _csv(study, part)
+    columns = pd.read_csv(path, keep_default_na=False, na_values=[""]).dtypes.items()
+    fields = [{"name": name, "type": TYPES.get(kind.kind, "string")} for name, kind in columns]
     return {
         "name": f"{study.name}-{part}",
         "title": f"{study.paper}, {study.part(part).where}: {study.part(part).title}",
         "path": path.relative_to(OUTPUTS).as_posix(),
         "format": "csv",
-        "mediatype": "text/csv",
-        "encoding": "utf-8",
-        "bytes": len(content),
-        "hash": f"sha256:{hashlib.sha256(content).hexdigest()}",
-        "schema": {
-            "fields": [
-                {"name": name, "type": TYPES.get(kind.kind, "string")}
-                for name, kind in frame.dtypes.items()
-            ]
-        },
+        "hash": f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}",
+        "schema": {"fields": fields},
     }
 
 
+def _csv(study: Study, part: str) -> Path:
+    return OUTPUTS / study.name / f"{part}-laptop.csv"
+
+
 def results(text: str) -> str:
-    """The page of results with its tables written anew."""
-    for name, table in (("main job", main_job), ("targets", targets), ("findings", findings)):
-        pattern = re.compile(BLOCK.format(name), re.DOTALL)
-        text = pattern.sub(lambda match, made=table: f"{match[1]}\n{made()}\n\n{match[2]}", text)
+    """The page of results with the rows of its tables written anew."""
+    for name, rows in {"main job": main_job, "targets": targets, "findings": findings}.items():
+        start = rf"<!-- written by scripts/write_documents.py: {name} -->\n"
+        start += "" if rows is findings else HEADING
+        block = re.search(rf"({start}\n).*?(\n\n<!-- end -->)", text, re.DOTALL)
+        text = text[: block.end(1)] + rows() + text[block.start(2) :]
     return text
 
 
 def main_job() -> str:
     """Whole networks by the main job."""
-    rows = [
-        "## VGG18 reconstructed",
-        "",
-        "CIFAR-10, he_normal features, 1.5 n a layer ([commands](../outputs/main_job/README.md)).",
-        "",
-        "| target | accuracy | reconstructed | predictions that change | largest layer error |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for name in MAIN_JOB:
         result = RunResult.read(OUTPUTS / "main_job" / name / "result.json")
         counts = [seed.predictions for seed in result.seeds if seed.predictions is not None]
@@ -145,38 +124,26 @@ def main_job() -> str:
 
 def targets() -> str:
     """The targets of the papers' width and epochs beside those in print."""
-    rows = [
-        "## Targets of Tables 1 and 2, width 64 and 205 epochs",
-        "",
-        "Accuracy, published / here; one training each. Tables 1 and 2 have the first plan.",
-        "",
-        "| data | convolutions between poolings | relu | leaky ReLU | tanh | sigmoid |",
-        "|---|---|---|---|---|---|",
-    ]
     made = {}
     for path in sorted((OUTPUTS / "targets").glob("*/target.json")):
         metadata = files.read_json(path)
         data, target, train = (metadata["config"][name] for name in ("data", "target", "train"))
         if (target["name"], target["width"], train["epochs"]) == ("vgg18", 64, 205):
             key = data["name"], tuple(target["groups"]), target["activation"]
-            made[key] = metadata["accuracy"]
-    reported = read_reported("bnrecon.studies.burkholz2024")
+            made[key] = f"{metadata['accuracy']:.2f}"
+    rows, reported = [], read_reported("bnrecon.studies.burkholz2024")
     for table, data, shown, groups in TARGETS:
-        printed = reported[table]["target"]
-        cells = [
-            f"{printed[name]:.2f} / {made[data, groups, name]:.2f}"
-            if (data, groups, name) in made
-            else "not run"
-            for name in ("relu", "leaky_relu", "tanh", "sigmoid")
-        ]
-        rows.append(f"| {shown} | {', '.join(map(str, groups))} | {' | '.join(cells)} |")
+        cells = [shown, ", ".join(map(str, groups))]
+        for name in ("relu", "leaky_relu", "tanh", "sigmoid"):
+            accuracy, printed = made.get((data, groups, name)), reported[table]["target"][name]
+            cells.append(f"{printed:.2f} / {accuracy}" if accuracy else "not run")
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
 def findings() -> str:
     """A table of claims a paper, and one of ours."""
-    sections: list[str] = []
-    ours: list[str] = []
+    sections, ours = [], []
     for name in registry.STUDIES:
         study, page = registry.find(name), f"reproduction/{name}.md"
         claims = claims_by_part(study, OUTPUTS, "laptop")

@@ -2,10 +2,10 @@
 
 import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 
 import gpu_slice
@@ -43,22 +43,6 @@ with contextlib.suppress(urllib.error.URLError):
     urllib.request.urlopen("http://127.0.0.1")
     raise AssertionError("there is a network")
 """
-
-
-# Results.
-
-
-@pytest.mark.parametrize("sources", [True, False])
-def test_an_archive_has_results_and_the_state_of_trainings(tmp_path, sources):
-    folder = tmp_path / "outputs/targets/net"
-    folder.mkdir(parents=True)
-    for name in ("target.json", "checkpoint.safetensors", ".lock", "source.safetensors"):
-        (folder / name).write_text("")
-    gpu_slice.pack_results(tmp_path / "outputs", tmp_path / "results.tar.gz", sources)
-    with tarfile.open(tmp_path / "results.tar.gz") as packed:
-        names = {name.removeprefix("targets/net/") for name in packed.getnames()}
-    expected = {"checkpoint.safetensors", "target.json"}
-    assert names == expected | ({"source.safetensors"} if sources else set())
 
 
 # Pieces.
@@ -222,16 +206,20 @@ def test_a_slice_is_rehearsed_from_the_pack_to_the_tables(machine, images, succe
     with pytest.raises(SystemExit):  # what is there stays
         pack_for_gpu.main(words)
 
+    # The two commands of README.md: one packs the results, the other unpacks them at home.
+    readme = (SCRIPTS / "gpu/README.md").read_text(encoding="utf-8")
+    packing, unpacking = re.findall(r"^ +(tar .*results.tar.gz.*)$", readme, re.MULTILINE)
+    unpacking = unpacking.replace("-C outputs", f"-C {home}")
+
     # One slice is stopped once a target is trained, the next one once a run is finished.
     work = ("device=cpu", "scale=smoke", *OPTIONS, "--pieces", "table1-targets", "table1-exact")
     for pattern in ("targets/*/target.json", "runs/*/result.json"):
-        line = ("scripts/gpu/gpu_slice.py", "--minutes", "60", "--archive", "results.tar.gz", *work)
+        line = ("scripts/gpu/gpu_slice.py", "--minutes", "60", *work)
         reached = lambda pattern=pattern: list((pack / "outputs").glob(pattern))  # noqa: E731
         done = machine(*line, cwd=pack, until=reached)
         assert done.returncode == 143, done.stderr
         assert "\ntable1-targets: at most" in done.stdout
-        line = ["tar", "--keep-newer-files", "-xzf", str(pack / "results.tar.gz"), "-C", str(home)]
-        subprocess.run(line, check=True)
+        subprocess.run(f"{packing} && {unpacking}", shell=True, cwd=pack, check=True)
         assert list(home.glob(pattern))
 
     # At home, where nothing was computed.

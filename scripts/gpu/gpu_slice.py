@@ -2,7 +2,6 @@
 """Compute the next pieces of work that want a GPU, within a few minutes; run it again to continue.
 
     python scripts/gpu/gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...]
-                                    [--archive R.tar.gz]
 
 Each piece (``PIECES``) is a command of its own, which is stopped by SIGTERM when the time is over,
 upon which it saves. NAME=VALUE are options of its runs; usual are scale=paper, device=cuda,
@@ -17,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +25,6 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 PACK = SCRIPTS.parent / "packages"  # there in a folder that pack_for_gpu.py made
 GRACE = 45  # seconds that a piece has to save its state
 STUDY = "burkholz2024"
-RESULTS = (".json", ".safetensors", ".csv", ".md", ".txt")
 
 
 class Piece(NamedTuple):
@@ -64,17 +61,10 @@ def chosen(names: Sequence[str]) -> list[Piece]:
 
 
 def main() -> int:
-    """Work until the time is over, pack what was computed."""
+    """Work until the time is over."""
     args = read_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its piece
-    deadline = time.monotonic() + 60 * args.minutes - GRACE
-    try:
-        return work(args, chosen(args.pieces), deadline)
-    finally:
-        outputs = Path(args.options["outputs"])
-        if args.archive is not None and outputs.is_dir():
-            pack_results(outputs, args.archive, args.options["keep_source"] != "false")
-            print(f"{args.archive}: {args.archive.stat().st_size / 1e6:.1f} MB", flush=True)
+    return work(args)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -83,9 +73,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("options", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--minutes", type=float, default=9)
-    names = [piece.name for piece in PIECES]
-    parser.add_argument("--pieces", nargs="+", default=[], choices=names)
-    parser.add_argument("--archive", type=Path, metavar="FILE.tar.gz")
+    parser.add_argument("--pieces", nargs="+", default=[], choices=[piece.name for piece in PIECES])
     args = parser.parse_intermixed_args()
     if mistakes := [word for word in args.options if "=" not in word]:
         parser.error(f"{mistakes[0]}: options are NAME=VALUE")
@@ -93,57 +81,36 @@ def read_arguments() -> argparse.Namespace:
     if PACK.is_dir():
         if (PACK / "python").read_text(encoding="utf-8") != sys.version[:4]:
             parser.error(f"{PACK} is not of this Python {sys.version[:4]}; pack it again")
-        options |= {"data.root": str(PACK.with_name("data"))}
-        options |= {"outputs": str(PACK.with_name("outputs"))}
+        options |= {"data.root": f"{PACK.parent}/data", "outputs": f"{PACK.parent}/outputs"}
         paths = [str(PACK), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     args.options = options | dict(word.split("=", 1) for word in args.options)
     return args
 
 
-def pack_results(outputs: Path, archive: Path, sources: bool = True) -> None:
-    """Write all results in a folder into an archive, which is there as a whole or not at all.
-
-    Without ``sources``, the file of a run that was stopped before it could remove it stays here.
-    """
-    left_out = () if sources else ("source.safetensors",)
-    unfinished = archive.with_name(f"{archive.name}.unfinished")
-    with tarfile.open(unfinished, "w:gz") as packed:
-        for path in sorted(outputs.rglob("*")):
-            if path.suffix in RESULTS and path.is_file() and path.name not in left_out:
-                packed.add(path, path.relative_to(outputs))
-    os.replace(unfinished, archive)
-
-
-def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> int:
+def work(args: argparse.Namespace) -> int:
     """Do one piece after another; the worst exit code of those that ended by themselves."""
-    worst = 0
-    for piece in pieces:
-        seconds = deadline - time.monotonic()
-        if seconds <= 0:
-            print(f"the time is over before: {piece.name}; run this again to continue", flush=True)
-            return worst
+    worst, deadline = 0, time.monotonic() + 60 * args.minutes - GRACE
+    options = [f"{name}={value}" for name, value in args.options.items()]
+    outputs = f"{args.options['outputs']}/solvers"
+    for piece in chosen(args.pieces):
+        name, *words = piece.command
+        if name == "bench_solvers.py":
+            words += ["--device", args.options["device"], "--outputs", outputs]
+        else:
+            words += options
+        start = [str(SCRIPTS / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
+        seconds = max(0.0, deadline - time.monotonic())
         print(f"\n{piece.name}: at most {seconds / 60:.1f} min", flush=True)
-        code = run(command(piece, args.options), seconds)
+        code = run([sys.executable, *start, *words], seconds) if seconds else None
         if code is None:
-            print(f"the time is over during: {piece.name}; run this again to continue", flush=True)
+            print(f"the time is over at: {piece.name}; run this again to continue", flush=True)
             return worst
         if code:
             print(f"{piece.name} ended with exit code {code}; the others go on", flush=True)
             worst = max(worst, code)
     print("nothing is left to do" if worst == 0 else "some pieces failed", flush=True)
     return worst
-
-
-def command(piece: Piece, options: dict[str, str]) -> list[str]:
-    """The command line of a piece."""
-    name, *words = piece.command
-    if name == "bench_solvers.py":
-        words += ["--device", options["device"], "--outputs", f"{options['outputs']}/solvers"]
-    else:
-        words += [f"{option}={value}" for option, value in options.items()]
-    start = [str(SCRIPTS / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
-    return [sys.executable, *start, *words]
 
 
 def run(line: list[str], seconds: float) -> int | None:

@@ -17,7 +17,6 @@ import importlib.metadata
 import re
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--there", nargs="*", default=[])
-    names = [piece.name for piece in PIECES]
-    parser.add_argument("--pieces", nargs="+", default=[], choices=names)
+    parser.add_argument("--pieces", nargs="+", default=[], choices=[piece.name for piece in PIECES])
     args = parser.parse_args(arguments)
     if args.folder.exists():
         parser.error(f"{args.folder} is there; remove it or give a new folder")
@@ -66,17 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write_packages(packages: Path, there: list[str]) -> None:
     """Copy the package with its commit, and what it needs."""
+    skipped = shutil.ignore_patterns("__pycache__", "tests", "*.pyc")
     for top, to in ((ROOT / "bnrecon", "bnrecon"), (ROOT / "configs", "bnrecon/configs")):
-        for file in top.rglob("*"):
-            name = file.relative_to(top).as_posix()
-            if file.is_file() and not SKIPPED.search(name):
-                copy(file, packages / to / name)
+        shutil.copytree(top, packages / to, ignore=skipped)
     (packages / "python").write_text(sys.version[:4], encoding="utf-8")
-    version = importlib.metadata.version("bnrecon")
-    about = packages / f"bnrecon-{version}.dist-info"
+    bnrecon = importlib.metadata.distribution("bnrecon")
+    about = packages / f"bnrecon-{bnrecon.version}.dist-info"
     about.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: bnrecon\nVersion: {version}\n"
-    (about / "METADATA").write_text(metadata, encoding="utf-8")
+    (about / "METADATA").write_text(bnrecon.read_text("METADATA"), encoding="utf-8")
     if (made_from := commit()) is not None:
         (packages / "bnrecon" / RECORDED).write_text(f"{made_from}\n", encoding="utf-8")
     for package in needed({*map(canonicalize_name, (*THERE, *there))}):
@@ -93,9 +88,8 @@ def copy(file: Path, to: Path) -> None:
 
 def needed(there: set[NormalizedName]) -> set[NormalizedName]:
     """The packages that bnrecon needs, and those that they need, but for those that are there."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names: set[NormalizedName] = set()
-    remaining = list(project["dependencies"])
+    remaining = importlib.metadata.requires("bnrecon") or []
     while remaining:
         requirement = Requirement(remaining.pop())
         name = canonicalize_name(requirement.name)

@@ -38,10 +38,9 @@ def main() -> int:
         with interruption.handle_signals():
             interruption.finish_loading()
             request = read(args.study, args.words)
-            planned = engine.plan(registry.find(args.study), request)
+            planned, batch = engine.plan(registry.find(args.study), request), request.batch
             runs = [item for part in planned for item in part.work if isinstance(item, RunWork)]
             targets = [x for x in with_targets(runs).values() if isinstance(x, TargetWork)]
-            batch = request.batch
             # To these processes it is a processor's work: they do not share out the GPUs.
             executor = LocalProcesses(args.jobs, batch.claims, batch.log, torch.device("cpu"))
             engine.compute_missing(targets, executor, batch)

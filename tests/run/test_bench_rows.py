@@ -48,7 +48,7 @@ def test_an_interruption_and_a_failure_lose_no_row(tmp_path, capsys):
     assert rows_of(path) == {1: 5.0}
     measure_missing(path, [ONE, TWO, THREE], Measurement(2))
     assert rows_of(path) == {1: 5.0, 3: 2.0}
-    assert "2 1: failed with exit code 3\n" in capsys.readouterr().err
+    assert "2 1: failed\n" in capsys.readouterr().err
 
 
 def test_a_row_with_a_note_alone_is_tried_again(tmp_path):

@@ -35,7 +35,7 @@ def test_a_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys
 
 
 def test_a_solve_goes_on_where_it_was_killed(tmp_path, monkeypatch):
-    whole = solve_layer.rebuild(LAYER | {"outputs": str(tmp_path)})
+    whole = solve_layer.rebuild(tmp_path, LAYER)
     monkeypatch.setattr(layer_checkpoint, "SECONDS", 0.0)
     save, saved = layer_checkpoint.LayerCheckpoint.save, []
 
@@ -47,9 +47,9 @@ def test_a_solve_goes_on_where_it_was_killed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(layer_checkpoint.LayerCheckpoint, "save", killed)
     with pytest.raises(KeyboardInterrupt):
-        solve_layer.rebuild(LAYER | {"outputs": str(tmp_path)})
+        solve_layer.rebuild(tmp_path, LAYER)
     assert len(list(tmp_path.glob("unfinished-*"))) == 1
-    resumed = solve_layer.rebuild(LAYER | {"outputs": str(tmp_path)})
+    resumed = solve_layer.rebuild(tmp_path, LAYER)
     assert not list(tmp_path.iterdir())
     assert len(saved) <= whole["iterations"]  # from the start, nine more would have been made
     assert resumed["processor_seconds"] is None  # of another process
