@@ -62,7 +62,7 @@ bench: setup
 
 MINUTES ?= 9
 gpu-slice: setup
-	$(BIN)/python scripts/gpu/gpu_slice.py --minutes $(MINUTES) $(if $(DATA),data.root=$(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(ARCHIVE),--archive $(ARCHIVE))
+	$(BIN)/python scripts/gpu/gpu_slice.py --minutes $(MINUTES) $(if $(DATA),data.root=$(DATA)) $(if $(PIECES),--pieces $(PIECES))
 
 OUT ?= build/gpu
 gpu-pack: setup
