@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from gpu_slice import PIECES, RESULTS, chosen
+from gpu_slice import PIECES, chosen
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
@@ -31,6 +31,7 @@ from bnrecon.runtime.provenance import RECORDED, commit
 SCRIPTS = Path(__file__).resolve().parent.parent
 ROOT = SCRIPTS.parent
 THERE = ("torch", "torchvision", "numpy", "pillow", "pytest")  # pytest: nobody tests there
+RESULTS = (".json", ".safetensors", ".csv", ".md", ".txt")
 SKIPPED = re.compile(r"(^|/)(__pycache__|tests)/|\.pyc$|^\.\.")
 
 
