@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import logging
 import multiprocessing
 import os
@@ -34,7 +35,7 @@ def add_commands(commands: Commands) -> None:
     run, train = commands.add("run", _run), commands.add("train", _train)
     run.explain = train.explain = _explain
     hydra_app.add_flags(run)
-    add_detach(run, "with")
+    add_detach(run, "of a sweep with")
 
 
 def _explain(words: Sequence[str]) -> str:
@@ -68,14 +69,12 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{of_sweeps[0]}: not with hydra/launcher= or hydra/sweeper=")
         interruption.finish_loading()  # the launcher's processes load what takes long
         return _launch(arguments)
-    if not plan.is_sweep and of_sweeps:  # a sweep of one run, whose layers are shared
-        arguments.multirun = True
-        plan = hydra_app.plan(arguments)
-        assert plan is not None, "a launcher was refused"
     if not plan.is_sweep:
+        if others := [word for word in of_sweeps if not word.startswith("jobs=")]:
+            raise UserError(f"{others[0]}: is for sweeps; add -m")
         _refuse_useless(arguments.words)
         ((_, composed),) = plan.runs
-        _do_run(composed)
+        _do_run(composed, job_options.read(values, slurm, False, None).jobs)
         return exit_codes.DONE
     config_dir = None if arguments.config_dir is None else Path(arguments.config_dir)
     options = job_options.read(values, slurm, arguments.detach, config_dir)
@@ -164,8 +163,8 @@ class _Job:
                 raise SystemExit(code) from None
 
 
-def _do_run(composed: DictConfig) -> None:
-    """Do the main job, and print its table."""
+def _do_run(composed: DictConfig, jobs: int = 1) -> None:
+    """Do the main job, its layers by so many processes, and print its table."""
     from bnrecon.config import composition
 
     config = composition.from_hydra(composed)
@@ -175,7 +174,15 @@ def _do_run(composed: DictConfig) -> None:
 
     preparation.check_names(config)
     checks.require_folders(config)
-    output.write(main_job.run(config).text())
+    share = None
+    if jobs > 1:
+        from bnrecon.cli.layers import share_layers
+        from bnrecon.jobs.local_processes import require_room
+        from bnrecon.runtime.hardware import resolve_device
+
+        require_room(jobs, resolve_device(config.device))
+        share = functools.partial(share_layers, jobs)
+    output.write(main_job.run(config, share).text())
 
 
 def _train(arguments: argparse.Namespace) -> int:

@@ -1,13 +1,9 @@
-"""A sweep: a list of runs that a command's processes or a cluster's jobs compute, and its table.
-
-They share the layers of a run that is alone.
-"""
+"""A sweep: a list of runs that a command's processes or a cluster's jobs compute, and its table."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +20,7 @@ from bnrecon.jobs.work import SWEEP, Batch, Detached, Outcome, Work
 from bnrecon.reporting import run_tables
 from bnrecon.reproduction import progress
 from bnrecon.reproduction.engine import collect_finished, compute
-from bnrecon.reproduction.work import RunWork, layers_of, with_targets
+from bnrecon.reproduction.work import RunWork, with_targets
 from bnrecon.run import main_job, preparation
 from bnrecon.runtime import extras, files, hardware
 from bnrecon.runtime.errors import RunError, UserError
@@ -111,18 +107,13 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
                 pass
     else:
         device = _check_machine(list(missing.values()), options)
-        # Seconds that are never known beforehand: each layer is a job of its own.
-        executor = executors.choose(options, batch, device, {"layers": math.inf}, show=True)
+        executor = executors.choose(options, batch, device, {}, show=True)
         alone = executor.processes == 1  # then each run is shown as it is computed
         if not alone:
             details = batch.details(executor.processes)
             logger.info("%d of the runs to compute; details go to %s", len(missing), details)
         try:
-            if not alone and len(runs) == 1:  # its layers are shared, and then read
-                layers = {each.key: each for each in layers_of(runs[0]) if not each.is_finished()}
-                failures = compute(layers, executor, batch) if layers else []
-            if not failures:
-                failures = compute(missing, executor, batch, show=not alone)
+            failures = compute(missing, executor, batch, show=not alone)
         except Detached as detached:
             output.write(f"{detached}\n\n{folder}")
             return exit_codes.DONE
@@ -146,14 +137,13 @@ def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
 
 
 def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
-    """All runs of a sweep by key, their targets, and the layers of one alone, for a job."""
+    """All runs of a sweep by key, and their targets, for a job that computes some."""
     parser = Parser()
     hydra_app.add_flags(parser)
     parser.add_argument("words", nargs="*")
     plan = hydra_app.plan(parser.read(words))
     assert plan is not None, "the command that gives the jobs has planned them so"
-    runs = _runs(plan)
-    return with_targets([*(layers_of(runs[0]) if len(runs) == 1 else []), *runs])
+    return with_targets(_runs(plan))
 
 
 def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.device | None:

@@ -17,7 +17,7 @@ from bnrecon.data import DataSpec, load
 from bnrecon.jobs.work import Work, target_key
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
-from bnrecon.run import finished, layer_job, main_job, target_job
+from bnrecon.run import finished, main_job, target_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files, hardware, locks
 from bnrecon.runtime.errors import UserError
@@ -138,55 +138,6 @@ class RunWork(_Stored[RunResult]):
         main_job.run(self.config)
         result = self.result()
         return "no result" if result is None else f"loss {result.loss}"
-
-
-@dataclass(frozen=True)
-class LayerWork:
-    """A layer of a run, stored in the folder of its seed; the run reads it."""
-
-    run: RunWork  # that the layer is of
-    seed: int  # what its features are drawn from
-    name: str  # of the layer in the target
-    part: ClassVar[str] = "layers"  # what its seconds are counted under
-
-    @property
-    def key(self) -> str:
-        """The run's, with the seed and the layer."""
-        return f"{self.run.key}-seed-{self.seed}-{self.name}"
-
-    @property
-    def label(self) -> str:
-        """The seed and the layer."""
-        return f"seed {self.seed}, layer {self.name}"
-
-    @property
-    def command(self) -> str:
-        """The run's, which solves all layers."""
-        return self.run.command
-
-    @property
-    def data(self) -> DataSpec | None:
-        """The images of the run."""
-        return self.run.data
-
-    @property
-    def target(self) -> RunConfig | None:
-        """The run, whose target is trained before its layers are solved."""
-        return self.run.target
-
-    def is_finished(self) -> bool:
-        """Whether it is stored, or its whole seed."""
-        return layer_job.is_solved(self.run.folder, self.seed, self.name)
-
-    def compute(self) -> str:
-        """Solve and store the layer."""
-        return layer_job.solve_one_layer(self.run.config, self.seed, self.name)
-
-
-def layers_of(run: RunWork) -> list[LayerWork]:
-    """All layers of a run, the largest first, of each seed."""
-    names = layer_job.list_layers(run.config)
-    return [LayerWork(run, seed, name) for name in names for seed in run.config.seeds]
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
@@ -18,6 +19,7 @@ from bnrecon.data import Images
 from bnrecon.reconstruction.assembly import check_moments
 from bnrecon.reconstruction.moments import LayerMoments, gather
 from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run.naming import code_of_run
 from bnrecon.runtime import digests, hardware
@@ -28,6 +30,9 @@ from bnrecon.targets.store import Trained, obtain_target
 logger = logging.getLogger(__name__)
 
 STATISTICS_IMAGES = 1024  # training images that running statistics are taken from
+
+
+Share: TypeAlias = "Callable[[RunContext, int, Sequence[PlannedLayer]], None]"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class RunContext:
     target: Trained  # the trained network
     storage: str  # where features were announced to be
     tracked: TrackedRun  # is sent layers and seeds
+    share: Share | None = None  # solves and stores layers of a seed elsewhere, if anybody does
 
     @cached_property
     def plan(self) -> Plan:

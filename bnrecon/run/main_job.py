@@ -17,7 +17,7 @@ from bnrecon.reporting.run_tables import run_text, table_files
 from bnrecon.reporting.trackers.events import log_run, tracked_options
 from bnrecon.run import finished, preparation
 from bnrecon.run.announcement import announce
-from bnrecon.run.context import RunContext
+from bnrecon.run.context import RunContext, Share
 from bnrecon.run.naming import run_folder
 from bnrecon.run.seed import run_seed
 from bnrecon.run.seed_files import read_seed
@@ -43,8 +43,11 @@ class Run:
         return "\n\n".join([*self.notes, run_text(self.result), str(self.folder)])
 
 
-def run(config: RunConfig) -> Run:
+def run(config: RunConfig, share: Share | None = None) -> Run:
     """Do the main job. A run that has a result is not run again.
+
+    ``share`` is called with the layers of a seed that are not stored, if there are several, and may
+    store some.
 
     Raises:
         UserError: the request cannot be met.
@@ -56,10 +59,10 @@ def run(config: RunConfig) -> Run:
     preparation.check_names(config)
     preparation.check_root(config)
     with hardware.use_threads(config.threads):
-        return _read_or_compute(config)
+        return _read_or_compute(config, share)
 
 
-def _read_or_compute(config: RunConfig) -> Run:
+def _read_or_compute(config: RunConfig, share: Share | None) -> Run:
     data = preparation.load_images(config) if has_pixels_of_the_user(config.data.name) else None
     folder = run_folder(config, data)
     result, notes = finished.read_result(folder, config), []
@@ -72,7 +75,8 @@ def _read_or_compute(config: RunConfig) -> Run:
             result = finished.read_result(folder, config, quarantine_damaged=True)
             stored = result is not None
             if result is None:
-                result = _compute(config, folder, data, hardware.resolve_device(config.device))
+                device = hardware.resolve_device(config.device)
+                result = _compute(config, folder, data, device, share)
     if stored:
         with preparation.announce_trackers(config).track(
             f"runs/{folder.name}", tracked_options(config)
@@ -83,7 +87,9 @@ def _read_or_compute(config: RunConfig) -> Run:
     return Run(folder, result, notes)
 
 
-def _compute(config: RunConfig, folder: Path, data: Images, device: torch.device) -> RunResult:
+def _compute(
+    config: RunConfig, folder: Path, data: Images, device: torch.device, share: Share | None
+) -> RunResult:
     """Obtain the target, rebuild it from each seed, test every source network."""
     if len(data.classes) < 2:
         raise UserError(
@@ -97,7 +103,7 @@ def _compute(config: RunConfig, folder: Path, data: Images, device: torch.device
     accuracy = f"{preparation.tested_on(target)} accuracy {target.about['accuracy']:.2f}%"
     logger.info("target    %s (n=%d), %s", accuracy, target.about["images"], target.folder)
     with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
-        context = RunContext(config, data, device, folder, target, storage, tracked)
+        context = RunContext(config, data, device, folder, target, storage, tracked, share)
         records = [run_seed(context, seed) for seed in config.seeds]
         result = _write(context, summarize(context, records))
         log_run(tracked, result)

@@ -93,6 +93,10 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
 def _rebuild_layers(run: RunContext, plan: Plan, solved: SolvedLayers) -> list[BuiltLayer]:
     """Solve and build the layers of a plan; each solution is stored when it is computed."""
     built, moments = [], run.moments  # which are checked before hours of solving
+    missing = [layer for layer in plan.layers if solved.get(layer) is None]
+    if run.share is not None and len(missing) > 1:
+        run.share(run, solved.seed, missing)
+        solved.read()
     for number, layer in enumerate(plan.layers, start=1):
         pairs = layer.draw_groups()
         solution, part = solved.get(layer), None

@@ -39,7 +39,8 @@ class SolvedLayers:
         self.folder = folder
         self.key = key
         self.seed = int(folder.name.rpartition("-")[2])
-        self._solutions = self._read()
+        self._solutions: dict[str, Solution] = {}
+        self.read()
         self.seconds = sum(solution.report.seconds for solution in self._solutions.values())
         if self._solutions:
             logger.info("seed %d: %d layers were solved before", self.seed, len(self._solutions))
@@ -50,7 +51,7 @@ class SolvedLayers:
 
     def solve(self, layer: PlannedLayer, pairs: Sequence[Features]) -> Solution:
         """Solve a layer, from where it was interrupted, and store the solution."""
-        path = self.folder / f"unfinished-{_quoted(layer.name)}.safetensors"
+        path = self.folder / f"unfinished-{_file_name(layer)}"
         unfinished = LayerCheckpoint(path, self._metadata(layer))
         solution = solve_layer(layer, unfinished, pairs)
         seconds = unfinished.before + solution.report.seconds
@@ -65,7 +66,7 @@ class SolvedLayers:
         """Write a layer's solution."""
         report = solution.report
         metadata = self._metadata(layer) | {"report": dataclasses.asdict(report)}
-        path = self.folder / solution_file(layer.name)
+        path = self.folder / f"layer-{_file_name(layer)}"
         try:
             files.write_tensors(path, {"scale": solution.scale}, metadata)
         except OSError as error:
@@ -81,8 +82,8 @@ class SolvedLayers:
         """What a stored solution or state belongs to."""
         return {"name": layer.name, "key": self.key, "seed": self.seed}
 
-    def _read(self) -> dict[str, Solution]:
-        """The layers that were solved before, by name; damaged files are set aside."""
+    def read(self) -> None:
+        """Read what is stored by now; damaged files are set aside."""
         solutions, others = {}, 0
         for file in sorted(self.folder.glob("layer-*.safetensors")):
             try:
@@ -101,20 +102,11 @@ class SolvedLayers:
         if others:
             what = f"{others} solved layers are of {OTHERWISE}; solved again"
             logger.warning("seed %d: %s", self.seed, what)
-        return solutions
+        self._solutions = solutions
 
 
-def solution_file(name: str) -> str:
-    """The file, in a seed's folder, of the solution of a layer.
-
-    >>> solution_file("layer1.0.conv1")
-    'layer-layer1.0.conv1.safetensors'
-    """
-    return f"layer-{_quoted(name)}.safetensors"
-
-
-def _quoted(name: str) -> str:
-    return urllib.parse.quote(name, safe="")
+def _file_name(layer: PlannedLayer) -> str:
+    return f"{urllib.parse.quote(layer.name, safe='')}.safetensors"
 
 
 def read_seed(

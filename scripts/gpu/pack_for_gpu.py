@@ -72,7 +72,8 @@ def write_packages(packages: Path, there: list[str]) -> None:
     bnrecon = importlib.metadata.distribution("bnrecon")
     about = packages / f"bnrecon-{bnrecon.version}.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(bnrecon.read_text("METADATA"), encoding="utf-8")
+    text = bnrecon.read_text("METADATA") or bnrecon.read_text("PKG-INFO")  # if not built
+    (about / "METADATA").write_text(text, encoding="utf-8")
     if (made_from := commit()) is not None:
         (packages / "bnrecon" / RECORDED).write_text(f"{made_from}\n", encoding="utf-8")
     for package in needed({*map(canonicalize_name, (*THERE, *there))}):

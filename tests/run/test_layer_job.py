@@ -1,14 +1,9 @@
-"""A layer of a run that is solved alone is the one that the run reads."""
-
-from pathlib import Path
+"""Layers that are solved elsewhere are those that the run reads."""
 
 import pytest
 
 from bnrecon.config import composition
-from bnrecon.reporting.result import RunResult
 from bnrecon.run import layer_job, main_job
-from bnrecon.run.naming import run_folder
-from bnrecon.run.seed_files import solution_file
 from bnrecon.runtime import files
 
 
@@ -18,28 +13,36 @@ def config(tmp_path):
     return composition.compose(words)
 
 
-def test_layers_are_listed_before_the_target_is_trained_the_largest_first(config):
-    names = layer_job.list_layers(config)
-    assert not Path(config.outputs).exists()
-    layers = main_job.run(config).result.seeds[0].layers
-    equations = {layer.name: layer.equations for layer in layers}
-    assert sorted(equations, key=equations.get, reverse=True) == names
-    assert len(set(equations.values())) == len(names) == 3
+def test_a_run_offers_the_layers_that_are_not_stored_and_reads_what_was_solved(config):
+    offered, stored = [], {}
+
+    def share(run, seed, layers):
+        offered.append((seed, [layer.name for layer in layers]))
+        for layer in layers[1:]:
+            layer_job.solve_one_layer(run.config, seed, layer.name)
+            path = run.folder / f"seed-{seed}/layer-{layer.name}.safetensors"
+            stored[seed, layer.name] = files.read_tensors(path)[1]["report"]
+        layer_job.solve_one_layer(run.config, seed, layers[1].name)  # reads it
+        assert files.read_tensors(path)[1]["report"] == stored[seed, layer.name]
+
+    seeds = main_job.run(config, share).result.seeds
+    names = [layer.name for layer in seeds[0].layers]
+    assert offered == [(3, names), (5, names)]
+    assert len(names) == 3
+    for record in seeds:
+        for layer in record.layers[1:]:  # not solved again
+            assert layer.seconds == stored[record.seed, layer.name]["seconds"]
 
 
-def test_a_layer_is_solved_once_and_read_by_the_run(config):
-    name, *others = layer_job.list_layers(config)
-    folder = run_folder(config)
-    assert not layer_job.is_solved(folder, 3, name)
-    layer_job.solve_one_layer(config, 3, name)
-    assert [layer_job.is_solved(folder, seed, name) for seed in (3, 5)] == [True, False]
-    assert not any(layer_job.is_solved(folder, 3, other) for other in others)
-    path = folder / "seed-3" / solution_file(name)
-    written, (_, metadata) = path.stat().st_mtime_ns, files.read_tensors(path)
-    layer_job.solve_one_layer(config, 3, name)
-    assert path.stat().st_mtime_ns == written
-    main_job.run(config)
-    first = RunResult.read(folder / "result.json").seeds[0]
-    assert first.layers[1].name == name
-    assert first.layers[1].seconds == metadata["report"]["seconds"]  # of the one that was stored
-    assert layer_job.is_solved(folder, 5, name)
+def test_what_is_stored_is_not_offered_again(config):
+    offered = []
+
+    def stop(run, seed, layers):
+        offered.append([layer.name for layer in layers])
+        layer_job.solve_one_layer(run.config, seed, layers[0].name)
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            main_job.run(config, stop)
+    assert offered[1] == offered[0][1:]

@@ -1,0 +1,83 @@
+"""The layers of one run, solved by several processes: each has a GPU, or a share of the threads."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bnrecon.cli.user_modules import import_user_module
+from bnrecon.config.schema import RunConfig
+from bnrecon.jobs.local_processes import LocalProcesses
+from bnrecon.jobs.work import Outcome
+from bnrecon.reconstruction.planned_layer import PlannedLayer
+from bnrecon.run.context import RunContext
+from bnrecon.run.layer_job import solve_one_layer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """A layer of a run that is not stored yet (``bnrecon.jobs.work.Work``)."""
+
+    config: RunConfig  # the run, whose target is trained
+    seed: int
+    name: str  # of the layer
+    part: ClassVar[str] = "layers"
+    data: ClassVar[None] = None  # the run has looked at its images
+    target: ClassVar[None] = None
+    command: ClassVar[str] = "solve"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process imports the user's modules before it looks at any target."""
+        return _load, (self.config, self.seed, self.name)
+
+    @property
+    def key(self) -> str:
+        """The seed and the layer."""
+        return f"seed-{self.seed}-{self.name}"
+
+    @property
+    def label(self) -> str:
+        """The seed and the layer, for a reader."""
+        return f"seed {self.seed}, layer {self.name}"
+
+    def is_finished(self) -> bool:
+        """Only what is not stored is handed out."""
+        return False
+
+    def compute(self) -> str:
+        """Solve and store the layer."""
+        return solve_one_layer(self.config, self.seed, self.name)
+
+
+def _load(config: RunConfig, seed: int, name: str) -> LayerWork:
+    for module in config.imports:
+        import_user_module(module)
+    return LayerWork(config, seed, name)
+
+
+def share_layers(jobs: int, run: RunContext, seed: int, layers: Sequence[PlannedLayer]) -> None:
+    """Solve and store layers of a run, those with most work first.
+
+    One that fails is named; the run then tries it alone, and says why it cannot be solved.
+
+    Args:
+        jobs: how many processes.
+        run: that they are of; its folder is locked by this process.
+        seed: what the features are drawn from.
+        layers: that are not stored yet.
+    """
+    ordered = sorted(layers, key=lambda layer: layer.work, reverse=True)
+    work = [LayerWork(run.config, seed, layer.name) for layer in ordered]
+    log = run.folder / "layers.log"
+    executor = LocalProcesses(min(jobs, len(work)), run.folder / ".locks", log, run.device)
+    logger.info("seed %d: %d layers by %s", seed, len(work), executor.name)
+    with contextlib.closing(executor.run([work])) as events:
+        for event in events:
+            if isinstance(event, Outcome):
+                level = logging.INFO if event.kind == "done" else logging.WARNING
+                logger.log(level, "  %s: %s, %.1f s", event.label, event.gist, event.seconds)
