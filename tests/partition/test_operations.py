@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
-from bnrecon.partition import partition, rectangle, slice_along
+from bnrecon.partition import partition, rectangle, slice_along, slice_of
 from bnrecon.partition.convolution import conv2d
 from bnrecon.partition.network import OPERATIONS
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 
 ROW, SIGNAL, IMAGE = (12,), (2, 6), (3, 2, 2)  # shapes of twelve values
 torch.manual_seed(0)
@@ -276,3 +276,15 @@ def test_a_convolution_of_few_positions_is_pytorchs(size, options):
     for bias in (None, torch.randn(6, dtype=torch.float64)):
         expected = F.conv2d(x, weight, bias, **options)
         torch.testing.assert_close(conv2d(x, weight, bias, **options), expected)
+
+
+def test_a_wrong_convolution_of_ours_is_seen_by_the_comparison_with_the_network(monkeypatch):
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 2), nn.Flatten())
+    plane = slice_of(torch.rand(3, 1, 4, 4))
+    partition(nn.Sequential(*layers), plane)
+    for module in ("network", "convolution"):
+        name = f"bnrecon.partition.{module}.conv2d"
+        monkeypatch.setattr(name, lambda *values, **options: 1.1 * conv2d(*values, **options))
+    with pytest.raises(RunError, match="differ from the network"):
+        partition(nn.Sequential(*layers), plane)
