@@ -106,18 +106,14 @@ class CollapsedPair(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             scale, shift = self._scale_and_shift(x)
             if not self.collapsed:
-                return self._two_convolutions(x, scale, shift)
+                hidden = F.conv2d(x.to(scale.dtype), self.first[:, :, None, None])
+                hidden = hidden * scale[:, None, None]
+                hidden = hidden if shift is None else hidden + shift[:, None, None]
+                return F.conv2d(hidden, self.second, padding=self._padding())
             weight = self.weight(scale).contiguous(memory_format=torch.channels_last)
             constant = None if shift is None else self._shift_image(shift, x.shape[2:])
         output = F.conv2d(x, weight, padding=self._padding())
         return output if constant is None else output + constant.to(output.dtype)
-
-    def _two_convolutions(
-        self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None
-    ) -> torch.Tensor:
-        hidden = F.conv2d(x.to(scale.dtype), self.first[:, :, None, None]) * scale[:, None, None]
-        hidden = hidden if shift is None else hidden + shift[:, None, None]
-        return F.conv2d(hidden, self.second, padding=self._padding())
 
     def _shift_image(self, shift: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
         """What the shift t adds to every image of this size: (1, c2, H, W)."""
