@@ -151,10 +151,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 
 def _folders(arguments: argparse.Namespace) -> list[str]:
-    """Hydra's folders. It creates one before anything is checked: the current one, which exists.
-
-    A sweep's is named by its options and flags, however these are written (``-m``, ``--multirun``).
-    """
+    """Hydra's: the current folder, which exists, and a sweep's, named by its options and flags."""
     words = sorted([*flags(arguments), *arguments.words])
     content = " ".join(words).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]

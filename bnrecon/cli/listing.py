@@ -126,10 +126,6 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:z.2f}"
 
 
-def _tasks(study: StudyStatus) -> str:
-    return f"{study.tasks}{f' ({study.set_aside} damaged)' if study.set_aside else ''}"
-
-
 def _last_command(study: StudyStatus) -> str:
     if (progress := study.progress) is None:
         return study.problem
@@ -160,7 +156,9 @@ COLUMNS: dict[str, dict[str, Callable[[Any], str]]] = {
         "scale": lambda study: study.scale,
         "state": lambda study: study.state,
         ">parts": lambda study: _of(study.parts_begun, study.parts),
-        ">tasks stored": _tasks,
+        ">tasks stored": lambda study: (
+            f"{study.tasks}{f' ({study.set_aside} damaged)' if study.set_aside else ''}"
+        ),
         "last command": _last_command,
         ">size": lambda study: format_bytes(study.size),
         "": lambda study: "shipped" if study.shipped else "",

@@ -72,7 +72,12 @@ def _tables(arguments: argparse.Namespace) -> int:
         if len(arguments.words) > 1:
             advice = "give one folder, or a study's name; bnrecon tables --help says more"
             raise UserError(f"tables {' '.join(arguments.words)}: {advice}")
-        return _tables_of_folder(arguments.words[0] if arguments.words else "outputs")
+        from bnrecon.reporting.overview import overview
+        from bnrecon.studies.registry import STUDIES
+
+        name = arguments.words[0].removeprefix("outputs=") if arguments.words else "outputs"
+        output.write(overview(outputs_folder(name, tuple(STUDIES), "print a paper's tables")))
+        return exit_codes.DONE
     study, request = _read(arguments.words)
     from bnrecon.reproduction import commands
     from bnrecon.runtime.shipped import shipped_folder, shipped_outputs
@@ -136,13 +141,3 @@ def _read(
         word = f"imports=[{','.join(imports)}]"
         raise UserError(f"{word}: a study has its paper's parts alone; bnrecon run takes yours")
     return study, requested
-
-
-def _tables_of_folder(name: str) -> int:
-    """Print one table of all finished runs in a folder, given by name or as ``outputs=FOLDER``."""
-    from bnrecon.reporting.overview import overview
-    from bnrecon.studies.registry import STUDIES
-
-    folder = outputs_folder(name.removeprefix("outputs="), tuple(STUDIES), "print a paper's tables")
-    output.write(overview(folder))
-    return exit_codes.DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import tempfile
@@ -40,9 +41,7 @@ SIDE = 128  # 658 MB in all
 class _Imagenette(Published):
     """Imagenette: 9,469 training and, as test images, the 3,925 of its ``val`` folder.
 
-    An image's shorter side is resized to ``side`` (128) and the centre is cropped. It is read from
-    torchvision's smallest published size that need not be enlarged, or a larger one that is at
-    hand; or from imagenette/{train,val}/<wnid>/*, or {train,val}/<wnid>/*.
+    Read from the smallest published size that need not be enlarged, or a larger one at hand.
     """
 
     url = "https://github.com/fastai/imagenette"
@@ -91,12 +90,9 @@ class _Imagenette(Published):
             found = f"the class folders are not Imagenette's ten, {min(CLASSES)} to {max(CLASSES)}"
             raise UserError(f"{folder / 'train'}: {found}; for other images give name=folder")
         split = held_out_split(folder)
-        _, train, test = read_tree(folder, self.spec, split, _resize_and_crop)
+        crop = functools.partial(ImageOps.fit, method=Image.Resampling.BILINEAR)
+        _, train, test = read_tree(folder, self.spec, split, crop)
         return list(CLASSES.values()), train, test
 
 
 load_imagenette = _Imagenette.load
-
-
-def _resize_and_crop(picture: Image.Image, side: int) -> Image.Image:
-    return ImageOps.fit(picture, (side, side), Image.Resampling.BILINEAR)

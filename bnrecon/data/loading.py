@@ -112,8 +112,7 @@ def _existing_root(given: str, name: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         shown = root if len(root) <= 200 else f"{root[:200]}..."
-        tree = "train/<class>/* and test/<class>/* images"
-        held = f"{tree}, or images.npz" if name == "folder" else f"the {name} files"
+        held = f"{TREE}, or {ARCHIVE}" if name == "folder" else f"the {name} files"
         raise UserError(
             f"root={shown}: no such folder ({reason}); give the folder that holds {held}"
         ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,14 +84,11 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
 def _read_split(split: Any, name: str) -> Split:
     if isinstance(split, tuple):
         images, labels = split
-    else:
-        images, labels = zip(*map(_pair, _items(split)), strict=True)
+    else:  # a map-style data set may have no iterator, and no end
+        sized = hasattr(split, "__len__")
+        items = map(split.__getitem__, range(len(split))) if sized else iter(split)
+        images, labels = zip(*map(_pair, items), strict=True)
     return _pixels(_stacked(images, name), name), np.asarray(labels)
-
-
-def _items(split: Any) -> Iterator[Any]:
-    """A map-style data set may have no iterator, and no end."""
-    return map(split.__getitem__, range(len(split))) if hasattr(split, "__len__") else iter(split)
 
 
 def _pair(item: Any) -> tuple[Any, Any]:

@@ -59,10 +59,7 @@ class _SmallImages(Published):
 
 
 class _Cifar(_SmallImages):
-    """What the two have in common: torchvision's loader, of Python's pickles.
-
-    It verifies each file's published checksum first: what is damaged is never unpickled.
-    """
+    """Both have torchvision's loader, which verifies checksums before it unpickles a file."""
 
     kind: str
 
@@ -106,11 +103,7 @@ class _Cifar100(_Cifar):
 
 
 class _Svhn(_SmallImages):
-    """SVHN: 73,257 training and 26,032 test images.
-
-    torchvision's loader of MATLAB's files verifies their published checksums first. The files call
-    the digit 0 by the label 10; the loader changes it to 0.
-    """
+    """SVHN: 73,257 training and 26,032 test images; the loader changes the label 10 to 0."""
 
     files = ("train_32x32.mat", "test_32x32.mat")
     count, classes = 10, tuple("0123456789")

@@ -21,6 +21,7 @@ from bnrecon.runtime.units import format_bytes
 logger = logging.getLogger(__name__)
 
 TREE = "train/<class>/* and test/<class>/* images"
+Resize = Callable[[Image.Image, tuple[int, int]], Image.Image]
 Split = tuple[np.ndarray, np.ndarray]  # uint8 images (N, H, W, C) and class numbers (N,)
 
 
@@ -84,15 +85,11 @@ def held_out_split(folder: Path) -> str:
     return "test" if (folder / "test").is_dir() and not (folder / "val").is_dir() else "val"
 
 
-def _squash(picture: Image.Image, side: int) -> Image.Image:
-    return picture.resize((side, side))
-
-
 def read_tree(
     folder: Path,
     spec: DataSpec,
     test_split: str = "test",
-    resize: Callable[[Image.Image, int], Image.Image] = _squash,
+    resize: Resize = Image.Image.resize,
 ) -> tuple[list[str], Split, Split]:
     """Read the whole tree: the names of the classes, the training split, the split to test on.
 
@@ -136,15 +133,13 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
     return sorted(found), sorted(others)
 
 
-def _read_images(
-    paths: list[Path], spec: DataSpec, resize: Callable[[Image.Image, int], Image.Image]
-) -> np.ndarray:
+def _read_images(paths: list[Path], spec: DataSpec, resize: Resize) -> np.ndarray:
     """Read images into one array (N, H, W, 3), several at a time."""
 
     def read(path: Path) -> np.ndarray:
         picture = read_image(path)
-        if spec.side is not None and picture.size != (spec.side, spec.side):
-            picture = resize(picture, spec.side)
+        if spec.side is not None and picture.size != (square := (spec.side, spec.side)):
+            picture = resize(picture, square)
         return np.asarray(picture)
 
     first = read(paths[0])

@@ -109,16 +109,13 @@ class Cluster:
     def _submit(
         self, targets: Sequence[Work], tasks: Sequence[Work], attached: Mapping[str, str]
     ) -> Submission:
-        """Give the work to jobs, tasks behind targets; ``attached`` are earlier ones by key.
-
-        Processes of this machine do both: file locks have them wait for each other's targets.
-        """
+        """Give the work to jobs, tasks behind targets; ``attached`` are earlier ones by key."""
         submission = new_submission(self._batch, self._options.name)
         queue = open_queue(submission.cluster, submission.folder, self._options.settings)
         training = {key: job for key, job in attached.items() if key.startswith("target-")}
         trained = (*training, *(item.key for item in targets))
         stages = [self._bundles(targets), self._bundles(tasks)]
-        if submission.cluster == "local":
+        if submission.cluster == "local":  # each does both: locks have them wait for targets
             count = self._processes
             shares = [[*targets[k::count], *tasks[k::count]] for k in range(count)]
             stages, trained = [[share for share in shares if share]], ()

@@ -152,17 +152,12 @@ class LocalProcesses:
 
 
 def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log: Path) -> None:
-    """Compute the work that is sent, until the leading process has no more or has ended.
-
-    It computes in a session of its own, so that Ctrl-C in the terminal reaches the process that
-    leads alone, which then tells the others to stop. Each request is a piece of work, the folder of
-    the locks and whether to wait for another command that is at it; it is answered by an outcome,
-    ``None`` for one that another command is at, or the exception that stopped it.
-    """
+    """Answer requests by an outcome, ``None`` where another command is at it, or an exception."""
+    # A session of its own: Ctrl-C reaches the leading process alone, which tells the others.
     with contextlib.suppress(AttributeError, PermissionError):  # Windows has no sessions
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     with log.open("a", encoding="utf-8") as file:  # a library's last words, too
@@ -182,10 +177,6 @@ def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log
             except BaseException as error:  # the leading process is to know what stopped it
                 requests.send(error)
                 return
-
-
-def _stop(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def gpu_name(number: int, device: torch.device) -> str | None:

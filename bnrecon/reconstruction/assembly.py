@@ -197,11 +197,9 @@ def _maps(
     region: LinearRegion,
     moments: LayerMoments | None,
 ) -> tuple[AffineMap, AffineMap]:
-    """The maps of the normalizations with which a pair is outer ∘ B (inner ∘ A x) + b.
-
-    In the linear region of the activation φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that
-    the second normalization divides by m v and subtracts B (m t + c).
-    """
+    """The maps of the normalizations with which a pair is outer ∘ B (inner ∘ A x) + b."""
+    # In the linear region φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c: the second one divides
+    # by m v and subtracts B (m t + c).
     source, activation = planned.found, FIRST_ACTIVATIONS[planned.features.activation]
 
     def of_group(values: torch.Tensor) -> torch.Tensor:

@@ -122,12 +122,11 @@ def layer_errors(
     exact = first.scale, second.scale
     norms = [(norm, norm_values(norm)) for norm in (layer.first_norm, layer.second_norm)]
     inner, outer = (gamma * torch.rsqrt(var + norm.eps) for norm, (gamma, _, _, var) in norms)
-    rounded = inner, outer
     count = len(layer.pairs)
     targets, sizes = kernel.chunk(count), [None] * count if inputs is None else inputs.chunk(count)
     biases = [None] * count if bias is None else bias.chunk(count)
     whole, channels = [], []
-    for kernels in _composed(layer, exact, rounded):
+    for kernels in _composed(layer, exact, (inner, outer)):
         whole.append(max(map(relative_error, kernels, targets)))
         channels.append(torch.cat(list(map(channel_errors, kernels, targets, sizes, biases))))
     largest, worst = [float(errors.max()) for errors in channels], int(channels[1].argmax())

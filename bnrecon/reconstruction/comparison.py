@@ -157,20 +157,16 @@ def _difference(
 
 
 def _gaps(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[float, float]]:
-    """The largest difference and the spread: of all numbers, and of a channel or entry alone.
-
-    Those are the slices along the second and the last dimension: a tensor may hold boxes and
-    scores. Of whole numbers, as classes are, it is the share that differs.
-    """
+    """The largest difference and the spread: of all numbers, and of a channel or entry alone."""
     same = (a == b) | (a.isnan() & b.isnan())
-    if not a.is_floating_point():
+    if not a.is_floating_point():  # of whole numbers, as classes are, the share that differs
         yield float((~same).double().mean()), 1.0
         return
     gaps = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     finite = torch.where(b.isfinite(), b, b[b.isfinite()].mean() if b.isfinite().any() else 0)
     least = FLAT * float(finite.abs().max())
     yield float(gaps.max()), max(float((finite - finite.mean()).abs().max()), least)
-    for dim in {1, b.ndim - 1} if b.ndim > 1 else ():
+    for dim in {1, b.ndim - 1} if b.ndim > 1 else ():  # a tensor may hold boxes and scores
         others = [other for other in range(b.ndim) if other != dim]
         spread = (finite - finite.mean(others, keepdim=True)).abs().amax(others).clamp_min(least)
         largest = gaps.amax(others)

@@ -69,10 +69,7 @@ def _in_integers(layer: PlannedLayer) -> bool:
 
 
 def _group_seconds(layer: PlannedLayer, rates: Mapping[torch.dtype, float]) -> float:
-    """Seconds for one group of a layer.
-
-    Matrix-free: ln(1/tol) / (½ ln(c1/n)) iterations of two products; otherwise an LU of (2/3) n³.
-    """
+    """Seconds of a group: ln(1/tol) / (½ ln(c1/n)) times two products, or an LU of (2/3) n³."""
     shape, c1 = layer.shape, layer.width
     n = max(1, layer.rows)  # beside a skip connection there may be none
     name, spec = layer.choice.solver, layer.solver

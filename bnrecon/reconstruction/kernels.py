@@ -50,11 +50,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def _file_of(kind: type[Any], method: str) -> str | None:
-    """The file of a method's code, ``None`` without such a method.
-
-    A wrapper that replaces PyTorch's method can take over its name, and may have done so before
-    this was imported; its code lies elsewhere.
-    """
+    """The file of a method's code, which a wrapper of that name does not share; or ``None``."""
     function = getattr(kind, method, None)
     return None if function is None else function.__code__.co_filename
 

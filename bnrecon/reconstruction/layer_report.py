@@ -111,11 +111,7 @@ def _failure(
 
 
 def _over_epsilon(layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments) -> str | None:
-    """Why a layer fails whose own outputs are off by more than epsilon, if they are.
-
-    Theorem 2.4 bounds the error in exact arithmetic. A sigmoid's values lie around 1/2, and what
-    is left of them without it is the less, the smaller epsilon: rounding may be far above it.
-    """
+    """Why a layer fails whose outputs are off by more than epsilon, as rounding may make them."""
     assert moments.largest_input is not None
     error = output_error(layer, planned.found, moments.largest_input)
     spec = planned.features

@@ -156,10 +156,7 @@ class SourceLayer(ReplacedLayer):
         return second_norm(out) + skipped
 
     def _record_pair(self, x: torch.Tensor) -> torch.Tensor:
-        """The same in one piece, whatever the batch; values outside a region are not counted.
-
-        A linear layer's normalizations act on the last dimension, however many come before it.
-        """
+        """The same in one piece, whatever the batch; values outside a region are not counted."""
         first_norm, second_norm = (
             norm if self.geometry.dims else functools.partial(_normalize_last, norm)
             for norm in (self.first_norm, self.second_norm)

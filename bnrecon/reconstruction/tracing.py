@@ -123,10 +123,7 @@ class _Reads(TorchFunctionMode):
 
 
 def _read_in(graph: fx.Graph, model: nn.Module, names: Mapping[int, set[str]]) -> set[str]:
-    """The parameters and buffers that the calls of a graph take, parametrizations' too.
-
-    A layer's bias that is only asked for, or for its type, is not read: the source's has both.
-    """
+    """The parameters and buffers that a graph takes; not a bias whose type alone is asked for."""
     read = set[str]()
     for node in graph.nodes:
         if node.op == "get_attr":
@@ -137,7 +134,7 @@ def _read_in(graph: fx.Graph, model: nn.Module, names: Mapping[int, set[str]]) -
             for name in names.get(id(value), ()):
                 module, _, attribute = name.rpartition(".")
                 of_layer = isinstance(model.get_submodule(module), LAYERS)
-                if not (asks and attribute == "bias" and of_layer):
+                if not (asks and attribute == "bias" and of_layer):  # a source layer has one, too
                     read.add(name)
         elif node.op == "call_module" and ".parametrizations." in f".{node.target}":
             owner = node.target.partition(".parametrizations.")[0]

@@ -80,10 +80,8 @@ class _Calls:
 
 
 def _unbiased_keys(qkv: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Queries, keys and values of x (windows, tokens, channels), with keys less their bias.
-
-    That is the key of one more token, which is 0. Keys of other tokens that are 0 are exactly 0.
-    """
+    """Queries, keys and values of x (windows, tokens, channels), with keys less their bias."""
+    # The bias is the key of one more token, which is 0; keys of others that are 0 are exactly 0.
     query, key, value = qkv(F.pad(x, (0, 0, 0, 1))).chunk(3, -1)
     filled = (x == 0).all(-1, keepdim=True)
     unbiased = (key[:, :-1] - key[:, -1:]).masked_fill(filled, 0)

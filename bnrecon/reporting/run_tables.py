@@ -211,7 +211,7 @@ def _attention(result: RunResult) -> list[str]:
             f"{seeds} ({counts.only_target_right} only the target right, "
             f"{counts.only_source_right} only the source right)"
         )
-    if redrawn := sum(layer.redrawn for layer in result.layers):
+    if redrawn := result.redrawn:
         lines.append(
             f"{redrawn} features were all zero and were drawn again "
             "(features.strict=true keeps them)"

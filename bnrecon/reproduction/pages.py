@@ -78,26 +78,23 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
 
 
 def _render(drawn: Path | None, page: Page) -> tuple[str, dict[str, bytes]]:
-    """A page as Markdown, and its files by name; none where nothing is finished.
-
-    Without the pictures that lie in the folder ``drawn`` beside the same numbers.
-    """
+    """A page as Markdown, and its files by name but for pictures that ``drawn`` has."""
     if not page.csv:
         return page.text, {}
     contents: dict[str, bytes] = {}
-    if page.figure is not None and not (drawn and _is_drawn(page, drawn)):
+    stem = page.heading.stem
+    is_drawn = (
+        drawn is not None
+        and files.has_text(drawn / f"{stem}.csv", page.csv)
+        and all((drawn / f"{stem}.{kind}").exists() for kind in KINDS)
+    )
+    if page.figure is not None and not is_drawn:
         drawing.add_note(page.figure, page.heading.command)
         contents = {kind: drawing.image(page.figure, kind) for kind in KINDS}
     # The numbers come last: where they are there, the pictures beside them are theirs.
     texts = {"md": page.text + "\n", "tex": page.latex, "csv": page.csv}
     contents |= {kind: text.encode() for kind, text in texts.items()}
-    return page.text, {f"{page.heading.stem}.{kind}": made for kind, made in contents.items()}
-
-
-def _is_drawn(page: Page, folder: Path) -> bool:
-    stem = page.heading.stem
-    pictures = [folder / f"{stem}.{kind}" for kind in KINDS]
-    return files.has_text(folder / f"{stem}.csv", page.csv) and all(map(Path.exists, pictures))
+    return page.text, {f"{stem}.{kind}": made for kind, made in contents.items()}
 
 
 def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:

@@ -105,14 +105,14 @@ def sweep(
             chosen, one = _at(values, scale), isinstance(names, str)
             axis: Sequence[Any] = range(chosen) if isinstance(chosen, int) else chosen
             axes.append([[(names, v)] if one else list(zip(names, v, strict=True)) for v in axis])
-        points = (dict(itertools.chain(*point)) for point in itertools.product(*axes))
-        return [Task(name.format(**point), function, _arguments(point) | same) for point in points]
+        made = []
+        for point in itertools.product(*axes):
+            values = dict(itertools.chain(*point))
+            arguments = {key: value for key, value in values.items() if not key.startswith("_")}
+            made.append(Task(name.format(**values), function, arguments | same))
+        return made
 
     return tasks
-
-
-def _arguments(point: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in point.items() if not name.startswith("_")}
 
 
 def _at(values: Any, scale: str) -> Any:
@@ -175,11 +175,8 @@ def read_reported(package: str) -> dict[str, Any]:
 
 # By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
 # each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
-Decisions = (
-    tuple[Mapping[str, bool | str], Mapping[str, Any]]
-    | list[tuple[str, bool | str, Mapping[str, Any]]]
-)
 Decision = tuple[str, bool | str, Mapping[str, Any]]  # one of such a list
+Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]] | list[Decision]
 WORDS = {True: "confirmed", False: "contradicted"}
 
 
@@ -297,11 +294,7 @@ def _statements(sections: Iterable[str]) -> dict[str, Statement]:
 
 
 def _fill(text: str, numbers: Mapping[str, Any]) -> str:
-    """The text with its named numbers.
-
-    Raises:
-        ValueError: it names one that there is not.
-    """
+    """The text with its named numbers; ``ValueError`` where it names one that there is not."""
     try:
         return text.format(**numbers)
     except (KeyError, IndexError) as error:

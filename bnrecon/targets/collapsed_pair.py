@@ -106,26 +106,18 @@ class CollapsedPair(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             scale, shift = self._scale_and_shift(x)
             if not self.collapsed:
-                return self._two_convolutions(x, scale, shift)
+                hidden = F.conv2d(x.to(scale.dtype), self.first[:, :, None, None])
+                hidden = hidden * scale[:, None, None]
+                hidden = hidden if shift is None else hidden + shift[:, None, None]
+                return F.conv2d(hidden, self.second, padding=self._padding())
             weight = self.weight(scale).contiguous(memory_format=torch.channels_last)
             constant = None if shift is None else self._shift_image(shift, x.shape[2:])
         output = F.conv2d(x, weight, padding=self._padding())
         return output if constant is None else output + constant.to(output.dtype)
 
-    def _two_convolutions(
-        self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None
-    ) -> torch.Tensor:
-        hidden = F.conv2d(x.to(scale.dtype), self.first[:, :, None, None]) * scale[:, None, None]
-        hidden = hidden if shift is None else hidden + shift[:, None, None]
-        return F.conv2d(hidden, self.second, padding=self._padding())
-
     def _shift_image(self, shift: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-        """What the shift t adds to every image of this size: (1, c2, H, W).
-
-        The ones are kept apart from x: as a 17th channel they would make the convolutions of a
-        CPU twice as slow.
-        """
-        shape = self.shape
+        """What the shift t adds to every image of this size: (1, c2, H, W)."""
+        shape = self.shape  # the ones as a 17th channel of x would be twice as slow on a CPU
         weight = (self._taps() @ shift).reshape(shape.outputs, 1, *shape.kernel)
         image = F.conv2d(shift.new_ones(1, 1, *size), weight, padding=self._padding())
         return image.contiguous(memory_format=torch.channels_last)
@@ -149,10 +141,7 @@ class CollapsedPair(nn.Module):
         return scale, self.beta - scale * (self.first @ mean)
 
     def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and biased covariance of the batch.
-
-        What BatchNorm would keep of A x follows from their running averages, being linear in them.
-        """
+        """Mean and biased covariance of the batch; running ones give those of A x, being linear."""
         pixels = x.permute(0, 2, 3, 1).flatten(0, 2).to(self.gamma.dtype)
         count = len(pixels)
         mean, covariance = input_moments(pixels)

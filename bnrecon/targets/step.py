@@ -53,22 +53,7 @@ class Step:
             return torch.stack([loss.double() * len(y), correct.double(), count])
 
     def _forward(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The network as it runs in training: compiled, or with gradients averaged over processes.
-
-        Compiled for a GPU, forward and backward pass are two captured CUDA graphs that are replayed
-        in each step. What they hold:
-
-        - Parameters, and the running statistics and counts of batch normalizations, at fixed
-          addresses: all that changes them outside (the optimizer, a checkpoint) does so in place.
-          Capturing runs nothing, so that statistics move once a step.
-        - Not the learning rate: the optimizer runs outside and is given it in each step.
-        - One shape of batch: an incomplete last batch is left out, or is the only one.
-        - Logits and gradients, in memory that the next replay overwrites. Loss and correct answers
-          are summed before, in memory of their own; gradients are never accumulated, but dropped
-          before the next forward pass and after the last step. A forward pass starts again in that
-          memory once the last backward pass has run, as here it always has: only loops without one
-          need ``torch.compiler.cudagraph_mark_step_begin``.
-        """
+        """The network as it trains: compiled, or with gradients averaged over processes."""
         if distributed.rank_and_world_size()[1] > 1:
             # Channels-last 1x1 kernels have strides that torch warns of without need; the
             # option's new name is not in older versions.
@@ -77,6 +62,11 @@ class Step:
             # Each process keeps running statistics of its own images; the first's are saved.
             return nn.parallel.DistributedDataParallel(self.network, broadcast_buffers=False)
         if self.plan.compiled:
+            # Two CUDA graphs, replayed in each step, hold parameters and running statistics at
+            # fixed addresses (all that changes them does so in place), one shape of batch, and no
+            # learning rate. The next replay overwrites logits and gradients: these are dropped
+            # before it, never accumulated. Loops without a backward pass would need
+            # ``torch.compiler.cudagraph_mark_step_begin``.
             return torch.compile(self.network, mode="reduce-overhead")
         return self.network
 
@@ -92,12 +82,7 @@ class Step:
         return logits, loss
 
     def _try_compiled(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and loss in a step in which compiling may fail: the network itself then does it.
-
-        Where the backward pass fails, the forward pass has moved the batch normalizations'
-        statistics: they are restored. An error of the network or the batch occurs again without
-        torch.compile, and is raised as it is.
-        """
+        """Logits and loss where compiling may fail: the network itself then does the step."""
         buffers, why = [buffer.clone() for buffer in self.network.buffers()], ""
         self.trials -= 1
         try:
@@ -106,7 +91,8 @@ class Step:
             cause = getattr(error, "inner_exception", error)
             why = f"torch.compile fails here ({type(cause).__name__}: {first_line(cause)})"
         for buffer, kept in zip(self.network.buffers(), buffers, strict=True):
-            buffer.copy_(kept)
+            buffer.copy_(kept)  # the forward pass has moved batch normalizations' statistics
+        # An error of the network or the batch occurs again, and is raised as it is.
         found = self._gradients(self.network, x, y)
         if self.plan.spec.compile == "on":
             raise UserError(f"train.compile=on: {why}; give train.compile=auto or =off")

@@ -102,11 +102,7 @@ def _tensorboard(
 def _trackio(
     folder: Path, project: str, run: str, config: Mapping[str, Plain], anew: bool
 ) -> Iterator[Log]:
-    """The database of ``FOLDER/trackio``, or of the folder that ``TRACKIO_DIR`` names.
-
-    trackio writes from a thread, of which only the end can be waited for: rows are therefore handed
-    over in sessions that are opened and finished at once.
-    """
+    """The database of ``FOLDER/trackio``, or of the folder that ``TRACKIO_DIR`` names."""
     group, name = run.split("/", 1)
     library = _import_trackio(_trackio_folder(folder))
     options = {"project": project, "group": group, "name": name, "config": dict(config)}
@@ -121,7 +117,7 @@ def _trackio(
     def log(_row: int, _kind: str, step: int, values: Mapping[str, float]) -> None:
         nonlocal due
         waiting.append((step, dict(values)))
-        if time.monotonic() >= due:
+        if time.monotonic() >= due:  # in sessions: only the end of its thread can be waited for
             _write_trackio(library, options, waiting)
             due = time.monotonic() + PAUSE
 

@@ -165,7 +165,8 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
     Raises:
         UserError: an impossible request.
     """
-    corrections = errata.find_errata()
+    path = Path(__file__).parents[3] / "docs" / "errata.md"  # of a checkout
+    corrections = errata.read_errata(path.read_text("utf-8")) if path.is_file() else errata.Errata()
     papers = []
     for study, request in requests:
         logger.info("%s: %d parts", study.name, len(study.parts))
@@ -247,10 +248,7 @@ def _blocks(
 
 
 def _read_runs(outputs: Path) -> Runs:
-    """Read the results of ``runs/*`` below a folder, and those that ship with the package.
-
-    A damaged one is named and left out.
-    """
+    """The results of ``runs/*``, one's own and shipped ones; a damaged one is named, left out."""
     paths: dict[str, Path] = {}
     for folder in (shipped_outputs(outputs), outputs):  # one's own count where there are both
         paths |= {path.parent.name: path for path in folder.glob("runs/*/result.json")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -24,12 +23,6 @@ class Errata:
 
     html: Markup = field(default_factory=Markup)
     anchors: dict[str, str] = field(default_factory=dict)
-
-
-def find_errata() -> Errata:
-    """The errata in the checkout that this package lies in."""
-    path = Path(__file__).parents[3] / "docs" / "errata.md"
-    return read_errata(path.read_text("utf-8")) if path.is_file() else Errata()
 
 
 def read_errata(text: str) -> Errata:

@@ -36,6 +36,11 @@ def require_libraries() -> None:
 def render(report: Report) -> bytes:
     """The file: the same bytes for the same report."""
     script = Markup((HERE / "report.js").read_text("utf-8"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (  # no request leaves the page, and no other script runs in it
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}' blob:; base-uri 'none'; form-action 'none'"
+    )
     # Everything is escaped that is not ``Markup``, and a name that there is not is an error.
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
@@ -48,7 +53,7 @@ def render(report: Report) -> bytes:
         report=report,
         style=Markup((HERE / "report.css").read_text("utf-8")),
         script=script,
-        policy=_policy(script),
+        policy=policy,
         library=_library(),
         library_version=importlib.metadata.version("itables"),
         counts=count_verdicts,
@@ -60,21 +65,10 @@ def render(report: Report) -> bytes:
     return CONTROL.sub("�", html).encode("utf-8", "backslashreplace")
 
 
-def _policy(script: str) -> str:
-    """A content security policy: no request leaves the page, and no other script runs in it."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}' blob:; base-uri 'none'; form-action 'none'"
-    )
-
-
 @functools.cache
 def _library() -> str:
-    """DataTables as itables bundles it for its offline mode, compressed, in base64.
-
-    The package is not imported: it would read configuration files of the current folder.
-    """
+    """DataTables as itables bundles it for its offline mode, compressed, in base64."""
+    # Not imported: it would read configuration files of the current folder.
     spec = importlib.util.find_spec("itables")
     folder = Path((spec and spec.origin) or "")  # require_libraries was called
     bundle = (folder.parent / "html" / "dt_bundle.js").read_bytes()
