@@ -108,6 +108,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     if gains:
         interval = mean_interval(gains)
         verdicts["plan"], numbers["gain"] = decide_by([interval]), interval
+        numbers["better"] = sum(gain > 0 for gain in gains)
     wide = accuracy.reindex(index=[THIRD, CENTRED], columns=["tanh", "sigmoid"])
     tanh, sigmoid, _, centred = wide.to_numpy(float).ravel()
     if tanh == tanh and sigmoid == sigmoid and centred == centred:
