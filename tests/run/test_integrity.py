@@ -183,7 +183,7 @@ def test_a_solution_of_another_system_is_not_taken_for_a_solved_layer(tmp_path, 
     tracked = TrackedRun(NO_TRACKERS, "runs/a", {})
 
     def rebuild():
-        run = SimpleNamespace(moments={}, tracked=tracked)
+        run = SimpleNamespace(moments={}, tracked=tracked, share=None)
         built = _rebuild_layers(run, plan, SolvedLayers(tmp_path / "seed-0", "key"))
         return [part.report.relative_error for part in built]
 
