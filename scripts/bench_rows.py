@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import sys
 import time
 import traceback
@@ -12,7 +11,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pandas as pd
 import torch
@@ -25,6 +23,7 @@ from bnrecon.features import LayerShape, choose_width, draw
 from bnrecon.operators.system import System
 from bnrecon.reporting import figures, tables
 from bnrecon.runtime import files, provenance
+from bnrecon.runtime.environment import environment
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers import SolverSpec, solve
 
@@ -34,10 +33,8 @@ TABLES = yaml.safe_load(Path(__file__).with_name("bench_tables.yaml").read_text(
 
 def apart(call: Callable, *arguments: Any, threads: int | None = None) -> Any:
     """What a function of a module returns, called in a process of its own, on so many threads."""
-    with (
-        mock.patch.dict(os.environ, {} if threads is None else {"OMP_NUM_THREADS": str(threads)}),
-        ProcessPoolExecutor(1, get_context("spawn")) as process,
-    ):
+    variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    with environment(**variables), ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(call, *arguments).result()
 
 
@@ -82,7 +79,8 @@ def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> pd.DataFra
     """Write rows and words as Markdown, as ``bench_tables.yaml`` says, and print it; the cells."""
     templates, below = TABLES[path.stem]["columns"], TABLES[path.stem]["words"].format(**words)
     columns = {heading: [cell(row, each) for row in rows] for heading, each in templates.items()}
-    frame = pd.DataFrame(columns, dtype=object)
+    empty = {heading: {"": word} for heading, word in TABLES[path.stem].get("empty", {}).items()}
+    frame = pd.DataFrame(columns, dtype=object).replace(empty)
     text = f"{tables.markdown(frame)}\n\n{below}\n"
     files.write_text(path, text)
     print(text)
@@ -95,7 +93,7 @@ def cell(row: Mapping[str, Any], template: str) -> str:
         numbers = {name: format_bytes(row[name]) for name in BYTES if name in row}
         return template.format(**row | numbers)
     except (KeyError, TypeError):  # not there, or None
-        return "not run" if "{seconds" in template else ""
+        return ""
 
 
 def write_figure(path: Path, figure: Figure) -> None:

@@ -156,7 +156,7 @@ class _Found:
 def _descend(
     steps: PiecewiseAffine, slice_: Slice, centre: np.ndarray, scale: float, max_regions: int
 ) -> _Found:
-    """Take chunks of regions through the network in units of ``scale``; the deepest come first."""
+    """Take chunks of regions through the network, in units of ``scale``: the deepest full batch."""
     window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
     points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     most = {-1: 1} | {k: max(1, NUMBERS // (CORNERS * n)) for k, n in enumerate(steps.widest)}
