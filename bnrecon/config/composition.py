@@ -91,11 +91,12 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 def _composed(overrides: tuple[str, ...]) -> RunConfig:
     register_choices(overrides)
     choices = [word for word in overrides if word.partition("=")[0] in GROUPS]
-    composed = _with_values(choices, [word for word in overrides if word not in choices])
-    return from_hydra(_compose(overrides) if composed is None else composed)
+    composed = _by_groups(choices, [word for word in overrides if word not in choices])
+    return from_hydra(_compose(overrides)) if composed is None else composed
 
 
-def _compose(overrides: Sequence[str]) -> DictConfig:
+@functools.lru_cache(maxsize=256)
+def _compose(overrides: tuple[str, ...]) -> DictConfig:
     """What Hydra composes."""
     register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
@@ -105,29 +106,46 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
             raise UserError(explain(error)) from None
 
 
-_compose_choices = functools.lru_cache(maxsize=256)(_compose)
-
-
-def _with_values(choices: Sequence[str], values: Sequence[str]) -> DictConfig | None:
-    """The same, faster where many cells share their choices: values are set last, as Hydra does.
+def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | None:
+    """The same, faster where many cells share groups: values are set last, as Hydra does.
 
     Features and solver have parts of their own, which no other choice changes. ``None`` for
     overrides that are more than choices and values, or impossible: Hydra itself is asked then.
     """
-    by_group = {word.partition("=")[0]: word for word in choices}
-    separate = {group: by_group.pop(group) for group in SEPARATE if group in by_group}
+    chosen = {word.partition("=")[0]: word for word in choices}
+    others = tuple(sorted(word for group, word in chosen.items() if group not in SEPARATE))
+    by_group: dict[str, list[str]] = {group: [] for group in ("", *SPECS)}
+    for word in values:
+        group = word.partition("=")[0].partition(".")[0]
+        by_group[group if group in SPECS else ""].append(word)
     try:
-        parsed = OverridesParser.create().parse_overrides(as_overrides(values))
-        if any(o.type is not OverrideType.CHANGE or o.is_sweep_override() for o in parsed):
-            return None
-        composed = copy.deepcopy(_compose_choices(tuple(sorted(by_group.values()))))
-        for group, word in separate.items():
-            composed[group] = _compose_choices((word,))[group]
-        for override in parsed:
-            OmegaConf.update(composed, override.key_or_group, override.value(), merge=True)
+        parts = {}
+        for group, words in by_group.items():
+            alone = (chosen[group],) if group in chosen else ()
+            parts[group] = _part(group, alone if group in SEPARATE else others, tuple(words))
+        return RunConfig(**parts.pop(""), **parts)
     except Exception:  # its message is Hydra's, which is asked next
         return None
-    return composed
+
+
+@functools.lru_cache(maxsize=1024)
+def _part(group: str, choices: tuple[str, ...], values: tuple[str, ...]) -> Any:
+    """A group's spec, which nobody changes; for "" the options that are in no group."""
+    parsed = OverridesParser.create().parse_overrides(as_overrides(values))
+    if any(o.type is not OverrideType.CHANGE or o.is_sweep_override() for o in parsed):
+        raise ValueError("not values alone")
+    if any("${" in word for word in values):
+        raise ValueError("may name the value of another group")
+    composed = _compose(choices)
+    _reject_unknown(composed, RunConfig, "")
+    top = [str(name) for name in composed if name not in SPECS]
+    part = copy.deepcopy(composed[group] if group else OmegaConf.masked_copy(composed, top))
+    for override in parsed:
+        key = override.key_or_group.removeprefix(f"{group}.")
+        OmegaConf.update(part, key, override.value(), merge=True)
+    if group:
+        return OmegaConf.to_object(part)
+    return OmegaConf.to_container(part, resolve=True, throw_on_missing=True)
 
 
 def as_overrides(words: Sequence[str], sweep: bool = False) -> list[str]:

@@ -79,7 +79,7 @@ def test_choices_composed_apart_are_what_hydra_composes(first):
         names = [list(help.choices(group)) for group in ("features", "solver")]
         features, solver = (group[number % len(group)] for group in names)
         words = [f"{first}={choice}", f"features={features}", f"solver={solver}", "seeds=[3]"]
-        expected = composition.from_hydra(composition._compose(words))
+        expected = composition.from_hydra(composition._compose(tuple(words)))
         assert composition.compose(words) == expected
 
 
