@@ -21,6 +21,7 @@ from bnrecon.studies.giannou2023.batched_training import (
     all_optimizers,
     evaluate,
     train,
+    train_sources,
 )
 from bnrecon.studies.giannou2023.comparison import (
     compare_methods,
@@ -28,6 +29,7 @@ from bnrecon.studies.giannou2023.comparison import (
     where_better,
 )
 from bnrecon.studies.giannou2023.constructive import constructed_error
+from bnrecon.studies.giannou2023.figure4_left import best_schedules
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.teacher import Sizes, draw_samples, draw_source
 from bnrecon.studies.giannou2023.theorem1 import random_target
@@ -49,7 +51,7 @@ def _reference(first, second, normalization):
 @pytest.mark.parametrize("normalization", ["batch", "layer"])
 def test_batched_training_is_pytorchs_own_for_every_network(normalization):
     """Two runs, all optimizers: the same test error as nn modules under torch.optim.SGD."""
-    samples, optimizers = draw_samples(4, TINY, [0, 1]), all_optimizers()
+    samples, optimizers = draw_samples(4, TINY, [0, 1]), all_optimizers(TINY.rates)
     first, second = draw_source(4, 16, 1.0, [0, 1])
     networks = SourceNetworks(first, second, len(optimizers), normalization)
     train(networks, optimizers, samples, TINY.epochs, seed=3)
@@ -197,6 +199,40 @@ def test_the_schedule_is_open_since_one_run_selected_it():
         "confirmed",
         "undecided",
     ]
+
+
+def test_the_schedule_is_decided_where_all_runs_tried_every_setting():
+    """A schedule's rate is selected on validation samples; a divergent setting is out."""
+    tried = [
+        ("constant", 0.1, [(1.0, 0.4), (1.0, 0.4)]),
+        ("constant", 0.01, [(0.4, 0.5), (0.4, 0.5)]),
+        ("cosine", 0.1, [(0.1, 0.1), (math.nan, math.nan)]),
+        ("cosine", 0.01, [(0.3, 0.7), (0.3, 0.2)]),
+    ]
+    names = ["schedule", "learning_rate", "validation", "mse"]
+    rows = [
+        dict(zip(names, (schedule, rate, *errors), strict=True), side=5, run=run, method="tried")
+        for schedule, rate, runs in tried
+        for run, errors in enumerate(runs)
+    ]
+    assert best_schedules(pd.DataFrame(rows)).to_dict() == {5: "cosine"}
+    methods = {"baseline": [1.0], "teacher": [1e-20], "student": [0.1]}
+    compared = pd.concat([_compared(methods), pd.DataFrame(rows)])
+    *_, claim = STUDY.part("figure4_left").claims(compared)
+    assert claim.verdict == "contradicted"
+
+
+def test_all_runs_select_one_setting_for_all():
+    sizes = Sizes(512, 128, 256, 2, 2, selecting=2)
+    samples = draw_samples(4, sizes, [0, 1])
+    first, second = draw_source(4, 16, 1.0, [0, 1])
+    trained = train_sources(first, second, samples, sizes)
+    tried = pd.DataFrame(trained.tried)
+    settings = tried.groupby(["learning_rate", "schedule"])["validation"].mean()
+    rate, schedule = settings.idxmin()
+    assert trained.chosen == Optimizer(rate, schedule)
+    same = tried[(tried["learning_rate"] == rate) & (tried["schedule"] == schedule)]
+    assert same["mse"].tolist() == pytest.approx(trained.errors, rel=1e-4)
 
 
 def test_the_bound_of_clopper_and_pearson_has_its_coverage():

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
-from bnrecon.studies.giannou2023.teacher import Samples, mean_squared_error
+from bnrecon.studies.giannou2023.teacher import Samples, Sizes, mean_squared_error
 
 Networks = TypeVar("Networks", bound=nn.Module)
-LEARNING_RATES = (1e-3, 1e-2, 1e-1)  # the paper states none
 MOMENTUM, BATCH = 0.9, 256
 EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
 # The learning rate's factor at the fraction t of the training that is done.
@@ -40,9 +39,26 @@ class Optimizer:
         return self.learning_rate * SCHEDULES[self.schedule](fraction)
 
 
-def all_optimizers() -> list[Optimizer]:
-    """The nine settings that one is selected from."""
-    return [Optimizer(rate, schedule) for schedule in SCHEDULES for rate in LEARNING_RATES]
+def all_optimizers(rates: Sequence[float]) -> list[Optimizer]:
+    """The settings that one is selected from."""
+    return [Optimizer(rate, schedule) for schedule in SCHEDULES for rate in rates]
+
+
+@dataclass(frozen=True)
+class Trained(Generic[Networks]):
+    """Networks (S, 1) of all runs, with the selected setting.
+
+    Args:
+        errors: of the S runs, on the test samples.
+        chosen: the setting.
+        networks: the networks.
+        tried: errors of the other settings, too, a row per setting and selecting run.
+    """
+
+    errors: list[float]
+    chosen: Optimizer
+    networks: Networks
+    tried: list[dict[str, Any]]
 
 
 class SourceNetworks(nn.Module):
@@ -171,42 +187,51 @@ def train_sources(
     first: torch.Tensor,
     second: torch.Tensor,
     samples: Samples,
-    epochs: int,
+    sizes: Sizes,
     normalization: str = "batch",
     opening: float = 0.0,
     scales: torch.Tensor | None = None,
-) -> tuple[list[float], Optimizer]:
-    """Test errors of sources by run, with the optimizer that ``_select_and_train`` selects."""
+) -> Trained[SourceNetworks]:
+    """Train sources, with the optimizer that ``_select_and_train`` selects."""
 
     def build(runs: int, settings: int) -> SourceNetworks:
         start = None if scales is None else scales[:runs]
         return SourceNetworks(first[:runs], second[:runs], settings, normalization, opening, start)
 
-    errors, chosen, _ = _select_and_train(build, samples, epochs)
-    return errors, chosen
+    return _select_and_train(build, samples, sizes)
 
 
 def train_students(
-    side: int, runs: list[int], samples: Samples, epochs: int
-) -> tuple[list[float], Optimizer, torch.Tensor]:
-    """The same for dense students; their weights (S, d, d), too."""
-    errors, chosen, networks = _select_and_train(
-        lambda count, settings: DenseNetworks(runs[:count], side, settings), samples, epochs
+    side: int, runs: list[int], samples: Samples, sizes: Sizes
+) -> Trained[DenseNetworks]:
+    """The same for dense students, whose weights are (S, 1, d, d)."""
+    return _select_and_train(
+        lambda count, settings: DenseNetworks(runs[:count], side, settings), samples, sizes
     )
-    return errors, chosen, networks.weight.detach()[:, 0]
 
 
 def _select_and_train(
-    build: Callable[[int, int], Networks], samples: Samples, epochs: int
-) -> tuple[list[float], Optimizer, Networks]:
-    """Select the optimizer on the first run's validation samples, then train every run with it.
+    build: Callable[[int, int], Networks], samples: Samples, sizes: Sizes
+) -> Trained[Networks]:
+    """Select the optimizer on the selecting runs' validation samples, by the mean of their errors.
 
     ``build`` is called with the number of runs and of settings, and makes the first runs' networks.
+    All runs are then trained with it, those that selected once more. Errors of settings that
+    diverged are NaN in ``tried``.
     """
-    candidates = all_optimizers()
-    trial, trial_samples = build(1, len(candidates)), samples.first_run()
-    train(trial, candidates, trial_samples, epochs)
-    chosen = candidates[int(evaluate(trial, trial_samples, "validation")[0].argmin())]
+    candidates, runs = all_optimizers(sizes.rates), sizes.selecting
+    trial, trial_samples = build(runs, len(candidates)), samples.first_runs(runs)
+    train(trial, candidates, trial_samples, sizes.epochs)
+    validation = evaluate(trial, trial_samples, "validation")
+    chosen = candidates[int(validation.mean(0).argmin())]
+    tested = evaluate(trial, trial_samples, "test")
+    pairs = torch.stack([tested, validation], -1).nan_to_num(posinf=math.nan).tolist()
+    tried = [
+        {"run": run, "mse": mse, "validation": selecting} | asdict(setting)
+        for run, errors in enumerate(pairs)
+        for (mse, selecting), setting in zip(errors, candidates, strict=True)
+    ]
     networks = build(len(samples.teachers), 1)
-    train(networks, [chosen], samples, epochs)
-    return evaluate(networks, samples, "test")[:, 0].tolist(), chosen, networks
+    train(networks, [chosen], samples, sizes.epochs)
+    errors = evaluate(networks, samples, "test")[:, 0].tolist()
+    return Trained(errors, chosen, networks, tried)

@@ -18,9 +18,10 @@ REPEATS = {"smoke": 1, "laptop": 3, "paper": 3}
 
 def measure(side: int, repeats: int) -> pd.DataFrame:
     """One row per repeat: seconds of both ways, and how far their results differ."""
-    samples = draw_samples(side, Sizes(51_200, 2048, 2048, 1, 1), [0])
+    sizes = Sizes(51_200, 2048, 2048, 1, 1)
+    samples = draw_samples(side, sizes, [0])
     first, second = draw_source(side, side**2, 1.0, [0])
-    optimizers = batched_training.all_optimizers()
+    optimizers = batched_training.all_optimizers(sizes.rates)
 
     def time_trainings(trainings: list[list[Any]]) -> tuple[float, torch.Tensor]:
         started, errors = time.perf_counter(), []

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.parts import Decisions, Task, Tasks, part, sweep
-from bnrecon.studies.giannou2023.batched_training import Optimizer, train_sources, train_students
+from bnrecon.studies.giannou2023.batched_training import (
+    DenseNetworks,
+    Trained,
+    train_sources,
+    train_students,
+)
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, Samples, draw_samples, draw_source
 
@@ -78,7 +82,8 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
 
     d is also the number of inputs, Theorem 1 asks for c = d²; ``density`` is the share of nonzero
     frozen weights, ``scale`` a name in ``SIZES``. ``variance`` is that of the test labels;
-    learning_rate, schedule and residual stand where they apply.
+    learning_rate, schedule and residual stand where they apply. Where all runs select the
+    baseline's setting, ``tried`` are its errors by each setting, also on the validation samples.
     """
     sizes, samples = SIZES[scale], _samples(side, scale)
     runs = list(range(sizes.runs))
@@ -89,12 +94,14 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
     def add(method: str, **columns: Any) -> None:
         frames.append(pd.DataFrame({"method": method, "run": runs, **columns}))
 
-    errors, chosen = train_sources(first, second, samples, sizes.epochs)
-    add("baseline", mse=errors, **asdict(chosen))
+    sources, students = train_sources(first, second, samples, sizes), _students(side, scale)
+    add("baseline", mse=sources.errors, **asdict(sources.chosen))
     add("teacher", **constructed_error(first, second, samples.teachers, samples))
-    errors, chosen, weights = _students(side, scale)
-    add("dense", mse=errors, **asdict(chosen))
+    add("dense", mse=students.errors, **asdict(students.chosen))
+    weights = students.networks.weight.detach()[:, 0]
     add("student", **constructed_error(first, second, weights, samples))
+    if sizes.selecting == sizes.runs:
+        frames.append(pd.DataFrame(sources.tried).assign(method="tried"))
     frame = pd.concat(frames, ignore_index=True)
     frame["variance"] = [variance[run] for run in frame["run"]]
     return frame.assign(side=side, width=width, density=density)
@@ -108,9 +115,9 @@ def _samples(side: int, scale: str) -> Samples:
 
 
 @lru_cache(maxsize=1)
-def _students(side: int, scale: str) -> tuple[list[float], Optimizer, torch.Tensor]:
+def _students(side: int, scale: str) -> Trained[DenseNetworks]:
     runs = list(range(SIZES[scale].runs))
-    return train_students(side, runs, _samples(side, scale), SIZES[scale].epochs)
+    return train_students(side, runs, _samples(side, scale), SIZES[scale])
 
 
 def middle_range(errors: pd.Series) -> tuple[float, float, float]:

@@ -15,7 +15,12 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep, table
 from bnrecon.studies.giannou2023 import teacher
-from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
+from bnrecon.studies.giannou2023.batched_training import (
+    Trained,
+    draw_start,
+    train_sources,
+    train_students,
+)
 from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
 
 FEATURES = {
@@ -65,16 +70,16 @@ def compare_features(
     for kind in kinds if opening else [*kinds, "dense"]:
         conditions = [float("nan")] * len(runs)
         if kind == "dense":
-            errors, chosen, _ = train_students(side, runs, samples, sizes.epochs)
+            trained: Trained[Any] = train_students(side, runs, samples, sizes)
         else:
             first, second = _frozen(kind.removesuffix("_drawn"), side, runs)
             start = draw_start(runs, side).flatten(1) if drawn else None
             options: dict[str, Any] = {"opening": opening, "scales": start}
-            errors, chosen = train_sources(first, second, samples, sizes.epochs, **options)
+            trained = train_sources(first, second, samples, sizes, **options)
             products = (khatri_rao(v, w) for w, v in zip(first, second, strict=True))
             conditions = [float(torch.linalg.cond(product)) for product in products]
-        columns = {"features": kind, "side": side, "run": runs, "mse": errors}
-        columns |= {"variance": variance, "condition": conditions, **asdict(chosen)}
+        columns = {"features": kind, "side": side, "run": runs, "mse": trained.errors}
+        columns |= {"variance": variance, "condition": conditions, **asdict(trained.chosen)}
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True).assign(opening=opening)
 

@@ -23,9 +23,9 @@ def compare_normalizations(side: int, scale: str) -> pd.DataFrame:
     first, second = teacher.draw_source(side, side**2, 1.0, runs)
     frames = []
     for name in LABELS:
-        errors, chosen = train_sources(first, second, samples, sizes.epochs, name)
-        columns = {"normalization": name, "side": side, "run": runs, "mse": errors}
-        frames.append(pd.DataFrame(columns | asdict(chosen)))
+        trained = train_sources(first, second, samples, sizes, name)
+        columns = {"normalization": name, "side": side, "run": runs, "mse": trained.errors}
+        frames.append(pd.DataFrame(columns | asdict(trained.chosen)))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -9,20 +9,27 @@ import torch
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many samples and epochs an experiment has at a scale, and how many runs."""
+    """How many samples, epochs and runs an experiment has at a scale, and what SGD is tried with.
+
+    The learning rate is one of ``rates``; rate and schedule are selected on the validation samples
+    of the first ``selecting`` runs.
+    """
 
     train: int
     validation: int
     test: int
     epochs: int
     runs: int
+    rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1)  # the paper states none
+    selecting: int = 1
 
 
 # The paper: 1,000,000 training and 1,000,000 test samples, 5 runs. It states no validation set.
+# Which setting is the best changes from run to run: all decide where it can be afforded.
 SIZES = {
     "smoke": Sizes(1024, 256, 512, 2, 3),
     "laptop": Sizes(50_000, 10_000, 50_000, 20, 5),
-    "paper": Sizes(1_000_000, 100_000, 1_000_000, 20, 5),
+    "paper": Sizes(1_000_000, 100_000, 1_000_000, 20, 5, (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), 5),
 }
 BY_SCALE: dict[str, object] = {"scale": {scale: scale for scale in SIZES}}  # for ``sweep``
 # Of variants beyond the paper: at laptop scale the two largest widths of Figure 4 are left out.
@@ -40,10 +47,10 @@ class Samples:
     x: dict[str, torch.Tensor]
     y: dict[str, torch.Tensor]
 
-    def first_run(self) -> Samples:
-        """The first run's samples, its dimension kept."""
-        x, y = ({part: some[:1] for part, some in all_.items()} for all_ in (self.x, self.y))
-        return Samples(self.teachers[:1], x, y)
+    def first_runs(self, count: int) -> Samples:
+        """Those of the first runs."""
+        x, y = ({part: some[:count] for part, some in all_.items()} for all_ in (self.x, self.y))
+        return Samples(self.teachers[:count], x, y)
 
 
 def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
