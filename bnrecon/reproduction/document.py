@@ -91,10 +91,10 @@ def _part(
     yield f"## {_heading(study, name)}"
     progress = re.search(r"(\d+) of (\d+) \w+ finished$", first)
     assert progress is not None, page
-    if progress[1] != progress[2]:
+    if so_far := progress[1] != progress[2]:
         rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
         yield f"{progress[0]}; {rest}."
-    text = Claims(tuple(claims)).markdown
+    text = Claims(tuple(claims), so_far).markdown
     picture = f"{name}-{scale}.svg)"
     for paragraph in paragraphs[: paragraphs.index(RULE.text)]:
         if shown := text if _is_of_claims(paragraph) else paragraph:
@@ -158,9 +158,8 @@ def _heading(study: Study, name: str) -> str:
 
 def _is_of_claims(paragraph: str) -> bool:
     """Whether a paragraph of a written page is one of ``Claims``."""
-    return paragraph.startswith("- ") and any(
-        f" **{verdict.capitalize()}**: " in paragraph for verdict in VERDICTS
-    )
+    whole = paragraph.replace(" so far**: ", "**: ")
+    return whole.startswith("- ") and any(f" **{v.capitalize()}**: " in whole for v in VERDICTS)
 
 
 def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:

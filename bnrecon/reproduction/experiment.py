@@ -147,7 +147,7 @@ class Experiment:
         blocks: list[page.Block] = [
             page.Text(caption),
             page.Table(self.excerpt(summary) if self.excerpt else summary, self.formats),
-            page.Claims(tuple(self.claims(rows)) if self.claims else ()),
+            page.Claims(tuple(self.claims(rows)) if self.claims else (), bool(lacking)),
             page.RULE,
             *([page.Table(summary, self.formats, page.WHOLE)] if self.excerpt else []),
             page.Text(details, "reading"),

@@ -62,16 +62,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Claims:
-    """The statements of the paper that the part decides."""
+    """The statements of the paper that the part decides; ``so_far`` where it is not complete."""
 
     claims: tuple[Claim, ...]
+    so_far: bool = False
 
     @property
     def markdown(self) -> str:
         """A line for each; a statement that several settings decide stands once above them."""
         same: dict[tuple[str, str], list[str]] = {}
         for claim in self.claims:
-            decided = f"**{claim.verdict.capitalize()}**: {claim.evidence}"
+            verdict = claim.verdict.capitalize() + " so far" * self.so_far
+            decided = f"**{verdict}**: {claim.evidence}"
             same.setdefault((claim.where, claim.statement), []).append(decided)
         return "\n".join(
             f"- {where}: {statement}"

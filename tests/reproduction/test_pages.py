@@ -127,7 +127,7 @@ def test_formats_are_those_of_columns_that_the_table_has(name):
             assert set(part.formats) <= set(summary.columns), word
 
 
-def test_the_document_takes_tasks_in_the_order_of_the_page(tmp_path):
+def test_claims_have_tasks_in_the_order_of_the_page_and_say_so_while_one_lacks(tmp_path):
     names = ("width 8", "another", "width 16")
     experiment = Experiment(
         "Theorem 0",
@@ -144,8 +144,14 @@ def test_the_document_takes_tasks_in_the_order_of_the_page(tmp_path):
     study = study_of(part=experiment)
     request = request_for(tmp_path)
     run_study(study, request)
+    page = request.folder / "part-smoke.md"
     ((claim,),) = claims_by_part(study, request.folder.parent, "smoke").values()
     assert claim.evidence == "[0, 1, 2]"
+    text = page.read_text()
+    assert "**Undecided**: [0, 1, 2]" in text
+    next((request.folder / "tasks/part-smoke").glob("another-*")).unlink()
+    write(study, request)
+    assert "**Undecided so far**: [0, 2]" in page.read_text()
 
 
 def fail(_rows):

@@ -119,7 +119,7 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
     done = [cell for cell in cells if cell.result is not None]
     missing = [cell for cell in cells if cell.result is None]
     lacking, commands = [cell.name for cell in missing], [cell.command for cell in missing]
-    claims = page.Claims(tuple(part.claims(cells)) if part.claims else ())
+    claims = page.Claims(tuple(part.claims(cells)) if part.claims else (), bool(missing))
     caption, details = page.caption_and_details(part.caption)
     readings = [details, READING.caption, _reading("against the target")]
     if any(cell.compared for cell in done):
