@@ -149,7 +149,7 @@ def findings() -> str:
         claims = claims_by_part(study, OUTPUTS, "laptop")
         sections += [f"## [{study.paper}]({page})", findings_table(study, claims, page)]
         ours += findings_table(study, claims, f"{BEYOND}.md", beyond=True).splitlines()[2:]
-    sections.append(f"## [Beyond the papers]({BEYOND}.md)")
+    sections.append(f"## [Our own claims]({BEYOND}.md)")
     sections.append("\n".join(["| claim | verdict | number |", "|---|---|---|", *ours]))
     return "\n\n".join(sections)
 

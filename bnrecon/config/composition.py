@@ -132,10 +132,9 @@ def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | Non
 def _part(group: str, choices: tuple[str, ...], values: tuple[str, ...]) -> Any:
     """A group's spec, which nobody changes; for "" the options that are in no group."""
     parsed = OverridesParser.create().parse_overrides(as_overrides(values))
-    if any(o.type is not OverrideType.CHANGE or o.is_sweep_override() for o in parsed):
-        raise ValueError("not values alone")
-    if any("${" in word for word in values):
-        raise ValueError("may name the value of another group")
+    plain = all(o.type is OverrideType.CHANGE and not o.is_sweep_override() for o in parsed)
+    if not plain or any("${" in word for word in values):
+        raise ValueError("not values alone, or the value of another group")
     composed = _compose(choices)
     _reject_unknown(composed, RunConfig, "")
     top = [str(name) for name in composed if name not in SPECS]

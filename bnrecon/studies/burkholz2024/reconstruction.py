@@ -228,10 +228,8 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     least, most = farthest_ends(finished)
     means = [loss.mean for loss in finished]
     ends = f"every interval within {least:z.2f} to {most:z.2f}" if several else "no intervals"
-    numbers = {
-        "means": f"{min(means):z.2f} to {max(means):z.2f}, {ends}",
-        "range": f"{least:z.2f} to {most:z.2f}{'' if several else ' (one seed)'}",
-    }
+    span = f"{min(means):z.2f} to {max(means):z.2f}"
+    numbers = {"means": f"{span}, {ends}", "range": span + " (one seed)" * (not several)}
     yield name, decide_within(losses, margin), numbers | _networks(cells)
 
 

@@ -46,19 +46,12 @@ def all_optimizers(rates: Sequence[float]) -> list[Optimizer]:
 
 @dataclass(frozen=True)
 class Trained(Generic[Networks]):
-    """Networks (S, 1) of all runs, with the selected setting.
+    """Networks (S, 1) of all runs, trained with the selected setting."""
 
-    Args:
-        errors: of the S runs, on the test samples.
-        chosen: the setting.
-        networks: the networks.
-        tried: errors of the other settings, too, a row per setting and selecting run.
-    """
-
-    errors: list[float]
+    errors: list[float]  # of the S runs, on the test samples
     chosen: Optimizer
     networks: Networks
-    tried: list[dict[str, Any]]
+    tried: list[dict[str, Any]]  # a row per setting and selecting run, NaN where it diverged
 
 
 class SourceNetworks(nn.Module):
@@ -216,8 +209,7 @@ def _select_and_train(
     """Select the optimizer on the selecting runs' validation samples, by the mean of their errors.
 
     ``build`` is called with the number of runs and of settings, and makes the first runs' networks.
-    All runs are then trained with it, those that selected once more. Errors of settings that
-    diverged are NaN in ``tried``.
+    All runs are then trained with it, those that selected once more.
     """
     candidates, runs = all_optimizers(sizes.rates), sizes.selecting
     trial, trial_samples = build(runs, len(candidates)), samples.first_runs(runs)

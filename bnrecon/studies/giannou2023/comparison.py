@@ -15,12 +15,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.parts import Decisions, Task, Tasks, part, sweep
-from bnrecon.studies.giannou2023.batched_training import (
-    DenseNetworks,
-    Trained,
-    train_sources,
-    train_students,
-)
+from bnrecon.studies.giannou2023 import batched_training
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, Samples, draw_samples, draw_source
 
@@ -94,7 +89,8 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
     def add(method: str, **columns: Any) -> None:
         frames.append(pd.DataFrame({"method": method, "run": runs, **columns}))
 
-    sources, students = train_sources(first, second, samples, sizes), _students(side, scale)
+    sources = batched_training.train_sources(first, second, samples, sizes)
+    students = _students(side, scale)
     add("baseline", mse=sources.errors, **asdict(sources.chosen))
     add("teacher", **constructed_error(first, second, samples.teachers, samples))
     add("dense", mse=students.errors, **asdict(students.chosen))
@@ -115,9 +111,9 @@ def _samples(side: int, scale: str) -> Samples:
 
 
 @lru_cache(maxsize=1)
-def _students(side: int, scale: str) -> Trained[DenseNetworks]:
+def _students(side: int, scale: str) -> batched_training.Trained[batched_training.DenseNetworks]:
     runs = list(range(SIZES[scale].runs))
-    return train_students(side, runs, _samples(side, scale), SIZES[scale])
+    return batched_training.train_students(side, runs, _samples(side, scale), SIZES[scale])
 
 
 def middle_range(errors: pd.Series) -> tuple[float, float, float]:

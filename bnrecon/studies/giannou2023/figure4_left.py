@@ -27,10 +27,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "factor": (errors["baseline"] / errors["student"]).min(),
         "constant": int((chosen["schedule"] == "constant").sum()),
         "largest": int((chosen["learning_rate"] == LARGEST).sum()),
-        "others": "the other runs do not compare schedules",
+        "others": f"its mean test error over all runs is the least at {constant}"
+        if len(best)
+        else "the other runs do not compare schedules",
     }
-    if len(best):
-        numbers["others"] = f"its mean test error over all runs is the least at {constant}"
     compared = {0: False, len(sides): True} if len(best) == len(sides) else {}
     verdicts = {"both": teacher == student == sides, "student": student == sides}
     return verdicts | {"schedule": compared.get(constant, "undecided")}, numbers | SIZES
