@@ -28,10 +28,11 @@ def read(outputs):
 
 def test_every_study_that_ships_is_listed_with_its_tasks(shipped_outputs):
     shipped = look(shipped_outputs)
-    assert [study.study for study in shipped] == list(registry.STUDIES)
+    laptop = [study.study for study in shipped if study.scale == "laptop"]
+    assert laptop == list(registry.STUDIES)
     for study in shipped:
-        assert (study.shipped, study.scale, study.state) == (True, "laptop", "stored")
-        stored = list((OUTPUTS / study.study / "tasks").glob("*-laptop/*.json"))
+        assert (study.shipped, study.state) == (True, "stored")
+        stored = list((OUTPUTS / study.study / "tasks").glob(f"*-{study.scale}/*.json"))
         assert study.tasks == len(stored)
         assert 0 < study.parts_begun <= study.parts == len(KNOWN[study.study])
 
@@ -119,11 +120,11 @@ def test_a_damaged_progress_file_is_said_to_be(tmp_path, damage):
 
 def test_damaged_tasks_that_were_set_aside_are_counted(tmp_path):
     shutil.copytree(OUTPUTS / "giannou2023", tmp_path / "studies" / "giannou2023")
-    (before,) = look(tmp_path)
-    tasks = sorted((tmp_path / "studies" / "giannou2023" / "tasks").glob("*/*.json"))
+    before, *_ = look(tmp_path)
+    tasks = sorted((tmp_path / "studies" / "giannou2023" / "tasks").glob("*-laptop/*.json"))
     tasks[0].rename(f"{tasks[0]}.damaged")
     tasks[1].rename(f"{tasks[1]}.damaged-2")
-    (study,) = look(tmp_path)
+    study, *_ = look(tmp_path)
     assert (study.tasks, study.set_aside) == (before.tasks - 2, 2)
 
 
