@@ -117,6 +117,6 @@ def test_what_an_installed_package_brings_is_listed_beside_own_results(
     listed = json.loads(command("ls", "--json")[1])
     states = {run["name"]: run["state"] for run in listed["runs"]}
     assert states == {RUNS[0]: "unfinished", RUNS[-1]: "finished"}
-    assert [study["study"] for study in listed["studies"]] == ["giannou2023"]
+    assert {study["study"] for study in listed["studies"]} == {"giannou2023"}
     code, out, _ = command("compare", RUNS[-1], str(packaged / "runs" / RUNS[0]))
     assert (code, str(packaged / "runs" / RUNS[-1]) in out) == (0, True)
