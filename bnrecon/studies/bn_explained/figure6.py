@@ -249,7 +249,8 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, lines: pd.DataFrame) -> None:
         x, y = _coordinates(row.path).T
         axes.plot(x, y, "o^"[int(row.label)], color=COLOURS[row.label], ms=1.6, mew=0, zorder=1)
     for path in lines.get("path", ()):
-        axes.plot(*_polyline(path), color=PALETTE[0], linewidth=0.5, alpha=0.75)
+        style: Any = {"color": PALETTE[0], "linewidth": 0.5, "alpha": 0.75, "rasterized": True}
+        axes.plot(*_polyline(path), **style)
     for path in rows[rows["kind"] == "window"].get("path", ()):
         (left, bottom), (right, top) = (_coordinates(path)[corner] for corner in (0, 2))
         axes.set(xlim=(left, right), ylim=(bottom, top))
