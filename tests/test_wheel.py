@@ -3,9 +3,7 @@
 import os
 import shutil
 import sys
-import tarfile
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from places import ROOT
@@ -13,7 +11,7 @@ from processes import ENVIRONMENT, run
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 OWN = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"
-MOST = 3_000_000  # bytes
+MOST = 5_000_000  # bytes
 
 
 @pytest.fixture(scope="module")
@@ -61,26 +59,25 @@ def bnrecon(installed, tmp_path):
 
     def run_command(*words):
         line = [sys.executable, "-P", "-c", code, *words]
-        cache = {"PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        return run(line, ENVIRONMENT | cache, cwd=tmp_path)
+        done = run(line, ENVIRONMENT | {"PYTHONPATH": str(installed)}, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     return run_command
 
 
 @pytest.mark.process
 def test_a_wheel_holds_what_ships_and_nothing_of_its_builder(wheel, tracked):
-    with tarfile.open(fileobj=zipfile.ZipFile(wheel).open("bnrecon/shipped.tar.xz")) as archive:
-        held = archive.getmembers()
-    found = {member.name for member in held}
+    held = zipfile.ZipFile(wheel).namelist()
+    found = {name for name in held if name.startswith("bnrecon/shipped/")}
     folders = ("outputs/runs/", "outputs/targets/")
     wanted = {
-        name.removeprefix("outputs/")
+        name.replace("outputs/", "bnrecon/shipped/", 1)
         for name in tracked
         if name.endswith(".json") and (name.startswith(folders) or "/tasks/" in name)
     }
     assert found == wanted
     assert len(found) > 800
-    assert {(member.uname, member.uid, member.mtime) for member in held} == {("", 0, 0)}
     assert wheel.stat().st_size < MOST
 
 
@@ -93,28 +90,11 @@ def test_what_ships_is_found_in_an_empty_folder_and_the_package_is_not_written(
         return {path: path.stat().st_mtime_ns for path in files}
 
     before = state()
-    printed = bnrecon("tables", "burkholz2024", "residual", "thresholds").stdout
+    printed = bnrecon("tables", "burkholz2024", "residual", "thresholds")
     assert "8 of 8 runs finished" in printed
     assert "Shipped with bnrecon, not computed here: all 8 finished results." in printed
     assert "Shipped with bnrecon, not computed here: all 6 finished results." in printed
-    drawn = bnrecon("figures", "burkholz2024", "thresholds").stdout.split()
+    drawn = bnrecon("figures", "burkholz2024", "thresholds").split()
     assert drawn == [os.path.join("outputs", "studies", "burkholz2024", "thresholds-laptop.png")]
     assert (tmp_path / drawn[0]).exists()
     assert state() == before
-
-
-@pytest.mark.process
-def test_two_first_calls_at_once_unpack_what_ships_once(bnrecon, tmp_path):
-    with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(bnrecon, "tables", "burkholz2024", "thresholds") for _ in range(2)]
-    assert [call.result().returncode for call in calls] == [0, 0]
-    assert len(list((tmp_path / "cache/bnrecon").iterdir())) == 1
-
-
-@pytest.mark.process
-def test_a_cache_that_cannot_be_written_is_named(bnrecon, tmp_path):
-    (tmp_path / "cache").write_text("a file")
-    done = bnrecon("tables", "burkholz2024", "thresholds")
-    assert done.returncode != 0
-    assert done.stderr.count("\n") == 1
-    assert "XDG_CACHE_HOME" in done.stderr

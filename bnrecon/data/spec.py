@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.files import cache_folder
 from bnrecon.runtime.options import check_fields, option
 
 DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
@@ -69,4 +68,5 @@ def has_pixels_of_the_user(name: str) -> bool:
 
 def default_root() -> Path:
     """Where data sets are downloaded to: ``$BNRECON_DATA``, or a folder in the user's cache."""
-    return Path(os.environ.get("BNRECON_DATA") or cache_folder() / "data")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("BNRECON_DATA") or Path(cache) / "bnrecon" / "data")

@@ -42,11 +42,6 @@ class Unreadable(Damaged):
     """
 
 
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/bnrecon``, or ``~/.cache/bnrecon``: what can be made or loaded again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bnrecon"
-
-
 def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
     """Write a temporary file, flush it to disk, rename it: readers see the old or the new file.
 
