@@ -109,10 +109,12 @@ def _compose(overrides: tuple[str, ...]) -> DictConfig:
 def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | None:
     """The same, faster where many cells share groups: values are set last, as Hydra does.
 
-    Features and solver have parts of their own, which no other choice changes. ``None`` for
+    Features and solver, where they are chosen, are not changed by another choice. ``None`` for
     overrides that are more than choices and values, or impossible: Hydra itself is asked then.
     """
     chosen = {word.partition("=")[0]: word for word in choices}
+    if "experiment" in chosen:  # which sets values of every group
+        return None
     others = tuple(sorted(word for group, word in chosen.items() if group not in SEPARATE))
     by_group: dict[str, list[str]] = {group: [] for group in ("", *SPECS)}
     for word in values:
@@ -121,8 +123,8 @@ def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | Non
     try:
         parts = {}
         for group, words in by_group.items():
-            alone = (chosen[group],) if group in chosen else ()
-            parts[group] = _part(group, alone if group in SEPARATE else others, tuple(words))
+            apart = group in SEPARATE and group in chosen
+            parts[group] = _part(group, (chosen[group],) if apart else others, tuple(words))
         return RunConfig(**parts.pop(""), **parts)
     except Exception:  # its message is Hydra's, which is asked next
         return None

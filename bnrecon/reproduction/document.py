@@ -87,20 +87,27 @@ def _part(
 ) -> Iterator[str]:
     """The paragraphs of a part: those of its written page that stand above the rule."""
     page = _page(study, outputs, name, scale)
-    first, *paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
+    _, *paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
     yield f"## {_heading(study, name)}"
-    progress = re.search(r"(\d+) of (\d+) \w+ finished$", first)
-    assert progress is not None, page
-    if so_far := progress[1] != progress[2]:
+    so_far = _so_far(page)
+    if so_far:
         rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
-        yield f"{progress[0]}; {rest}."
-    text = Claims(tuple(claims), so_far).markdown
+        yield f"{so_far}; {rest}."
+    text = Claims(tuple(claims), bool(so_far)).markdown
     picture = f"{name}-{scale}.svg)"
     for paragraph in paragraphs[: paragraphs.index(RULE.text)]:
         if shown := text if _is_of_claims(paragraph) else paragraph:
             yield shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
     whole = f"{WHOLE.lower()}, " if f"**{WHOLE}**" in paragraphs else ""
     yield f"[Details]({link}/{study.name}/{page.name}): {whole}settings, columns, origin."
+
+
+def _so_far(page: Path) -> str:
+    """How much of a part's written page is finished, where that is not all."""
+    first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    progress = re.search(r"(\d+) of (\d+) \w+ finished$", first)
+    assert progress is not None, page
+    return "" if progress[1] == progress[2] else progress[0]
 
 
 def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
@@ -116,7 +123,8 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
             if ours := tuple(claim for claim in decided if claim.is_beyond):
                 heading = _heading(study, name)
                 link = f"[Table and figure]({study.name}.md#{anchor(heading)})"
-                lines += [f"### {heading}", Claims(ours).markdown, f"{link}."]
+                text = Claims(ours, bool(_so_far(_page(study, outputs, name, scale)))).markdown
+                lines += [f"### {heading}", text, f"{link}."]
     return "\n\n".join(lines) + "\n"
 
 

@@ -78,9 +78,10 @@ def test_choices_composed_apart_are_what_hydra_composes(first):
     for number, choice in enumerate(help.choices(first)):
         names = [list(help.choices(group)) for group in ("features", "solver")]
         features, solver = (group[number % len(group)] for group in names)
-        words = [f"{first}={choice}", f"features={features}", f"solver={solver}", "seeds=[3]"]
-        expected = composition.from_hydra(composition._compose(tuple(words)))
-        assert composition.compose(words) == expected
+        apart = [f"features={features}", f"solver={solver}", "seeds=[3]", "solver.tolerance=1e-6"]
+        for words in ([f"{first}={choice}"], [f"{first}={choice}", *apart]):
+            expected = composition.from_hydra(composition._compose(tuple(words)))
+            assert composition.compose(words) == expected
 
 
 def test_the_specs_are_the_schema_and_name_their_own_fields():
