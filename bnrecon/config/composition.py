@@ -30,7 +30,7 @@ from bnrecon.config.schema import (
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.options import prefix_fields, reworded
 
-SEPARATE = ("features", "solver")  # groups that no other choice changes
+SEPARATE = ("features", "solver")  # groups that no choice but an experiment changes
 FOLDERS = ("outputs", "targets", "tracker_folder", "data.root", "hydra.sweep.dir")
 
 

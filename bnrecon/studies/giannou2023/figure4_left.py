@@ -19,7 +19,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     errors = comparison.paired_errors(rows, "side")
     chosen = rows[rows["method"] == "baseline"].drop_duplicates("side")
     best = best_schedules(rows)
-    constant = int((best == "constant").sum())
+    constant_best = int((best == "constant").sum())
     numbers = {
         "sides": len(sides),
         "teacher": len(teacher),
@@ -27,13 +27,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "factor": (errors["baseline"] / errors["student"]).min(),
         "constant": int((chosen["schedule"] == "constant").sum()),
         "largest": int((chosen["learning_rate"] == LARGEST).sum()),
-        "others": f"its mean test error over all runs is the least at {constant}"
+        "others": f"its mean test error over all runs is the least at {constant_best}"
         if len(best)
         else "the other runs do not compare schedules",
     }
     compared = {0: False, len(sides): True} if len(best) == len(sides) else {}
     verdicts = {"both": teacher == student == sides, "student": student == sides}
-    return verdicts | {"schedule": compared.get(constant, "undecided")}, numbers | SIZES
+    return verdicts | {"schedule": compared.get(constant_best, "undecided")}, numbers | SIZES
 
 
 def best_schedules(rows: pd.DataFrame) -> pd.Series:
