@@ -16,15 +16,22 @@ instance to store solutions between them:
 [('0', 30, True), ('2', 20, True)]
 """
 
-from bnrecon.reconstruction.assembly import assemble
-from bnrecon.reconstruction.library_call import reconstruct
-from bnrecon.reconstruction.moments import gather
-from bnrecon.reconstruction.plan import Plan
-from bnrecon.reconstruction.planned_layer import PlannedLayer
-from bnrecon.reconstruction.planning import plan_layers
-from bnrecon.reconstruction.refusal import RefusedLayers
-from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
-from bnrecon.reconstruction.solving import solve_layer, solve_layers
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bnrecon.runtime.lazy import import_on_use
+
+if TYPE_CHECKING:
+    from bnrecon.reconstruction.assembly import assemble
+    from bnrecon.reconstruction.library_call import reconstruct
+    from bnrecon.reconstruction.moments import gather
+    from bnrecon.reconstruction.plan import Plan
+    from bnrecon.reconstruction.planned_layer import PlannedLayer
+    from bnrecon.reconstruction.planning import plan_layers
+    from bnrecon.reconstruction.refusal import RefusedLayers
+    from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
+    from bnrecon.reconstruction.solving import solve_layer, solve_layers
 
 __all__ = [
     "LayerReport",
@@ -40,3 +47,18 @@ __all__ = [
     "solve_layer",
     "solve_layers",
 ]
+
+__getattr__ = import_on_use(
+    __name__,
+    {
+        "assembly": ["assemble"],
+        "library_call": ["reconstruct"],
+        "moments": ["gather"],
+        "plan": ["Plan"],
+        "planned_layer": ["PlannedLayer"],
+        "planning": ["plan_layers"],
+        "refusal": ["RefusedLayers"],
+        "report": ["LayerReport", "OutputDifference", "Reconstruction"],
+        "solving": ["solve_layer", "solve_layers"],
+    },
+)

@@ -27,7 +27,8 @@ from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.torch_modes import outside_torch_modes
-from bnrecon.solvers.base import Solution, SolverReport
+from bnrecon.solvers.base import Solution
+from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.solving import relative_residual
 
 FOREIGN = "its solution solves another system: one of another seed, model or features"

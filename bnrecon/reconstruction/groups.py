@@ -13,7 +13,8 @@ from bnrecon.features.pair import Features
 from bnrecon.operators.system import System
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers.base import LinAlgError, Solution, SolverReport
+from bnrecon.solvers.base import LinAlgError, Solution
+from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 

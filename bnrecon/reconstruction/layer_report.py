@@ -20,7 +20,7 @@ from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError
-from bnrecon.solvers.base import SolverReport
+from bnrecon.solvers.report import SolverReport
 
 ASSEMBLED = 1e3  # units of rounding by which a layer may be off: 1.2e-4 in float32
 CHANNEL = 1e3  # tolerances of the whole layer by which the weights of one output may be off

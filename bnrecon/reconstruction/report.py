@@ -10,14 +10,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from bnrecon.reconstruction import source_file
-from bnrecon.reconstruction.source_file import LayerRecipe
-from bnrecon.solvers.base import SolverReport
+from bnrecon.solvers.report import SolverReport
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
+
+    from bnrecon.reconstruction.source_file import LayerRecipe
 
 COLUMNS = (  # of a row in ``result.json``
     *("name", "shape", "equations", "width", "oversampling", "solver", "relative_error"),
@@ -163,6 +162,7 @@ class Reconstruction:
         difference: of the outputs; ``None`` without images, and where a note says why they could
             not be compared.
 
+    >>> from torch import nn
     >>> Reconstruction(nn.Identity(), [], [], difference=OutputDifference(0.2, 1.0, 64)).verified
     False
     """
@@ -230,5 +230,7 @@ class Reconstruction:
         ``bnrecon.load_source(path, model)``, the full one by ``load_state_dict`` of
         ``safetensors.torch.load_file(path)``.
         """
+        from bnrecon.reconstruction import source_file  # results are read without torch
+
         source_file.save(Path(path), self.network, self.recipes, full)
         return Path(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -12,10 +12,12 @@ from bnrecon.config.schema import VOLATILE
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reporting import tables
 from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
-from bnrecon.reporting.predictions import Disagreement
 from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.reporting.run_tables import by_name, description, evaluated_on, target_accuracy
 from bnrecon.reporting.statistics import mean_interval
+
+if TYPE_CHECKING:
+    from bnrecon.reporting.predictions import Disagreement
 
 CELL = 36  # letters of a value in a line
 NAMES = ("A", "B")

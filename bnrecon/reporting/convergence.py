@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reporting.result import RunResult, SeedRecord
 
@@ -86,6 +85,8 @@ def _advice(result: RunResult) -> str:
             "rounding to float32 loses what the solver found"
         )
     if any(layer.width <= layer.equations - layer.shape[0] for layer in result.unconverged):
+        from bnrecon.features.register import DISTRIBUTIONS  # finished runs are read without torch
+
         distribution = DISTRIBUTIONS.get(features["name"])
         enough = 1 if distribution is not None and distribution.at_most_n else 1.5
         chosen = ", ".join(

@@ -16,7 +16,8 @@ from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reporting.result import SeedRecord
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.runtime import files
-from bnrecon.solvers.base import Solution, SolverReport
+from bnrecon.solvers.base import Solution
+from bnrecon.solvers.report import SolverReport
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,10 @@ from bnrecon.runtime.lazy import import_on_use
 from bnrecon.solvers.spec import SolverSpec
 
 if TYPE_CHECKING:
-    from bnrecon.solvers.base import Answer, Solution, SolverReport, Unsuitable
+    from bnrecon.solvers.base import Answer, Solution, Unsuitable
     from bnrecon.solvers.diagnosis import diagnose
     from bnrecon.solvers.register import SOLVERS, register_solver
+    from bnrecon.solvers.report import SolverReport
     from bnrecon.solvers.solving import Choice, choose, solve
 
 __all__ = [
@@ -30,9 +31,10 @@ __all__ = [
 __getattr__ = import_on_use(
     __name__,
     {
-        "base": ["Answer", "Solution", "SolverReport", "Unsuitable"],
+        "base": ["Answer", "Solution", "Unsuitable"],
         "diagnosis": ["diagnose"],
         "register": ["SOLVERS", "register_solver"],
+        "report": ["SolverReport"],
         "solving": ["Choice", "choose", "solve"],
     },
 )

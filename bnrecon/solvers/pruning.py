@@ -20,9 +20,10 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import FLOAT32
-from bnrecon.solvers.base import Solution, SolverReport
+from bnrecon.solvers.base import Solution
 from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls
 from bnrecon.solvers.progress import ResidualBar
+from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
 

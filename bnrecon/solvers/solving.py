@@ -14,12 +14,13 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory, exact_float32, threads_for
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.units import format_bytes
-from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory
+from bnrecon.solvers.base import LinAlgError, Solution, require_memory
 from bnrecon.solvers.checkpoint import Checkpoint
 from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose
 from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import Solver, lookup
+from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.spec import SolverSpec
 
 SMALL = 4000  # unknowns up to which LU in float64 takes seconds

@@ -57,17 +57,6 @@ def target_folder(request: TargetRequest, data: Images, device: torch.device) ->
     return next(filter(_is_whole, others), folder)
 
 
-def interrupted_elsewhere(
-    request: TargetRequest, data: Images, device: torch.device
-) -> tuple[str, torch.dtype] | None:
-    """The kind of device and the precision of another unfinished training of this target."""
-    own = training_plan(request, device).dtype
-    for kind, dtype, folder in _folders(request, data, own):
-        if (kind, dtype) != (device.type, own) and (folder / CHECKPOINT).exists():
-            return kind, dtype
-    return None
-
-
 def _folders(
     request: TargetRequest, data: Images, own: torch.dtype
 ) -> Iterator[tuple[str, torch.dtype, Path]]:

@@ -73,7 +73,6 @@ def obtain_target(
         if request.target.weights is None:
             wanted.check_batches(network)
         folder = own
-        wanted.warn_of_unfinished()
         network, metadata = wanted.train_under_lock(trackers)
     elif folder != own:
         where = metadata.get("device", "another device"), metadata.get("precision", "its precision")
@@ -119,18 +118,6 @@ class _Wanted:
         if metadata is None:
             raise RunError(f"{folder}: the trained target cannot be read back; check the disk")
         return network, metadata
-
-    def warn_of_unfinished(self) -> None:
-        if (self.folder / CHECKPOINT).exists():
-            return
-        other = location.interrupted_elsewhere(self.request, self.data, self.device)
-        if other is not None:
-            kind, precision = other[0], str(other[1]).removeprefix("torch.")
-            logger.warning(
-                "an unfinished training of %s on %s in %s is left as it is; to go on with it give "
-                "device=%s train.precision=%s",
-                *(self.request.target.name, kind, precision, kind, precision),
-            )
 
     def check_batches(self, network: nn.Module) -> None:
         """Raise ``UserError`` for batches that are too small for the network's normalizations."""

@@ -35,6 +35,13 @@ def test_everything_that_ships_is_listed_without_loading_torch(process, shipped_
     assert f"runs: {len(RUNS)} finished; " in done.stdout
 
 
+def test_finished_runs_are_compared_without_loading_torch(process, outputs):
+    done = process("compare", RUNS[0], RUNS[-1])
+    assert done.returncode == 0
+    assert done.stderr.split() == ["False"]
+    assert RUNS[0] in done.stdout
+
+
 def test_kinds_and_folders_are_given_in_any_order(command, outputs):
     whole = command("ls")
     assert whole[0] == 0

@@ -9,7 +9,7 @@ from typing import Any
 from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.reporting.result import RunResult, SeedResult
 from bnrecon.runtime.tracking import Plain, TrackedRun, flatten
-from bnrecon.solvers.base import SolverReport
+from bnrecon.solvers.report import SolverReport
 
 
 def tracked_options(config: RunConfig | Mapping[str, Any]) -> dict[str, Plain]:
