@@ -272,7 +272,10 @@ def _what_is_drawn(rows: pd.DataFrame) -> str:
 
 def place_legend(figure: Figure, columns: int = 1, **options: Any) -> None:
     """A figure's one legend, above its axes, where it covers no data."""
-    labelled = [axes for axes in figure.axes if axes.get_legend_handles_labels()[1]]
-    if labelled:
-        handles, labels = labelled[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=columns, **options)
+    shown: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
+    if shown:
+        options |= {"loc": "outside upper center", "ncols": columns}
+        figure.legend(shown.values(), shown.keys(), **options)

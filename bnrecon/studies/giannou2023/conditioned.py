@@ -27,7 +27,7 @@ FEATURES = {
     "random": "scales of random features",
     "ortho_cond": "scales of Ortho cond features",
     "id_cond": "scales of ID cond features",
-    "id_cond_drawn": "the same, from a dense network's start",
+    "id_cond_drawn": "scales of ID cond, from a dense start",
     "dense": "weights of a dense network",
 }
 OPENING = 4.0  # deviations of an inner ReLU's input: hardly a sample closes it
@@ -109,7 +109,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "shifts start at": lambda group: _number(group["opening"]),
         "condition": lambda group: _number(group["condition"]),
         "test MSE": lambda group: format_errors(group["mse"]),
-        "share of the variance": lambda group: f"{(group['mse'] / group['variance']).mean():.3f}",
+        "share of the variance": lambda group: f"{(group['mse'] / group['variance']).median():.3f}",
         "optimizer": lambda group: "{:g}, {}".format(*group[OPTIMIZER].iloc[0]),
     }
     rows = with_opening(rows)
@@ -125,11 +125,13 @@ def draw_starts(rows: pd.DataFrame) -> Figure:
     """A panel per start of the shifts, the dense network in both."""
     rows = with_opening(rows)
     figure, panels = new_figure(1, 2, (PAGE, 3.1))
-    panels[1].sharey(panels[0])
     for axes, opening in zip(panels, (0.0, OPENING), strict=True):
         shown = rows[rows["opening"].fillna(opening) == opening]
         draw_errors(axes, shown, column="features", labels=FEATURES)
         axes.set_title(f"shifts start at {opening:g}")
+    top = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(top=top)
     place_legend(figure, 2)
     return figure
 

@@ -22,7 +22,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     ordered = bool(baseline) and bool(student) and max(baseline) < min(student)
     teacher = comparison.where_better(rows, "width", "teacher", "baseline")
     widths = {"baseline": baseline, "student": student, "teacher": teacher}
-    widths |= {"worse": _worse_than_mean(rows)}
+    mixed = sorted({int(width) for width in rows["width"]} - {*baseline, *student})
+    widths |= {"worse": _worse_than_mean(rows), "mixed": mixed}
     numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
     needed = int(rows["side"].iloc[0]) ** 2
     numbers["from"] = str(min(student, default="none"))

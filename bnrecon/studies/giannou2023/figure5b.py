@@ -24,7 +24,7 @@ def no_small_loss(rows: pd.DataFrame) -> Decision:
         method: min(comparison.median_share(group, method) for group in settings)
         for method in ("baseline", "teacher", "student")
     }
-    return "no small loss", min(least.values()) > 0.05, least | {"settings": len(settings)}
+    return "no small loss", min(least.values()) > 0.01, least | {"settings": len(settings)}
 
 
 def sgd_much_better(left: pd.DataFrame) -> Decision:
