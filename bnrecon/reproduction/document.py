@@ -95,7 +95,10 @@ def _part(
         yield f"{so_far}; {rest}."
     text = Claims(tuple(claims), bool(so_far)).markdown
     picture = f"{name}-{scale}.svg)"
-    for paragraph in paragraphs[: paragraphs.index(RULE.text)]:
+    shown_here = paragraphs[: paragraphs.index(RULE.text)]
+    if name not in study.main:  # whose tables and figures lie beside the paper's, before all else
+        shown_here.sort(key=lambda paragraph: not _is_of_claims(paragraph))
+    for paragraph in shown_here:
         if shown := text if _is_of_claims(paragraph) else paragraph:
             yield shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
     whole = f"{WHOLE.lower()}, " if f"**{WHOLE}**" in paragraphs else ""

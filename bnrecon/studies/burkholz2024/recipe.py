@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -21,11 +22,12 @@ PLANS: Mapping[str, tuple[str, ...]] = {
     "5, 4, 4, 4, three poolings": ("target.groups=[5,4,4,4]", "target.poolings=3"),
 }
 FIRST, _, THIRD = PLANS
+AFTER = "BatchNorm after the activation"
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "weight decay 1e-4": ("train.weight_decay=1e-4",),
     "no decay of normalizations": ("train.norm_decay=0",),
     "float32": ("train.precision=float32",),
-    "BatchNorm after the activation": ("target.norm_position=after",),
+    AFTER: ("target.norm_position=after",),
     "padding by reflection": ("target.padding=reflect",),
 }
 CENTRED = "sigmoid less 1/2"
@@ -99,7 +101,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The plan by its gain over activations, the padding by the sigmoid less 1/2 beside tanh."""
+    """The plan by its gains, padding by the sigmoid less 1/2, BatchNorm's place by gaps to relu."""
     accuracy = tabulate(rows, "accuracy")
     plans = accuracy.reindex([FIRST, THIRD])
     gains = (plans.loc[THIRD] - plans.loc[FIRST]).dropna().tolist()
@@ -117,6 +119,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
         verdicts["padding"] = "confirmed" if clear else "undecided"
         named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh}
         numbers |= {name: f"{value:.2f}" for name, value in named.items()}
+    after = accuracy.reindex([AFTER]).loc[AFTER].dropna()
+    if len(after):
+        gaps = after.get("relu", math.nan) - after
+        near = [abs(gaps[name] - (PRINTED["relu"] - PRINTED[name])) <= 1 for name in after.index]
+        verdicts["order"] = all(near) if len(near) == len(ACTIVATIONS) else "undecided"
+        both = zip(after.index, after, accuracy.loc[THIRD, after.index], strict=True)
+        numbers["orders"] = ", ".join(f"{name} {a:.2f} ({b:.2f} before it)" for name, a, b in both)
     return verdicts, numbers
 
 
