@@ -10,6 +10,7 @@ from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.construction.sparse_invertibility import predicted_density
+from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.studies import registry
 from bnrecon.studies.giannou2023 import theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
@@ -244,10 +245,10 @@ def test_all_runs_select_one_setting_for_all():
 
 def test_the_bound_of_clopper_and_pearson_has_its_coverage():
     """At the bound so many successes, or more, have a probability of 5%."""
-    bound, _ = theorem3.bounds(392, 400)
+    bound, _ = proportion_interval(392, 400, 0.9)
     at_least = sum(math.comb(400, k) * bound**k * (1 - bound) ** (400 - k) for k in range(392, 401))
     assert at_least == pytest.approx(0.05)
-    assert theorem3.bounds(0, 10)[0] == 0
+    assert proportion_interval(0, 10, 0.9)[0] == 0
 
 
 def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():

@@ -11,12 +11,12 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.parts import Decisions, part, sweep
 
 # Relative error up to which a draw counts as rebuilt; in float64 condition numbers reach 1e6.
@@ -150,8 +150,8 @@ def count_rebuilt(errors: Sequence[float], limit: float) -> dict[str, float]:
     (2, 3, 0.094)
     """
     rebuilt, draws = sum(error <= limit for error in errors), len(errors)
-    interval = stats.binomtest(rebuilt, draws).proportion_ci(0.95)  # Clopper and Pearson
-    counts = {"rebuilt": rebuilt, "draws": draws, "low": interval.low, "high": interval.high}
+    low, high = proportion_interval(rebuilt, draws)
+    counts = {"rebuilt": rebuilt, "draws": draws, "low": low, "high": high}
     return counts | {"median_error": float(torch.tensor(errors).median())}
 
 

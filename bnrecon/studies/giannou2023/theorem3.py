@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 
 from bnrecon.construction import sparse_invertibility as sparse
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decision, Decisions, Task, part, sweep
 from bnrecon.studies.giannou2023.comparison import place_legend
@@ -127,17 +127,6 @@ def bound_crossing(side: int) -> float:
     return crossing(grid, np.array([sparse.without_zero_column(side, p) for p in grid]))
 
 
-def bounds(successes: int, draws: int) -> tuple[float, float]:
-    """The one-sided 95% bounds of a probability, lower and upper, by Clopper and Pearson.
-
-    >>> [round(bound, 4) for bound in bounds(400, 400)]  # 0.05^(1/400)
-    [0.9925, 1.0]
-    """
-    sides = (stats.binomtest(successes, draws, alternative=side) for side in ("greater", "less"))
-    lower, upper = (side.proportion_ci(0.95) for side in sides)
-    return float(lower.low), float(upper.high)
-
-
 def half_density(rows: pd.DataFrame) -> float:
     """The density at which half of the products of one d are invertible."""
     rows = rows.sort_values("density")
@@ -208,7 +197,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _draw_failures(axes: Axes, counts: Mapping[int, tuple[int, int]]) -> None:
     """At Theorem 3's density how often the product is singular, beside its 1/d."""
     for side, (regular, draws) in counts.items():
-        low, high = bounds(draws - regular, draws)
+        low, high = proportion_interval(draws - regular, draws, 0.9)
         share = 1 - regular / draws
         bars = [[share - low], [high - share]]
         if regular == draws:  # on a logarithmic axis: the upper bound alone
@@ -243,7 +232,9 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
     Contradicted where at the largest d even the upper bound is below it: else draws are too few.
     """
     counts = at_theorem_3(rows)
-    least, most = ({d: bounds(*count)[end] for d, count in counts.items()} for end in (0, 1))
+    least, most = (
+        {d: proportion_interval(*count, 0.9)[end] for d, count in counts.items()} for end in (0, 1)
+    )
     short = [side for side, bound in least.items() if bound < 1 - 1 / side]
     held = [side for side in least if side > max(short, default=0)]
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
