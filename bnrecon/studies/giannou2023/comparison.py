@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment
-from bnrecon.reproduction.parts import Decisions, Task, Tasks, part, sweep
+from bnrecon.reproduction.parts import Decisions, Task, Tasks, only, part, sweep
 from bnrecon.studies.giannou2023 import batched_training
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, Samples, draw_samples, draw_source
@@ -69,7 +69,9 @@ def sparse_part(
         shared = [task.arguments for task in left]
         return left + [task for task in right if task.arguments not in shared]
 
-    return part(module, tasks, summarize_panels, partial(draw_panels, density=density), decide)
+    draw = partial(draw_panels, density=density)
+    excerpt = only("source width", *(side**2 for side in SIDES["paper"]))
+    return part(module, tasks, summarize_panels, draw, decide, excerpt=excerpt)
 
 
 def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> pd.DataFrame:
