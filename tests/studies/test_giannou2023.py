@@ -12,7 +12,7 @@ from bnrecon.construction.relu_source import relu_network
 from bnrecon.construction.sparse_invertibility import predicted_density
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.studies import registry
-from bnrecon.studies.giannou2023 import theorem2, theorem3
+from bnrecon.studies.giannou2023 import batched_training, theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
     SCHEDULES,
@@ -23,6 +23,7 @@ from bnrecon.studies.giannou2023.batched_training import (
     evaluate,
     train,
     train_sources,
+    train_students,
 )
 from bnrecon.studies.giannou2023.comparison import (
     compare_methods,
@@ -240,7 +241,25 @@ def test_all_runs_select_one_setting_for_all():
     rate, schedule = settings.idxmin()
     assert trained.chosen == Optimizer(rate, schedule)
     same = tried[(tried["learning_rate"] == rate) & (tried["schedule"] == schedule)]
-    assert same["mse"].tolist() == pytest.approx(trained.errors, rel=1e-4)
+    assert same["mse"].tolist() == trained.errors
+
+
+@pytest.mark.parametrize("activations", [1, 2 * 256 * 16, 2**20])
+def test_blocks_and_selecting_runs_change_nothing_but_rounding(monkeypatch, activations):
+    """One setting at once, two, or all: as all runs' networks trained together."""
+    monkeypatch.setattr(batched_training, "ACTIVATIONS", activations)
+    samples = draw_samples(4, TINY, [0, 1])
+    first, second = draw_source(4, 16, 1.0, [0, 1])
+    trained = train_sources(first, second, samples, TINY)
+    optimizers = all_optimizers(TINY.rates)
+    networks = SourceNetworks(first, second, len(optimizers))
+    train(networks, optimizers, samples, TINY.epochs)
+    whole = evaluate(networks, samples, "test")[:, optimizers.index(trained.chosen)]
+    assert trained.errors == pytest.approx(whole.tolist(), rel=1e-4)
+    students, weights = train_students(4, [0, 1], samples, TINY)
+    outputs = torch.relu(samples.x["test"].double() @ weights.double().mT).sum(-1)
+    errors = (outputs - samples.y["test"]).square().mean(-1)
+    assert students.errors == pytest.approx(errors.tolist(), rel=1e-4)
 
 
 def test_the_bound_of_clopper_and_pearson_has_its_coverage():

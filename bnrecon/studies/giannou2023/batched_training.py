@@ -18,6 +18,7 @@ from bnrecon.studies.giannou2023.teacher import Samples, Sizes, mean_squared_err
 
 Networks = TypeVar("Networks", bound=nn.Module)
 MOMENTUM, BATCH = 0.9, 256
+ACTIVATIONS = 2**20  # of a layer that are computed at once: more do not fit into a cache
 EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
 # The learning rate's factor at the fraction t of the training that is done.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -46,11 +47,11 @@ def all_optimizers(rates: Sequence[float]) -> list[Optimizer]:
 
 @dataclass(frozen=True)
 class Trained(Generic[Networks]):
-    """Networks (S, 1) of all runs, trained with the selected setting."""
+    """A network of each run, trained with the selected setting."""
 
     errors: list[float]  # of the S runs, on the test samples
     chosen: Optimizer
-    networks: Networks
+    networks: list[tuple[Networks, int]]  # those (1, Q) that have a run's, and which of Q it is
     tried: list[dict[str, Any]]  # a row per setting and selecting run, NaN where it diverged
 
 
@@ -187,43 +188,56 @@ def train_sources(
 ) -> Trained[SourceNetworks]:
     """Train sources, with the optimizer that ``_select_and_train`` selects."""
 
-    def build(runs: int, settings: int) -> SourceNetworks:
-        start = None if scales is None else scales[:runs]
-        return SourceNetworks(first[:runs], second[:runs], settings, normalization, opening, start)
+    def build(run: int, settings: int) -> SourceNetworks:
+        w, v = first[run : run + 1], second[run : run + 1]
+        start = None if scales is None else scales[run : run + 1]
+        return SourceNetworks(w, v, settings, normalization, opening, start)
 
-    return _select_and_train(build, samples, sizes)
+    return _select_and_train(build, first.shape[1], samples, sizes)
 
 
 def train_students(
     side: int, runs: list[int], samples: Samples, sizes: Sizes
-) -> Trained[DenseNetworks]:
-    """The same for dense students, whose weights are (S, 1, d, d)."""
-    return _select_and_train(
-        lambda count, settings: DenseNetworks(runs[:count], side, settings), samples, sizes
+) -> tuple[Trained[DenseNetworks], torch.Tensor]:
+    """The same for dense students, and their weights (S, d, d)."""
+    trained = _select_and_train(
+        lambda run, settings: DenseNetworks([runs[run]], side, settings), side, samples, sizes
     )
+    weights = [networks.weight.detach()[0, number] for networks, number in trained.networks]
+    return trained, torch.stack(weights)
 
 
 def _select_and_train(
-    build: Callable[[int, int], Networks], samples: Samples, sizes: Sizes
+    build: Callable[[int, int], Networks], width: int, samples: Samples, sizes: Sizes
 ) -> Trained[Networks]:
     """Select the optimizer on the selecting runs' validation samples, by the mean of their errors.
 
-    ``build`` is called with the number of runs and of settings, and makes the first runs' networks.
-    All runs are then trained with it, those that selected once more.
+    ``build`` is called with a run's index and the number of settings, which are trained in blocks.
+    The other runs are then trained with the selected setting.
     """
-    candidates, runs = all_optimizers(sizes.rates), sizes.selecting
-    trial, trial_samples = build(runs, len(candidates)), samples.first_runs(runs)
-    train(trial, candidates, trial_samples, sizes.epochs)
-    validation = evaluate(trial, trial_samples, "validation")
-    chosen = candidates[int(validation.mean(0).argmin())]
-    tested = evaluate(trial, trial_samples, "test")
-    pairs = torch.stack([tested, validation], -1).nan_to_num(posinf=math.nan).tolist()
+    candidates = all_optimizers(sizes.rates)
+    size = max(1, ACTIVATIONS // (BATCH * width))
+    blocks = [candidates[first : first + size] for first in range(0, len(candidates), size)]
+
+    def train_run(run: int, settings: list[Optimizer]) -> tuple[Networks, torch.Tensor]:
+        networks, ours = build(run, len(settings)), samples.of_run(run)
+        train(networks, settings, ours, sizes.epochs)
+        errors = [evaluate(networks, ours, part)[0] for part in ("test", "validation")]
+        return networks, torch.stack(errors)
+
+    trials = [[train_run(run, block) for block in blocks] for run in range(sizes.selecting)]
+    errors = torch.stack([torch.cat([pair for _, pair in trial], 1) for trial in trials])
+    best = int(errors[:, 1].mean(0).argmin())
+    pairs = errors.mT.nan_to_num(posinf=math.nan).tolist()
     tried = [
         {"run": run, "mse": mse, "validation": selecting} | asdict(setting)
-        for run, errors in enumerate(pairs)
-        for (mse, selecting), setting in zip(errors, candidates, strict=True)
+        for run, by_setting in enumerate(pairs)
+        for (mse, selecting), setting in zip(by_setting, candidates, strict=True)
     ]
-    networks = build(len(samples.teachers), 1)
-    train(networks, [chosen], samples, sizes.epochs)
-    errors = evaluate(networks, samples, "test")[:, 0].tolist()
-    return Trained(errors, chosen, networks, tried)
+    networks = [(trial[best // size][0], best % size) for trial in trials]
+    tested = errors[:, 0, best].tolist()
+    for run in range(sizes.selecting, len(samples.teachers)):
+        others, pair = train_run(run, [candidates[best]])
+        networks.append((others, 0))
+        tested.append(float(pair[0]))
+    return Trained(tested, candidates[best], networks, tried)

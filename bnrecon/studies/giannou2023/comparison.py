@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -92,11 +93,10 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
         frames.append(pd.DataFrame({"method": method, "run": runs, **columns}))
 
     sources = batched_training.train_sources(first, second, samples, sizes)
-    students = _students(side, scale)
+    students, weights = _students(side, scale)
     add("baseline", mse=sources.errors, **asdict(sources.chosen))
     add("teacher", **constructed_error(first, second, samples.teachers, samples))
     add("dense", mse=students.errors, **asdict(students.chosen))
-    weights = students.networks.weight.detach()[:, 0]
     add("student", **constructed_error(first, second, weights, samples))
     if sizes.selecting == sizes.runs:
         frames.append(pd.DataFrame(sources.tried).assign(method="tried"))
@@ -113,7 +113,9 @@ def _samples(side: int, scale: str) -> Samples:
 
 
 @lru_cache(maxsize=1)
-def _students(side: int, scale: str) -> batched_training.Trained[batched_training.DenseNetworks]:
+def _students(
+    side: int, scale: str
+) -> tuple[batched_training.Trained[batched_training.DenseNetworks], torch.Tensor]:
     runs = list(range(SIZES[scale].runs))
     return batched_training.train_students(side, runs, _samples(side, scale), SIZES[scale])
 

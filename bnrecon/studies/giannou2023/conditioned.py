@@ -70,7 +70,7 @@ def compare_features(
     for kind in kinds if opening else [*kinds, "dense"]:
         conditions = [float("nan")] * len(runs)
         if kind == "dense":
-            trained: Trained[Any] = train_students(side, runs, samples, sizes)
+            trained: Trained[Any] = train_students(side, runs, samples, sizes)[0]
         else:
             first, second = _frozen(kind.removesuffix("_drawn"), side, runs)
             start = draw_start(runs, side).flatten(1) if drawn else None

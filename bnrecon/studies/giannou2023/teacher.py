@@ -47,10 +47,11 @@ class Samples:
     x: dict[str, torch.Tensor]
     y: dict[str, torch.Tensor]
 
-    def first_runs(self, count: int) -> Samples:
-        """Those of the first runs."""
-        x, y = ({part: some[:count] for part, some in all_.items()} for all_ in (self.x, self.y))
-        return Samples(self.teachers[:count], x, y)
+    def of_run(self, run: int) -> Samples:
+        """Those of one run, (1, samples, ...)."""
+        one = slice(run, run + 1)
+        x, y = ({part: some[one] for part, some in all_.items()} for all_ in (self.x, self.y))
+        return Samples(self.teachers[one], x, y)
 
 
 def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
