@@ -244,7 +244,7 @@ def test_all_runs_select_one_setting_for_all():
     assert same["mse"].tolist() == trained.errors
 
 
-@pytest.mark.parametrize("activations", [1, 2 * 256 * 16, 2**20])
+@pytest.mark.parametrize("activations", [1, 2 * 256 * 16, 10**6])
 def test_blocks_and_selecting_runs_change_nothing_but_rounding(monkeypatch, activations):
     """One setting at once, two, or all: as all runs' networks trained together."""
     monkeypatch.setattr(batched_training, "ACTIVATIONS", activations)

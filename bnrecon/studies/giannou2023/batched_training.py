@@ -18,7 +18,7 @@ from bnrecon.studies.giannou2023.teacher import Samples, Sizes, mean_squared_err
 
 Networks = TypeVar("Networks", bound=nn.Module)
 MOMENTUM, BATCH = 0.9, 256
-ACTIVATIONS = 2**20  # of a layer that are computed at once: more do not fit into a cache
+ACTIVATIONS = 1_600_000  # of a layer that are computed at once: more do not fit into a cache
 EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
 # The learning rate's factor at the fraction t of the training that is done.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -216,7 +216,8 @@ def _select_and_train(
     The other runs are then trained with the selected setting.
     """
     candidates = all_optimizers(sizes.rates)
-    size = max(1, ACTIVATIONS // (BATCH * width))
+    count = math.ceil(len(candidates) * BATCH * width / ACTIVATIONS)
+    size = math.ceil(len(candidates) / count)
     blocks = [candidates[first : first + size] for first in range(0, len(candidates), size)]
 
     def train_run(run: int, settings: list[Optimizer]) -> tuple[Networks, torch.Tensor]:
