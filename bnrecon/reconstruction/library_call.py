@@ -49,10 +49,10 @@ def reconstruct(
 
     Every convolution, transposed convolution and linear layer becomes two frozen random ones, for
     images A (c1, c0, 1, 1) and B (c2, c1, kh, kw), each followed by a BatchNorm (Burkholz 2024,
-    Lemma 2.1, Thms 2.2-2.4); so does each group of a grouped convolution, and each projection of an
-    ``nn.MultiheadAttention`` or of torchvision's Swin. A BatchNorm that follows a layer is folded
-    into it first. All else is copied, and only normalizations stay trainable. The model itself is
-    left as it is.
+    Lemma 2.1, Theorems 2.2-2.4); so does each group of a grouped convolution, and each projection
+    of an ``nn.MultiheadAttention`` or of torchvision's Swin. A BatchNorm that follows a layer is
+    folded into it first. All else is copied, and only normalizations stay trainable. The model
+    itself is left as it is.
 
     This is ``plan_layers``, ``solve_layer`` for each layer and ``assemble``, which can be called on
     their own, and a comparison of both networks' outputs on the first batch of ``images``.

@@ -187,7 +187,7 @@ def parameter_count(network: nn.Module) -> int:
 def minimum_width_count(network: nn.Module) -> int:
     """Trained parameters of a source of minimum width: sum over layers of (n - c2 + 1) + 2 c2.
 
-    n = c2 c0 kh kw equations a convolution, n - c2 + 1 inner scales (Burkholz 2024, Thm 2.2), a
+    n = c2 c0 kh kw equations a convolution, n - c2 + 1 inner scales (Burkholz 2024, Theorem 2.2), a
     scale and a shift for each of the c2 outputs. For the VGG18 of width 64 this is the 592,657 of
     Sect. 3.2.
 

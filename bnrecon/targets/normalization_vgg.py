@@ -44,8 +44,8 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
 
     Scales start at γ = g, the same for all; with ``inner="scale"`` those of id_cond,
     sparse_id_cond and ortho_cond start from a VGG's initial weights instead (Random features,
-    Thm 3.1). Why g = 1, both papers' implicit start, trains slowly, and what ``start="weights"``
-    does, is derived in ``bnrecon.targets.relative_step``.
+    Theorem 3.1). Why g = 1, both papers' implicit start, trains slowly, and what
+    ``start="weights"`` does, is derived in ``bnrecon.targets.relative_step``.
 
     Args:
         shape: channels, height and width of an image.
