@@ -95,7 +95,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
         UserError: all that failed were mistakes in the request.
         Interrupted: it was stopped.
     """
-    missing = _missing(work, batch.claims)
+    missing = _missing(work, batch.locks_folder)
     if not missing:
         collect_finished(batch, work)
         return
@@ -155,12 +155,12 @@ def compute(
     return failed
 
 
-def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:
+def _missing(work: Sequence[Work], locks_folder: Path) -> dict[str, Work]:
     """What has to be computed, by key; damaged files are set aside."""
     missing: dict[str, Work] = {}
     for item in work:
         if isinstance(item, TaskWork):  # the main job looks after its files itself
-            item.set_aside_damaged(claims)
+            item.set_aside_damaged(locks_folder)
         if not item.is_finished():
             missing.setdefault(item.key, item)
     return missing
@@ -217,6 +217,6 @@ def collect_finished(batch: Batch, work: Sequence[Work]) -> None:
     if submissions(batch.folder, batch.scale):
         return
     computed = [items[key] for key in outcomes if key in items]
-    with progress.keep(batch, InProcess(batch.claims, None), computed) as keeper:
+    with progress.keep(batch, InProcess(batch.locks_folder, None), computed) as keeper:
         for item in computed:
             keeper.note(outcomes[item.key])
