@@ -30,14 +30,14 @@ from bnrecon.solvers.spec import SolverSpec
 GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
 # Entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s in
 # bf16, 0.06 s in float32).
-SMALL = 3 * 10**7
+BF16_ENTRIES = 3 * 10**7
 # c1 / n from which on bf16 is expected to suffice: rounding of size ε costs ε κ in CGLS, ε κ² in
 # Craig's method. Nearer to 1 memory is planned for float32, though bf16 is tried first there, too.
-ENOUGH = {"matrix_free": 1.02, "minimum_norm": 1.1}
+BF16_OVERSAMPLING = {"matrix_free": 1.02, "minimum_norm": 1.1}
 
 # c1 / n from which on products in 8-bit integers are the fastest; at 1.02 the errors of rounded
 # gradients cost as much as they save (n = 9,216, one thread of a Zen 4 processor).
-ENOUGH_INTEGERS = 1.03
+INTEGER_OVERSAMPLING = 1.03
 
 # Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1
 # pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs
@@ -69,7 +69,7 @@ def integers_pay(rows: int, columns: int, device: torch.device) -> bool:
     >>> integers_pay(36_864, 36_900, torch.device("cpu"))
     False
     """
-    enough = columns >= ENOUGH_INTEGERS * rows and rows * columns >= SMALL
+    enough = columns >= INTEGER_OVERSAMPLING * rows and rows * columns >= BF16_ENTRIES
     return enough and has_fast_int8(device)
 
 
@@ -82,7 +82,8 @@ def rounded_itemsize(solver: str, rows: int, columns: int, device: torch.device)
     >>> rounded_itemsize("minimum_norm", 36_864, 38_000, torch.device("cpu"))
     4
     """
-    enough = columns >= ENOUGH.get(solver, math.inf) * rows and rows * columns >= SMALL
+    least = BF16_OVERSAMPLING.get(solver, math.inf)
+    enough = columns >= least * rows and rows * columns >= BF16_ENTRIES
     return (precision_schedule(device)[0] if enough else FLOAT32).factors.itemsize
 
 
@@ -222,7 +223,7 @@ def _schedule(
 ) -> tuple[list[Precision], IntegerProducts | None]:
     """The precisions of successive inner solves, the fastest first; products in 8-bit integers."""
     schedule = precision_schedule(exact.device)
-    if exact.shape[0] * exact.shape[1] < SMALL:
+    if exact.shape[0] * exact.shape[1] < BF16_ENTRIES:
         return [precision for precision in schedule if precision is not BFLOAT16], None
     pay = inner is cgls and scaling is None and integers_pay(*exact.shape, exact.device)
     if not pay or (signs := find_signs(exact)) is None:

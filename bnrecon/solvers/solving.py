@@ -22,7 +22,7 @@ from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.spec import SolverSpec
 
-SMALL = 4000  # unknowns up to which LU in float64 takes seconds
+LU_UNKNOWNS = 4000  # unknowns up to which LU in float64 takes seconds
 WAY_OUT = (
     "take more features (oversampling=1.5), another seed or other features, or solver=least_squares"
 )
@@ -78,7 +78,7 @@ def choose(
     if iterations <= max(2400, rows / 6):
         why = f"oversampling {columns / rows:.4g}: about {iterations:.0f} iterations"
         return Choice("matrix_free", why, columns)
-    direct = "lu" if rows <= SMALL else "refined"
+    direct = "lu" if rows <= LU_UNKNOWNS else "refined"
     short, near = f"{columns - rows} features more than equations", "about 0"
     if columns == rows:
         short, near = "as many features as equations", "0"

@@ -67,7 +67,7 @@ DEFAULTS = "LU, LBFGS with PyTorch's settings"
 LITERAL = "the same on the composed weights"
 STEPS = (LU, DEFAULTS, LITERAL, LBFGS, LBFGS_IN_FLOAT64, REFINED)
 Solutions: TypeAlias = Iterator[tuple[str, Answer, float]]  # step, solution, seconds
-SMALL = 2304  # equations up to which there are singular values, and LBFGS in float64
+SVD_EQUATIONS = 2304  # equations up to which there are singular values, and LBFGS in float64
 PAPERS_SIZES = (36_864, 90_000)  # equations of a layer of the targets of width 64 and 100
 GROWTH = 2.0  # of the weight error between these two
 TEXT = read_text(__file__)
@@ -161,7 +161,7 @@ def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
     """With condition and smallest singular value of a small system, not a number for others."""
     shape, operator = single.target.shape, single.system.operator
     largest = smallest = math.nan
-    if operator.shape[0] <= SMALL:
+    if operator.shape[0] <= SVD_EQUATIONS:
         values = torch.linalg.svdvals(operator.dense())
         largest, smallest = float(values[0]), float(values[-1])
     spectrum = {"condition": largest / smallest, "smallest_singular_value": smallest}
@@ -187,7 +187,7 @@ def _solutions(system: System, spec: SolverSpec) -> Solutions:
             yield _timed(DEFAULTS, lambda: minimize(*products, rhs, start, spec, PYTORCHS))
             return
         yield _timed(LBFGS, lambda: minimize(*products, rhs, start, spec))
-        if len(rhs) <= SMALL:
+        if len(rhs) <= SVD_EQUATIONS:
             products, rhs, start = (exact.matvec, exact.rmatvec), system.rhs, start.double()
             yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
         refined, inverse = SolverSpec("refined"), approximate_inverse(exact.matvec, factors)
