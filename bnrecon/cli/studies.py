@@ -106,7 +106,7 @@ def _figures(arguments: argparse.Namespace) -> int:
     if drawn := commands.write(study, request)[1]:
         output.write("\n".join(map(str, drawn)))
     else:
-        command = f"bnrecon study {' '.join(request.alone)}"
+        command = f"bnrecon study {' '.join(request.words_without_executor)}"
         output.write(f"no figure can be drawn yet; compute what is missing with: {command}")
     return exit_codes.DONE
 
