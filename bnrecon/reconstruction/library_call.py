@@ -15,7 +15,7 @@ from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
 from bnrecon.reconstruction.assembly import build_layer, check_moments, join_layers
-from bnrecon.reconstruction.comparison import compare, say_how_far
+from bnrecon.reconstruction.comparison import compare, explain_difference
 from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.plan import Plan
@@ -135,7 +135,7 @@ def _compare(
         spec = plan.features  # of which some need not suffice, so that outputs may be off
         approximate = not FIRST_ACTIVATIONS[spec.activation].exact or spec.keep is not None
         accepted = approximate or spec.allow_below_minimum
-        off = say_how_far(difference, _explain(rebuilt), accepted)
+        off = explain_difference(difference, _explain(rebuilt), accepted)
     except RunError as error:
         error.reconstruction = rebuilt
         raise

@@ -198,6 +198,6 @@ def host_bytes(layers: Sequence[PlannedLayer]) -> int:
 
 def disk_bytes(layers: Sequence[PlannedLayer]) -> int:
     """Bytes of temporary files: the features of all layers, and one layer's rounded ones."""
-    stored = [layer for layer in layers if layer.storage == "disk"]
-    rounded = (layer.rounded_bytes(layer.choice.solver) for layer in stored)
-    return sum(layer.feature_bytes for layer in stored) + max(rounded, default=0)
+    on_disk = [layer for layer in layers if layer.storage == "disk"]
+    rounded = (layer.rounded_bytes(layer.choice.solver) for layer in on_disk)
+    return sum(layer.feature_bytes for layer in on_disk) + max(rounded, default=0)

@@ -11,7 +11,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import arguments, storage
 from bnrecon.reconstruction.attention import fast_path_notes, pack, unpack
-from bnrecon.reconstruction.comparison import compare, say_how_far
+from bnrecon.reconstruction.comparison import compare, explain_difference
 from bnrecon.reconstruction.folding import find_layers, replacements
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planned_layer import PlannedLayer
@@ -136,7 +136,7 @@ def _try_copy(
         "BatchNorm's that is folded (not with fold=False), and for numbers so far from 0 that "
         "rounding shows (not with model.double())"
     )
-    return difference, notes + say_how_far(difference, why)
+    return difference, notes + explain_difference(difference, why)
 
 
 def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
