@@ -81,7 +81,7 @@ def plan_layers(
     sized = [(number, each, _width(each.target.shape, features, solver)) for number, each in layers]
     wanted = [PlannedLayer(each, c1, i, features, solver, int(seed)) for i, each, c1 in sized]
     wanted = storage.store(wanted, features, free, host)
-    stored = sum(layer.stored for layer in wanted)
+    stored = sum(layer.stored_bytes for layer in wanted)
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
     for layer in wanted:
@@ -91,7 +91,7 @@ def plan_layers(
             inventory.refused[layer.name] = reason
             continue
         _check_layer(layer)
-        beside = stored if unsupported == "raise" else layer.stored
+        beside = stored if unsupported == "raise" else layer.stored_bytes
         shortage = storage.solver_shortage(layer, beside, free)
         if shortage and unsupported == "raise":
             instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"

@@ -163,8 +163,8 @@ def refine(
     start = None if checkpoint is None else checkpoint.load()
     start = start or Corrected(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
     x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
-    level, gain, names = max(0, len(schedule) - start.left), start.gain, start.names
-    begun = start.inner
+    level, reduction = max(0, len(schedule) - start.precisions_left), start.reduction
+    names, resumed = start.names, start.inner
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
     solve_inner: Inner | None = None
@@ -180,13 +180,13 @@ def refine(
                 precision, solve_inner = _inner_solve(
                     exact, schedule[level], inner, scaling, integers
                 )
-                if begun is not None and names[-1:] != (precision.name,):
+                if resumed is not None and names[-1:] != (precision.name,):
                     # It ran in a precision of another machine: what it found is kept, no more.
-                    x, residual = corrected(begun.x)
-                    spent, size, begun = spent + begun.step, float(residual.norm()), None
+                    x, residual = corrected(resumed.x)
+                    spent, size, resumed = spent + resumed.step, float(residual.norm()), None
                     continue
             names += (precision.name,) if names[-1:] != (precision.name,) else ()
-            usual = GAIN.get(schedule[level].name, 0.0) if gain is None else gain
+            usual = GAIN.get(schedule[level].name, 0.0) if reduction is None else reduction
             wanted, before = max(usual, 0.8 * target / size), size
 
             def show(
@@ -194,8 +194,8 @@ def refine(
             ) -> None:
                 bar.show(done + iterations, part * before / whole)
 
-            at = Corrected(x, residual, spent, len(schedule) - level, gain, names, begun)
-            begun = None
+            at = Corrected(x, residual, spent, len(schedule) - level, reduction, names, resumed)
+            resumed = None
             found, steps = solve_inner(
                 (residual / size).to(precision.vectors),
                 wanted,
@@ -212,9 +212,9 @@ def refine(
                 size = float(residual.norm())
             gained = size / before
             if gained > 0.5:
-                level, gain, solve_inner, integers = level + 1, None, None, None
+                level, reduction, solve_inner, integers = level + 1, None, None, None
             elif gained > 2 * wanted:
-                gain = min(0.25, gained)
+                reduction = min(0.25, gained)
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
 
 
