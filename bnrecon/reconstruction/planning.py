@@ -19,7 +19,7 @@ from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_no
 from bnrecon.reconstruction.replaced_layer import TrialLayer
 from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, require_choice
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.pruning import check_solver, none_to_spare
@@ -68,8 +68,7 @@ def plan_layers(
     features, solver = arguments.feature_spec(features), arguments.solver_spec(solver)
     arguments.check_model(model)
     arguments.check_seed(seed)
-    if unsupported not in ("raise", "keep"):
-        raise UserError(f"unsupported={unsupported}: {nearest(unsupported, ('raise', 'keep'))}")
+    require_choice("unsupported=", unsupported, ("raise", "keep"))
     if features.pruning is not None:
         check_solver(features.pruning, solver)
     asked_for, target = model, uncompiled(model)

@@ -22,7 +22,7 @@ from bnrecon.reproduction import request as requests
 from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Part, PartRequest, Study, read_study
 from bnrecon.reproduction.work import RunWork, TaskWork, shared_targets, with_targets
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, require_choice
 from bnrecon.runtime.units import format_duration
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,7 @@ def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
     """
     names = (*study.parts, *study.solvers)
     for name in request.parts:
-        if name not in names:
-            raise UserError(f"{name}: {nearest(name, names)}")
+        require_choice("", name, names)
     threads = composition.compose(request.options).threads
     named = [name for name in study.parts if name in request.parts]
     solvers = [name for name in study.solvers if name in request.parts]
