@@ -29,13 +29,13 @@ from bnrecon.run.preparation import load_images
 from bnrecon.run.together import solve_layers_together
 from bnrecon.runtime import hardware, locks
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers.solving import SMALL
+from bnrecon.solvers.solving import LU_UNKNOWNS
 from bnrecon.studies import registry
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Solve the layers of each group of runs."""
-    args = command_line.parser(__doc__, "study", "words*", least=SMALL).parse_args(arguments)
+    args = command_line.parser(__doc__, "study", "words*", least=LU_UNKNOWNS).parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     groups: dict[str, list[RunConfig]] = {}
     try:

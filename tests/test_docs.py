@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import math
+import operator
 import re
 import shlex
 import sys
@@ -142,6 +143,16 @@ def test_the_readme_is_short():
 def test_no_page_names_a_folder_of_a_machine(page):
     folder = r"(?<![\w.}])/(?:home|Users|root|work|tmp|opt|mnt|usr|var)/\S*"
     assert re.findall(folder, text_of(page)) == []
+
+
+def test_every_function_of_a_theorem_exists():
+    section = text_of(ROOT / "CONTRIBUTING.md").partition("\n### From a theorem to its code\n")[2]
+    files = re.findall(r"\]\((bnrecon/[\w/]+)\.py\): ((?:`[\w.]+`(?:, )?)+)", section)
+    assert len(files) > 15
+    for file, functions in files:
+        module = importlib.import_module(file.replace("/", "."))
+        for function in re.findall(r"`([\w.]+)`", functions):
+            assert operator.attrgetter(function)(module)
 
 
 @functools.cache

@@ -231,5 +231,5 @@ def test_a_slice_is_rehearsed_from_the_pack_to_the_tables(machine, images, succe
     assert {result.commit for result in results} == {commit}
     assert len(list(home.glob("targets/*/target.safetensors"))) == 4
     assert not list(home.glob("**/source.safetensors"))
-    out, _ = succeed("tables", *request.alone)
+    out, _ = succeed("tables", *request.words_without_executor)
     assert str(commit or "") in out

@@ -7,7 +7,7 @@ import argparse
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import is_sweep, outputs_folder, split_studies
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, require_choice
 
 OPTIONS = ("scale", "outputs")
 
@@ -25,8 +25,8 @@ def _cancel(arguments: argparse.Namespace) -> int:
     outputs, scale = outputs_folder(options.get("outputs")), options.get("scale")
     from bnrecon.reproduction.study import SCALES
 
-    if scale is not None and scale not in SCALES:
-        raise UserError(f"scale={scale}: {nearest(scale, SCALES)}")
+    if scale is not None:
+        require_choice("scale=", scale, SCALES)
     from bnrecon.jobs.record import cancel
 
     sweeps = [name for name in names if is_sweep(outputs, name)]

@@ -9,7 +9,7 @@ from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import outputs_folder, split
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.shipped import USUAL, shipped_outputs
+from bnrecon.runtime.shipped import DEFAULT_OUTPUTS, shipped_outputs
 
 OPTIONS = ("outputs", "data.root")
 
@@ -32,7 +32,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     outputs, root = options.get("outputs"), options.get("data.root")
     # The folder of all runs need not be there where both are given as folders.
     both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
-    folder = USUAL if both_are_folders else outputs_folder(outputs)
+    folder = DEFAULT_OUTPUTS if both_are_folders else outputs_folder(outputs)
     if root is not None and not arguments.predict:
         raise UserError(f"data.root={root}: the images are needed with --predict alone")
     from bnrecon.reporting.run_names import find_run

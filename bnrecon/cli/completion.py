@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bnrecon.cli import cluster, compare, exit_codes, export, listing, output, status
 from bnrecon.cli.parser import Commands, Parser, text
 from bnrecon.runtime import extras
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import require_choice
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,7 @@ def add_commands(commands: Commands) -> None:
 def _print(commands: Commands, arguments: argparse.Namespace) -> int:
     """Print a shell's script, or what completes a line."""
     shell, *lines = arguments.words or [""]
-    if shell not in SHELLS:
-        raise UserError(f"completion {shell}: {nearest(shell, SHELLS)}")
+    require_choice("completion ", shell, SHELLS)
     if not lines:
         output.write(text(f"completion.{shell}"))
         return exit_codes.DONE

@@ -15,7 +15,7 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
 
 logger = logging.getLogger(__name__)
 
-DONE, FAILED, MISTAKE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+DONE, FAILED, MISTAKE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 CODES = {UserError: MISTAKE, RunError: FAILED, Interrupted: INTERRUPTED}
 
@@ -62,7 +62,7 @@ def describe(error: BaseException) -> tuple[int, str | None]:
     (2, 'width=0: must be above 0')
     """
     if isinstance(error, ReportedElsewhere | BrokenPipeError):  # the reader of a pipe has ended
-        return UNREAD if isinstance(error, BrokenPipeError) else FAILED, None
+        return BROKEN_PIPE if isinstance(error, BrokenPipeError) else FAILED, None
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, f"interrupted; {RESUMABLE}"
     if isinstance(error, SystemExit):  # a code without a message: --help was printed

@@ -71,7 +71,7 @@ def share_layers(jobs: int, run: RunContext, seed: int, layers: Sequence[Planned
         seed: what the features are drawn from.
         layers: that are not stored yet.
     """
-    ordered = sorted(layers, key=lambda layer: layer.work, reverse=True)
+    ordered = sorted(layers, key=lambda layer: layer.working_bytes, reverse=True)
     work = [LayerWork(run.config, seed, layer.name) for layer in ordered]
     log = run.folder / "layers.log"
     executor = LocalProcesses(min(jobs, len(work)), run.folder / ".locks", log, run.device)

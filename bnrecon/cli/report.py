@@ -69,7 +69,7 @@ def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
             raise UserError(f"{name}: {nearest(name, registry.STUDIES)}; a report shows all parts")
     for option in options:
         setting = option.lstrip("+").partition("=")[0]
-        if setting in request.OWN and setting != "scale":
+        if setting in request.STUDY_OPTIONS and setting != "scale":
             raise UserError(f"{option}: for bnrecon study only; a report computes nothing")
     requests = [
         (registry.find(name), request.read(name, options))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands, add_detach, text
 from bnrecon.cli.words import outputs_folder
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, nearest, require_choice
 from bnrecon.runtime.interruption import finish_loading
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _figures(arguments: argparse.Namespace) -> int:
     if drawn := commands.write(study, request)[1]:
         output.write("\n".join(map(str, drawn)))
     else:
-        command = f"bnrecon study {' '.join(request.alone)}"
+        command = f"bnrecon study {' '.join(request.words_without_executor)}"
         output.write(f"no figure can be drawn yet; compute what is missing with: {command}")
     return exit_codes.DONE
 
@@ -135,8 +135,7 @@ def _read(
     requested = request.read(study.name, rest, detach, config_dir)
     names = (*study.parts, *study.solvers)
     for part in requested.parts:
-        if part not in names:
-            raise UserError(f"{part}: {nearest(part, names)}")
+        require_choice("", part, names)
     if imports := composition.compose(requested.options).imports:
         word = f"imports=[{','.join(imports)}]"
         raise UserError(f"{word}: a study has its paper's parts alone; bnrecon run takes yours")

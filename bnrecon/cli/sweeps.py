@@ -103,7 +103,7 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     if not missing:
         collect_finished(batch, runs)
         if not batch.progress.exists():  # by it the table's folder is known again
-            with progress.keep(batch, InProcess(batch.claims, None), []):
+            with progress.keep(batch, InProcess(batch.locks_folder, None), []):
                 pass
     else:
         device = _check_machine(list(missing.values()), options)

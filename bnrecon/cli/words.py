@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.shipped import USUAL, shipped_outputs
+from bnrecon.runtime.shipped import DEFAULT_OUTPUTS, shipped_outputs
 
 
 def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -50,7 +50,7 @@ def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[st
     from bnrecon.studies import registry
 
     names, values = split([word.removeprefix("study=") for word in words], options)
-    outputs = Path(values.get("outputs", USUAL)).expanduser()
+    outputs = Path(values.get("outputs", DEFAULT_OUTPUTS)).expanduser()
     for name in names:
         if name not in registry.STUDIES and not is_sweep(outputs, name):
             near = nearest(name, registry.STUDIES)
@@ -75,9 +75,11 @@ def outputs_folder(name: str | None, others: Sequence[str] = (), to: str = "list
         UserError: there is no such folder.
     """
     if name is None:
-        if not USUAL.is_dir() and shipped_outputs(USUAL) == USUAL:
-            raise UserError(f"no folder {USUAL} here; give the outputs folder of your runs")
-        return USUAL
+        if not DEFAULT_OUTPUTS.is_dir() and shipped_outputs(DEFAULT_OUTPUTS) == DEFAULT_OUTPUTS:
+            raise UserError(
+                f"no folder {DEFAULT_OUTPUTS} here; give the outputs folder of your runs"
+            )
+        return DEFAULT_OUTPUTS
     shown = repr(name[:200])
     try:
         folder = Path(name).expanduser()

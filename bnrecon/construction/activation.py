@@ -1,4 +1,4 @@
-"""An activation after the first source layer, used where it is linear (Burkholz 2024, Thm 2.4)."""
+"""A nonlinear first source layer, used where it is linear (Burkholz 2024, Theorem 2.4)."""
 
 from __future__ import annotations
 

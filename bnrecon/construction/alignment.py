@@ -61,7 +61,7 @@ def _smallest(triangle: torch.Tensor) -> float:
 def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """What target row p leaves unreached at output i: G (c2, c2, n - r), G[i, p] for each pair.
 
-    The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Thm 4.1): U2^T vec(P W), summed by rows.
+    The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Theorem 4.1): U2^T vec(P W), summed by rows.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -76,7 +76,7 @@ def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def alignment_error(scores: torch.Tensor, permutation: torch.Tensor) -> float:
-    """min_γ ‖M γ - vec(P W)‖ where output i of P W is row ``permutation[i]`` of W (Thm 4.1)."""
+    """min_γ ‖M γ - vec(P W)‖ where output i of P W is row ``permutation[i]`` of W (Theorem 4.1)."""
     return float(scores[torch.arange(len(permutation)), permutation].sum(0).norm())
 
 

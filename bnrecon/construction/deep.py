@@ -1,4 +1,4 @@
-"""More than two source layers for one target layer (Burkholz 2024, Thm 2.5).
+"""More than two source layers for one target layer (Burkholz 2024, Theorem 2.5).
 
 A target is W (c2, c0 · taps); a chain's weights are C_1 (c_1, c0 · taps) and C_l (c_l, c_(l-1)).
 """

@@ -15,8 +15,8 @@ from bnrecon.operators.system import System
 def minimum_width(shape: LayerShape, skip: str) -> int:
     """The width from which targets can be rebuilt.
 
-    n - c2 + 1 (Thm 2.2), and n - c2 with a skip connection inside the second normalization: there
-    the skip's kernel makes the equations inhomogeneous, so that no scale is free to be fixed.
+    n - c2 + 1 (Theorem 2.2), and n - c2 with a skip connection inside the second normalization:
+    there the skip's kernel makes the equations inhomogeneous, so that no scale is free to be fixed.
 
     >>> minimum_width(LayerShape(4, 3, (3, 3)), "outer")
     104

@@ -52,12 +52,12 @@ def linear_system(
 ) -> System:
     """The system of a feature matrix and a target.
 
-    From c1 = n on M γ = vec(W / outer) is solved as it is (Thm 2.3). The second scales ``outer``
-    are 1, and powers of 2 for outputs whose weights are far smaller than others': what is off in M
-    γ, by rounding too, is of one size for all outputs, and would drown them. From the minimum width
-    n - c2 + 1 on they are eliminated (Lemma 2.1, Thm 2.2). With fewer features there is no exact
-    solution in general, and M γ = vec(W) is solved in the least-squares sense: a second scale
-    fitted through its pivot alone would make the other entries far worse.
+    From c1 = n on M γ = vec(W / outer) is solved as it is (Theorem 2.3). The second scales
+    ``outer`` are 1, and powers of 2 for outputs whose weights are far smaller than others': what is
+    off in M γ, by rounding too, is of one size for all outputs, and would drown them. From the
+    minimum width n - c2 + 1 on they are eliminated (Lemma 2.1, Theorem 2.2). With fewer features
+    there is no exact solution in general, and M γ = vec(W) is solved in the least-squares sense: a
+    second scale fitted through its pivot alone would make the other entries far worse.
 
     Args:
         matrix: M (n, c1), float64.

@@ -131,7 +131,7 @@ def id_cond(shape: LayerShape, width: int, _stream: Stream) -> Features:
 def sparse_id_cond(
     shape: LayerShape, width: int, stream: Stream
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A random c1 of the n features of id_cond: a mask of density c1/n (Random features, Thm 4.2).
+    """c1 random features of id_cond's n: a mask of density c1/n (Random features, Theorem 4.2).
 
     The number of features is given, not drawn, so that a run knows its width beforehand: all masks
     of one size are equally likely.

@@ -13,7 +13,7 @@ from bnrecon.features import distributions
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape, named_width
 from bnrecon.features.spec import STORAGES
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.user_code import Registered, unregistered
 
 Draw = Callable[..., tuple[torch.Tensor, torch.Tensor] | Features]
@@ -69,8 +69,7 @@ class Distribution:
         if storage in self.storages:
             return
         possible = [name for name in STORAGES if name != "auto"]
-        if storage not in possible:
-            raise UserError(f"storage={storage}: {nearest(storage, possible)}")
+        require_choice("storage=", storage, possible)
         why = {
             "regenerate": "cannot be made part by part",
             "disk": "follows a pattern, of which there is nothing to be stored",

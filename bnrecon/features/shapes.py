@@ -32,7 +32,7 @@ class LayerShape:
 
     @property
     def minimum_width(self) -> int:
-        """The smallest width, n - c2 + 1, that suffices (Burkholz 2024, Thm 2.2)."""
+        """The smallest width, n - c2 + 1, that suffices (Burkholz 2024, Theorem 2.2)."""
         return self.equations - self.outputs + 1
 
     def feature_bytes(self, width: int) -> int:

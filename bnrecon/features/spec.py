@@ -25,11 +25,11 @@ class FeatureSpec:
         name: a distribution in ``bnrecon.features.DISTRIBUTIONS``.
         oversampling: c1 / n.
         excess: c1 - n.
-        width: c1 as a number, ``minimum`` (n - c2 + 1, Burkholz 2024, Thm 2.2) or ``maximum``
-            (n, Thm 2.3).
+        width: c1 as a number, ``minimum`` (n - c2 + 1, Burkholz 2024, Theorem 2.2) or ``maximum``
+            (n, Theorem 2.3).
         allow_below_minimum: accept fewer features than the theorems need; the layer is then only
             approximated.
-        activation: between A and B (Thm 2.4), one of ``ACTIVATIONS``.
+        activation: between A and B (Theorem 2.4), one of ``ACTIVATIONS``.
         epsilon: with tanh and sigmoid, the largest error of a layer's output.
         margin: with any activation, the factor by which inputs may exceed the largest ones seen.
         skip: where a frozen skip connection beside each pair joins (Eq. 3): ``inner``, after the

@@ -1,4 +1,4 @@
-"""The law of the singular values of a random feature matrix (Random features, Thm 2.2)."""
+"""The law of the singular values of a random feature matrix (Random features, Theorem 2.2)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from bnrecon.jobs.record import Submission, handing_out, new_submission, submiss
 from bnrecon.jobs.work import Batch, Detached, Outcome, Started, Work
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError, shorten
-from bnrecon.runtime.shipped import USUAL
+from bnrecon.runtime.shipped import DEFAULT_OUTPUTS
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Cluster:
         try:
             while watches:
                 for watch in watches:
-                    yield from watch.look()
+                    yield from watch.poll()
                 watches = [watch for watch in watches if watch.waiting]
                 time.sleep(1 if watches else 0)
         except BaseException:
@@ -94,7 +94,7 @@ class Cluster:
         return watches
 
     def _attach(self, items: Mapping[str, Work]) -> list[_Watch]:
-        """Watches over earlier commands' jobs: what they compute, or failed at unheard."""
+        """Watches earlier commands' jobs: work still computing, and failures nobody was told of."""
         watches, remaining = [], dict(items)
         for submission in reversed(submissions(self._batch.folder, self._batch.scale)):
             settled = {  # it is finished, or its result was removed
@@ -133,11 +133,11 @@ class Cluster:
                     submission = submission.with_jobs(dict(zip(numbers, keys, strict=True)))
         except (UserError, RunError):
             if submission.jobs:
-                logger.warning("%s; they go on", _given(submission, queue.name))
+                logger.warning("%s; they go on", _submitted_message(submission, queue.name))
             else:  # nothing was taken
                 shutil.rmtree(submission.folder, ignore_errors=True)
             raise
-        logger.info("%s", _given(submission, queue.name))
+        logger.info("%s", _submitted_message(submission, queue.name))
         return submission
 
     def _bundles(self, stage: Sequence[Work]) -> list[list[Work]]:
@@ -164,8 +164,8 @@ class Cluster:
         """Where the jobs are, how to look at them and how to stop them."""
         folder = self._batch.folder
         outputs = folder.parent.parent
-        option = "" if outputs == USUAL else f" {shlex.quote(f'outputs={outputs}')}"
-        lines = [_given(watch.submission) for watch in watches]
+        option = "" if outputs == DEFAULT_OUTPUTS else f" {shlex.quote(f'outputs={outputs}')}"
+        lines = [_submitted_message(watch.submission) for watch in watches]
         return "\n".join(lines) + (
             f"\nthey go on until they are done; bnrecon status{option} shows them, bnrecon cancel "
             f"{folder.name}{option} stops them, {again} waits for them and prints the tables"
@@ -189,7 +189,7 @@ class _Watch:
         """Whether none of the jobs waits or runs, as far as that can be told now."""
         return len(self._ended()) == len({job for _, job in self.waiting.values()})
 
-    def look(self) -> Iterator[Started | Outcome]:
+    def poll(self) -> Iterator[Started | Outcome]:
         """What is new since the last look; what is told of is not waited for any more."""
         reports = self.submission.reports
         for key in sorted(reports.started(self.waiting) - self._started):
@@ -257,7 +257,7 @@ def bundle(
     return bundles
 
 
-def _given(submission: Submission, queue: str = "") -> str:
+def _submitted_message(submission: Submission, queue: str = "") -> str:
     """How many jobs were given to whom, and where they log."""
     count = len(submission.jobs)
     jobs = f"{count} job{'' if count == 1 else 's'}"

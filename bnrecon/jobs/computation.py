@@ -19,11 +19,11 @@ PACKAGES = ("run", "reconstruction", "targets", "solvers")  # whose progress goe
 
 
 def compute(
-    item: Work, claims: Path, log: Path | None, waiting: Callable[[], str] | None
+    item: Work, locks_folder: Path, log: Path | None, waiting: Callable[[], str] | None
 ) -> Outcome | None:
     """Compute one piece of work, unless it has been done by now.
 
-    ``claims`` is the folder of the locks that two commands on one machine share, ``log`` the file
+    ``locks_folder`` holds the locks that two commands on one machine share, ``log`` the file
     that holds the details, for the outcome. ``waiting`` makes the message to log while another
     command is at it; without it the value is ``None`` then.
 
@@ -38,7 +38,7 @@ def compute(
         return Outcome(item.key, item.label, kind, line, seconds, "" if log is None else str(log))
 
     try:
-        with locks.claim(item.key, claims, waiting) as held:
+        with locks.lock_work(item.key, locks_folder, waiting) as held:
             if not held:
                 return None
             if item.is_finished():
@@ -101,15 +101,15 @@ class InProcess:
     """Computes in this process; another command on this machine may share the same work.
 
     Args:
-        claims: the folder of the locks that such commands share.
+        locks_folder: the folder of the locks that such commands share.
         log: the file that the details are written to; ``None`` to show them.
     """
 
     name = "this process"
     processes = 1
 
-    def __init__(self, claims: Path, log: Path | None) -> None:
-        self._claims, self._log = claims, log
+    def __init__(self, locks_folder: Path, log: Path | None) -> None:
+        self._locks_folder, self._log = locks_folder, log
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
         """See ``Executor.run``; what another command is at comes last."""
@@ -118,7 +118,7 @@ class InProcess:
             for waiting in (None, lambda: "waiting for another process that shares this work"):
                 for item in list(remaining):
                     yield Started(item.key)
-                    outcome = compute(item, self._claims, self._log, waiting)
+                    outcome = compute(item, self._locks_folder, self._log, waiting)
                     if outcome is not None:
                         remaining.remove(item)
                         yield outcome

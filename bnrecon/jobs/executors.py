@@ -35,5 +35,5 @@ def choose(
     if options.cluster is not None:
         return Cluster(batch, options.cluster, options.jobs, device=device)
     if options.jobs == 1:
-        return InProcess(batch.claims, None if show else batch.log)
-    return LocalProcesses(options.jobs, batch.claims, batch.log, device)
+        return InProcess(batch.locks_folder, None if show else batch.log)
+    return LocalProcesses(options.jobs, batch.locks_folder, batch.log, device)

@@ -110,9 +110,9 @@ class Job:
             return untried
         self._reports.start(key)
         started = time.monotonic()
-        claims = Path(self.folder).parent.parent / ".locks"
+        locks_folder = Path(self.folder).parent.parent / ".locks"
         try:
-            outcome = compute(item, claims, self._log, lambda: f"waiting for {item.label}")
+            outcome = compute(item, locks_folder, self._log, lambda: f"waiting for {item.label}")
         except Interrupted as error:
             if interruption.received_signal() is not None:
                 raise

@@ -56,14 +56,14 @@ class LocalProcesses:
 
     Args:
         jobs: number of processes.
-        claims: the folder of the locks that two commands on this machine share.
+        locks_folder: the folder of the locks that two commands on this machine share.
         log: the k-th process writes its details beside this file; see ``process_log``.
         device: the device that the work is for.
     """
 
-    def __init__(self, jobs: int, claims: Path, log: Path, device: torch.device) -> None:
+    def __init__(self, jobs: int, locks_folder: Path, log: Path, device: torch.device) -> None:
         self.name, self.processes = f"{jobs} processes", jobs
-        self._claims, self._log, self._device = claims, log, device
+        self._locks_folder, self._log, self._device = locks_folder, log, device
         self._threads = max(1, torch.get_num_threads() // jobs)
         self._workers: dict[int, tuple[SpawnProcess, Connection]] = {}
 
@@ -122,7 +122,7 @@ class LocalProcesses:
         while queue or running:
             for number in sorted(set(self._workers) - set(running))[: len(queue)]:
                 item, patient = queue.popleft()
-                self._send(number, (item, self._claims, patient))
+                self._send(number, (item, self._locks_folder, patient))
                 running[number] = item
                 yield Started(item.key)
             ready = wait([self._workers[number][1] for number in running])
@@ -169,11 +169,11 @@ def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log
     gone = (EOFError, ConnectionError, KeyboardInterrupt)
     with contextlib.suppress(*gone), interruption.ending_with_parent(leader), details_to(log):
         while True:
-            item, claims, patient = requests.recv()
+            item, locks_folder, patient = requests.recv()
             message = f"waiting for another process to finish {item.label}"
             try:
                 waiting = (lambda text=message: text) if patient else None
-                requests.send(compute(item, claims, log, waiting))
+                requests.send(compute(item, locks_folder, log, waiting))
             except BaseException as error:  # the leading process is to know what stopped it
                 requests.send(error)
                 return

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bnrecon.config import cluster_settings
 from bnrecon.config.cluster_settings import ClusterSettings
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, require_choice
 
 CLUSTERS = ("local", "slurm")
 OPTIONS = ("jobs", "cluster", "minutes_per_job")  # and slurm.NAME
@@ -81,8 +81,8 @@ def read(
     name, jobs = values.get("cluster"), values.get("jobs", "1")
     if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):
         raise UserError(f"jobs={jobs}: give the number of processes, 1 or more")
-    if name is not None and name not in CLUSTERS:
-        raise UserError(f"cluster={name}: {nearest(name, CLUSTERS)}")
+    if name is not None:
+        require_choice("cluster=", name, CLUSTERS)
     if name is None and detach:
         raise UserError("--detach: is for cluster=slurm and cluster=local")
     cluster_words = (*(f"{key}={values[key]}" for key in OPTIONS[1:] if key in values), *slurm)

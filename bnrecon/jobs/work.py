@@ -103,7 +103,7 @@ class Batch:
     words: tuple[str, ...] = ()  # what the planner is given
 
     @property
-    def claims(self) -> Path:
+    def locks_folder(self) -> Path:
         """The folder of the locks that two commands on one machine share."""
         return self.folder / ".locks"
 

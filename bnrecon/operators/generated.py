@@ -1,4 +1,4 @@
-"""M of two matrices that are had by runs of rows: products go from tile to tile."""
+"""M of two matrices read in blocks of rows: products go from tile to tile."""
 
 from __future__ import annotations
 

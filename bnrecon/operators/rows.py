@@ -1,4 +1,4 @@
-"""Matrices that are had by runs of rows: of numbers made or read when they are needed, or held."""
+"""Matrices read in blocks of rows: of numbers made or read when they are needed, or held."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from bnrecon.solvers.base import Solution
 from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.solving import relative_residual
 
-FOREIGN = "its solution solves another system: one of another seed, model or features"
-NOTHING = 1e-6  # inputs that are never larger than this tell no range
+OTHER_SYSTEM = "its solution solves another system: one of another seed, model or features"
+NO_RANGE = 1e-6  # inputs that are never larger than this tell no range
 
 
 @outside_torch_modes
@@ -105,7 +105,7 @@ def check_moments(
                 f"{layer.label}: the images do not reach it, or within torch.vmap, so that its "
                 f"range is not known; activation={activation} needs it"
             )
-        if (largest := float(seen.largest_input.max())) < NOTHING:
+        if (largest := float(seen.largest_input.max())) < NO_RANGE:
             raise UserError(
                 f"{layer.label}: on the images its inputs are at most {largest:.0e}, too small to "
                 "tell their range; give images as the network will see them, or none and "
@@ -184,7 +184,7 @@ def _checked(
     """The report with the residual that the scales, be they of another plan, have in this one."""
     residual = relative_residual(system, scale.to(system.rhs))
     converged = residual <= tolerance
-    why = FOREIGN if report.converged and not converged else report.diagnosis
+    why = OTHER_SYSTEM if report.converged and not converged else report.diagnosis
     return dataclasses.replace(
         report, converged=converged, diagnosis=why, relative_residual=residual
     )

@@ -59,7 +59,7 @@ def compare(
         if not theirs:
             return None, ["outputs were not compared: the model puts out no tensors", *notes]
         difference = _difference(ours, theirs, len(images))
-        if difference.largest == 0 and not any(map(_tells, theirs)):
+        if difference.largest == 0 and not any(map(_has_two_values, theirs)):
             why = "all numbers of each output are the same, or not finite"
             return None, [f"outputs were not compared: {why}", *notes]
         if difference.relative <= NOTED:
@@ -81,7 +81,9 @@ def compare(
     return difference, notes
 
 
-def say_how_far(difference: OutputDifference | None, why: str, accepted: bool = False) -> list[str]:
+def explain_difference(
+    difference: OutputDifference | None, why: str, accepted: bool = False
+) -> list[str]:
     """A note on outputs that are off by more than rounding usually is.
 
     ``why`` is what is known about it. Raises ``RunError`` where they are off by more than a tenth
@@ -174,7 +176,7 @@ def _gaps(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[float, float]]:
         yield float(largest[worst]), float(spread[worst])
 
 
-def _tells(values: torch.Tensor) -> bool:
+def _has_two_values(values: torch.Tensor) -> bool:
     """Whether a tensor has two numbers that differ: one that has none is easily met."""
     finite = values[values.isfinite()]
     return bool(finite.numel() and (finite != finite[0]).any())

@@ -15,7 +15,7 @@ from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
 from bnrecon.reconstruction.assembly import build_layer, check_moments, join_layers
-from bnrecon.reconstruction.comparison import compare, say_how_far
+from bnrecon.reconstruction.comparison import compare, explain_difference
 from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.plan import Plan
@@ -49,10 +49,10 @@ def reconstruct(
 
     Every convolution, transposed convolution and linear layer becomes two frozen random ones, for
     images A (c1, c0, 1, 1) and B (c2, c1, kh, kw), each followed by a BatchNorm (Burkholz 2024,
-    Lemma 2.1, Thms 2.2-2.4); so does each group of a grouped convolution, and each projection of an
-    ``nn.MultiheadAttention`` or of torchvision's Swin. A BatchNorm that follows a layer is folded
-    into it first. All else is copied, and only normalizations stay trainable. The model itself is
-    left as it is.
+    Lemma 2.1, Theorems 2.2-2.4); so does each group of a grouped convolution, and each projection
+    of an ``nn.MultiheadAttention`` or of torchvision's Swin. A BatchNorm that follows a layer is
+    folded into it first. All else is copied, and only normalizations stay trainable. The model
+    itself is left as it is.
 
     This is ``plan_layers``, ``solve_layer`` for each layer and ``assemble``, which can be called on
     their own, and a comparison of both networks' outputs on the first batch of ``images``.
@@ -135,7 +135,7 @@ def _compare(
         spec = plan.features  # of which some need not suffice, so that outputs may be off
         approximate = not FIRST_ACTIVATIONS[spec.activation].exact or spec.keep is not None
         accepted = approximate or spec.allow_below_minimum
-        off = say_how_far(difference, _explain(rebuilt), accepted)
+        off = explain_difference(difference, _explain(rebuilt), accepted)
     except RunError as error:
         error.reconstruction = rebuilt
         raise

@@ -133,7 +133,7 @@ class PlannedLayer:
         return max(needs)
 
     @cached_property
-    def stored(self) -> int:
+    def stored_bytes(self) -> int:
         """Bytes of memory that the source layer takes."""
         module, weights = self.found.module, 0
         if self.storage == "memory" and not self.implicit:
@@ -142,18 +142,18 @@ class PlannedLayer:
         return weights + self.groups * self.width * (MAP_BYTES + 4 * module.weight.itemsize)
 
     @cached_property
-    def work(self) -> int:
+    def working_bytes(self) -> int:
         """Bytes it takes besides while it is solved: what is multiplied by, and the solver's own.
 
         Where features are not in memory, it may be what the source layer takes to compute; those
         that no part of can be made alone are drawn in memory before they are written.
         """
-        work = self.operator_bytes(self.choice.solver) + self.solver_memory
+        needed = self.operator_bytes(self.choice.solver) + self.solver_memory
         if self.storage == "memory":
-            return work
+            return needed
         if self.storage == "disk" and "regenerate" not in distribution(self.features.name).storages:
-            work = max(work, DRAWING * self.shape.feature_bytes(self.width))
-        return max(work, source_layer.FORWARD_BYTES)
+            needed = max(needed, DRAWING * self.shape.feature_bytes(self.width))
+        return max(needed, source_layer.FORWARD_BYTES)
 
     def operator_bytes(self, solver: str) -> int:
         """Bytes of what a solver multiplies by, for one group, and of the tiles that it does so in.
@@ -182,7 +182,8 @@ class PlannedLayer:
 
 def memory_bytes(layers: Sequence[PlannedLayer]) -> int:
     """Bytes that layers take together: what each one stores, and the largest one's work."""
-    return sum(layer.stored for layer in layers) + max((layer.work for layer in layers), default=0)
+    largest = max((layer.working_bytes for layer in layers), default=0)
+    return sum(layer.stored_bytes for layer in layers) + largest
 
 
 def host_bytes(layers: Sequence[PlannedLayer]) -> int:
@@ -198,6 +199,6 @@ def host_bytes(layers: Sequence[PlannedLayer]) -> int:
 
 def disk_bytes(layers: Sequence[PlannedLayer]) -> int:
     """Bytes of temporary files: the features of all layers, and one layer's rounded ones."""
-    stored = [layer for layer in layers if layer.storage == "disk"]
-    rounded = (layer.rounded_bytes(layer.choice.solver) for layer in stored)
-    return sum(layer.feature_bytes for layer in stored) + max(rounded, default=0)
+    on_disk = [layer for layer in layers if layer.storage == "disk"]
+    rounded = (layer.rounded_bytes(layer.choice.solver) for layer in on_disk)
+    return sum(layer.feature_bytes for layer in on_disk) + max(rounded, default=0)

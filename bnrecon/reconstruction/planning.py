@@ -11,7 +11,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import arguments, storage
 from bnrecon.reconstruction.attention import fast_path_notes, pack, unpack
-from bnrecon.reconstruction.comparison import compare, say_how_far
+from bnrecon.reconstruction.comparison import compare, explain_difference
 from bnrecon.reconstruction.folding import find_layers, replacements
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planned_layer import PlannedLayer
@@ -19,7 +19,7 @@ from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_no
 from bnrecon.reconstruction.replaced_layer import TrialLayer
 from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, require_choice
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.pruning import check_solver, none_to_spare
@@ -68,8 +68,7 @@ def plan_layers(
     features, solver = arguments.feature_spec(features), arguments.solver_spec(solver)
     arguments.check_model(model)
     arguments.check_seed(seed)
-    if unsupported not in ("raise", "keep"):
-        raise UserError(f"unsupported={unsupported}: {nearest(unsupported, ('raise', 'keep'))}")
+    require_choice("unsupported=", unsupported, ("raise", "keep"))
     if features.pruning is not None:
         check_solver(features.pruning, solver)
     asked_for, target = model, uncompiled(model)
@@ -81,7 +80,7 @@ def plan_layers(
     sized = [(number, each, _width(each.target.shape, features, solver)) for number, each in layers]
     wanted = [PlannedLayer(each, c1, i, features, solver, int(seed)) for i, each, c1 in sized]
     wanted = storage.store(wanted, features, free, host)
-    stored = sum(layer.stored for layer in wanted)
+    stored = sum(layer.stored_bytes for layer in wanted)
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
     for layer in wanted:
@@ -91,7 +90,7 @@ def plan_layers(
             inventory.refused[layer.name] = reason
             continue
         _check_layer(layer)
-        beside = stored if unsupported == "raise" else layer.stored
+        beside = stored if unsupported == "raise" else layer.stored_bytes
         shortage = storage.solver_shortage(layer, beside, free)
         if shortage and unsupported == "raise":
             instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
@@ -136,7 +135,7 @@ def _try_copy(
         "BatchNorm's that is folded (not with fold=False), and for numbers so far from 0 that "
         "rounding shows (not with model.double())"
     )
-    return difference, notes + say_how_far(difference, why)
+    return difference, notes + explain_difference(difference, why)
 
 
 def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:

@@ -26,7 +26,7 @@ from bnrecon.reconstruction.kernels import LAYERS, Layer, group_shape
 from bnrecon.reconstruction.source_layer import SourceLayer, weight_bytes
 from bnrecon.reconstruction.substitution import freeze, share_parameters, substitute, uncompiled
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
+from bnrecon.runtime.errors import RunError, UserError, require_choice, shorten
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
@@ -169,8 +169,7 @@ def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
 
 def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> str:
     """Where features are; ``auto`` takes memory unless they would fill half of it."""
-    if storage not in STORAGES:
-        raise UserError(f"storage={storage}: {nearest(storage, STORAGES)}")
+    require_choice("storage=", storage, STORAGES)
     if storage != "auto":
         return storage
     named = [(recipe, modules.get(recipe.name)) for recipe in recipes]

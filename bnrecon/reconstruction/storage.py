@@ -45,7 +45,7 @@ def _all(layers: Sequence[PlannedLayer], storage: str) -> list[PlannedLayer]:
 
 def give_room(layers: list[PlannedLayer], free: int) -> list[PlannedLayer]:
     """The layers with the memory that all of them leave to each one's solver."""
-    remaining = free - sum(layer.stored for layer in layers)
+    remaining = free - sum(layer.stored_bytes for layer in layers)
     return [replace(layer, room=remaining - layer.operator_bytes("refined")) for layer in layers]
 
 
@@ -78,7 +78,7 @@ def solver_shortage(layer: PlannedLayer, stored: int, free: int) -> str | None:
     ``stored`` are bytes that source layers take beside it, ``free`` those there are.
     """
     need = layer.solver_memory
-    beside = stored + layer.work - need
+    beside = stored + layer.working_bytes - need
     least = lookup("matrix_free").memory(layer.rows, layer.width)
     if not beside + least <= free < beside + need:
         return None
@@ -93,7 +93,7 @@ def memory_shortage(layer: PlannedLayer, free: int) -> str | None:
     need = memory_bytes([layer])
     if need <= free:
         return None
-    stored = replace(layer, storage="memory").stored
+    stored = replace(layer, storage="memory").stored_bytes
     return (
         f"its {show_count(layer.width)} features take {format_bytes(stored)}, "
         f"{format_bytes(need)} while solving, and {format_bytes(free)} are free"

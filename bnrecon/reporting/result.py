@@ -33,7 +33,7 @@ class TargetSummary:
     """A trained target: test accuracy in percent on ``images`` images, size, training time.
 
     ``minimum_width_parameters`` is the number of trainable parameters of a source network of
-    minimum width (Burkholz 2024, Thm 2.2). ``checksum`` is of the weights; it, ``device``,
+    minimum width (Burkholz 2024, Theorem 2.2). ``checksum`` is of the weights; it, ``device``,
     ``precision`` and ``commit`` (of its training) are ``None`` where the file was written before
     they were kept.
     """

@@ -22,7 +22,7 @@ from bnrecon.reproduction import request as requests
 from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Part, PartRequest, Study, read_study
 from bnrecon.reproduction.work import RunWork, TaskWork, shared_targets, with_targets
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, require_choice
 from bnrecon.runtime.units import format_duration
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,7 @@ def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
     """
     names = (*study.parts, *study.solvers)
     for name in request.parts:
-        if name not in names:
-            raise UserError(f"{name}: {nearest(name, names)}")
+        require_choice("", name, names)
     threads = composition.compose(request.options).threads
     named = [name for name in study.parts if name in request.parts]
     solvers = [name for name in study.solvers if name in request.parts]
@@ -95,7 +94,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
         UserError: all that failed were mistakes in the request.
         Interrupted: it was stopped.
     """
-    missing = _missing(work, batch.claims)
+    missing = _missing(work, batch.locks_folder)
     if not missing:
         collect_finished(batch, work)
         return
@@ -155,12 +154,12 @@ def compute(
     return failed
 
 
-def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:
+def _missing(work: Sequence[Work], locks_folder: Path) -> dict[str, Work]:
     """What has to be computed, by key; damaged files are set aside."""
     missing: dict[str, Work] = {}
     for item in work:
         if isinstance(item, TaskWork):  # the main job looks after its files itself
-            item.set_aside_damaged(claims)
+            item.set_aside_damaged(locks_folder)
         if not item.is_finished():
             missing.setdefault(item.key, item)
     return missing
@@ -217,6 +216,6 @@ def collect_finished(batch: Batch, work: Sequence[Work]) -> None:
     if submissions(batch.folder, batch.scale):
         return
     computed = [items[key] for key in outcomes if key in items]
-    with progress.keep(batch, InProcess(batch.claims, None), computed) as keeper:
+    with progress.keep(batch, InProcess(batch.locks_folder, None), computed) as keeper:
         for item in computed:
             keeper.note(outcomes[item.key])

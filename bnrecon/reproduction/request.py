@@ -22,7 +22,7 @@ from bnrecon.runtime.shipped import shipped_outputs
 PLANNER = "bnrecon.reproduction.engine:plan_again"
 
 # A study's own options; all others are its runs'.
-OWN = ("scale", *job_options.OPTIONS)
+STUDY_OPTIONS = ("scale", *job_options.OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,18 @@ class StudyRequest:
     @property
     def command(self) -> str:
         """What a user types for the same."""
-        return shlex.join(["bnrecon", "study", *self.alone, *self.executor.words])
+        return shlex.join(["bnrecon", "study", *self.words_without_executor, *self.executor.words])
 
     @property
-    def alone(self) -> list[str]:
+    def words_without_executor(self) -> list[str]:
         """The arguments with which one process does the same."""
         return [self.name, *self.parts, f"scale={self.scale}", *self.options]
 
     @property
     def batch(self) -> Batch:
         """What is computed, for the processes that do."""
-        return Batch(self.folder, self.scale, self.command, PLANNER, tuple(self.alone))
+        words = tuple(self.words_without_executor)
+        return Batch(self.folder, self.scale, self.command, PLANNER, words)
 
 
 def read(
@@ -73,7 +74,7 @@ def read(
         detach: whether to leave once a cluster has the jobs.
         config_dir: a folder with the user's own ``slurm.yaml``.
 
-    >>> read("random_features", ["matching", "jobs=2", "device=cpu"]).alone
+    >>> read("random_features", ["matching", "jobs=2", "device=cpu"]).words_without_executor
     ['random_features', 'matching', 'scale=laptop', 'device=cpu']
 
     Raises:
@@ -86,7 +87,7 @@ def read(
             f"{flags[0]}: a study takes parts and options, as in scale=smoke; "
             "bnrecon study --help lists them"
         )
-    values, slurm, words = job_options.split(options, OWN)
+    values, slurm, words = job_options.split(options, STUDY_OPTIONS)
     parts = [word for word in words if "=" not in word]
     passed = [word for word in words if "=" in word]
     folders = [word for word in passed if word.lstrip("+").startswith("outputs=")]

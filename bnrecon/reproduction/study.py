@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import yaml
 
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import require_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +88,7 @@ class Study:
         Raises:
             UserError: the study has no part of this name.
         """
-        if name not in self.parts:
-            raise UserError(f"{name}: {nearest(name, self.parts)}")
+        require_choice("", name, self.parts)
         return importlib.import_module(f"bnrecon.studies.{self.name}.{name}").PART
 
 

@@ -202,11 +202,11 @@ class TaskWork(_Stored[TaskResult]):
             raise files.Damaged(f"{path} is of another task, {result.experiment} {result.task}")
         return result
 
-    def set_aside_damaged(self, claims: Path) -> None:
-        """Move a damaged own file away; ``claims`` is the folder of the locks."""
+    def set_aside_damaged(self, locks_folder: Path) -> None:
+        """Move a damaged file of its own away; ``locks_folder`` holds the locks."""
         if self.damage() is not None:
             waiting = f"waiting for another to finish {self.label}"
-            with locks.claim(self.key, claims, lambda: waiting):
+            with locks.lock_work(self.key, locks_folder, lambda: waiting):
                 files.read_if_valid(self.path, self._read, quarantine_damaged=True)
 
     def compute(self) -> str:

@@ -148,7 +148,7 @@ def _needs(plan: Plan, seeds: int) -> str:
         "regenerate": "features regenerated tile by tile",
         "disk": "features in a temporary file",
     }[plan.storage]
-    largest = max(plan.layers, key=lambda layer: layer.work)
+    largest = max(plan.layers, key=lambda layer: layer.working_bytes)
     solver = lookup(largest.choice.solver)
     if not solver.products:
         weights += f", {format_bytes(largest.solver_memory)} of it for solver {solver.name}"

@@ -46,7 +46,7 @@ class RunContext:
     target: Trained  # the trained network
     storage: str  # where features were announced to be
     tracked: TrackedRun  # is sent layers and seeds
-    share: Share | None = None  # solves and stores layers of a seed elsewhere, if anybody does
+    share: Share | None = None  # set where another process solves and stores a seed's layers
 
     @cached_property
     def plan(self) -> Plan:

@@ -70,8 +70,13 @@ class LayerCheckpoint:
         """Write a state, unless the last one is recent; where it cannot be, the solve goes on."""
         if time.monotonic() - self._saved < self.seconds:
             return
-        about = {name: getattr(state, name) for name in ("iterations", "left", "gain", "names")}
-        about["seconds"] = self.before + time.monotonic() - self._started
+        about: dict[str, object] = {
+            "iterations": state.iterations,
+            "left": state.precisions_left,
+            "gain": state.reduction,
+            "names": state.names,
+            "seconds": self.before + time.monotonic() - self._started,
+        }
         tensors = {"x": state.x, "residual": state.residual}
         if state.inner is not None:
             inner = state.inner._asdict()

@@ -12,7 +12,7 @@ from torch import nn
 
 from bnrecon.config.composition import option_names, rename_fields
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
-from bnrecon.reconstruction.assembly import FOREIGN, BuiltLayer, build_layer, join_layers
+from bnrecon.reconstruction.assembly import OTHER_SYSTEM, BuiltLayer, build_layer, join_layers
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.report import NOTED, LayerReport
@@ -102,8 +102,8 @@ def _rebuild_layers(run: RunContext, plan: Plan, solved: SolvedLayers) -> list[B
         solution, part = solved.get(layer), None
         if solution is not None:
             part = build_layer(layer, solution, moments.get(layer.name), pairs)
-            if part.report.diagnosis == FOREIGN:  # an earlier version set up another system
-                what = f"{layer.label} is solved again: {FOREIGN}"
+            if part.report.diagnosis == OTHER_SYSTEM:  # an earlier version set up another system
+                what = f"{layer.label} is solved again: {OTHER_SYSTEM}"
                 logger.warning("seed %d: %s", solved.seed, what)
                 part = None
         if solution is None or part is None:

@@ -22,7 +22,7 @@ from bnrecon.solvers.report import SolverReport
 logger = logging.getLogger(__name__)
 
 # What else than options a seed depends on (RunContext.seed_key).
-OTHERWISE = "another version of bnrecon, kind of device, target or code"
+OTHER_ORIGIN = "another version of bnrecon, kind of device, target or code"
 
 
 class SolvedLayers:
@@ -101,7 +101,7 @@ class SolvedLayers:
             except (ValueError, KeyError, TypeError):
                 files.quarantine(file, f"{file} was written by another version of bnrecon")
         if others:
-            what = f"{others} solved layers are of {OTHERWISE}; solved again"
+            what = f"{others} solved layers are of {OTHER_ORIGIN}; solved again"
             logger.warning("seed %d: %s", self.seed, what)
         self._solutions = solutions
 
@@ -126,7 +126,7 @@ def read_seed(
         f"seed-{record.seed}",
         record.key if key is None else key,
     ):
-        other = OTHERWISE if record.key != key else f"seed {record.seed}"
+        other = OTHER_ORIGIN if record.key != key else f"seed {record.seed}"
         if repair:
             for name in ("result.json", "source.safetensors"):
                 files.quarantine(folder / name, f"{folder / name} is of {other}")

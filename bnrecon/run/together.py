@@ -10,14 +10,14 @@ from bnrecon.reconstruction.solving import features_key, solutions_in_turn
 from bnrecon.run.context import RunContext
 from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers.solving import SMALL
+from bnrecon.solvers.solving import LU_UNKNOWNS
 
 logger = logging.getLogger(__name__)
 
 Pending = tuple[PlannedLayer, SolvedLayers]
 
 
-def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = SMALL) -> int:
+def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = LU_UNKNOWNS) -> int:
     """Solve the layers that an LU is chosen for, once for all runs; the runs then read them.
 
     The features of a layer depend on its distribution, shape, width, seed and number, and on

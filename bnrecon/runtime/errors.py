@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 LINE = 200  # characters of another library's message, in one of ours
 
@@ -55,6 +56,18 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(given).lower(), lower, n=1, cutoff=0.5)
     hint = f"did you mean '{lower[close[0]]}'? " if close else ""
     return f"{hint}Allowed: {', '.join(allowed)}"
+
+
+def require_choice(option: str, given: object, allowed: Collection[Any]) -> None:
+    """Raise ``UserError`` for a value that is not allowed; ``option`` is written before it.
+
+    >>> require_choice("family=", "vg18", ["vgg18", "mlp"])
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: family=vg18: did you mean 'vgg18'? Allowed: mlp, vgg18
+    """
+    if given not in allowed:
+        raise UserError(f"{option}{given}: {nearest(given, map(str, allowed))}")
 
 
 def printable(text: object) -> str:

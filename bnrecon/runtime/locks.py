@@ -126,7 +126,7 @@ def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[No
         yield
 
 
-def claim(
+def lock_work(
     name: str, folder: Path, waiting: Callable[[], str] | None = None
 ) -> contextlib.AbstractContextManager[bool]:
     """Hold the lock of a piece of work, of one name in all commands on a machine that share it."""

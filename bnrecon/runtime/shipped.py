@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-USUAL = Path("outputs")  # what the option outputs is by default
+DEFAULT_OUTPUTS = Path("outputs")  # of the option outputs
 
 # A checkout has no such folder: what ships lies in its own outputs/.
 PACKAGED = Path(__file__).parents[1] / "shipped"
@@ -12,7 +12,7 @@ PACKAGED = Path(__file__).parents[1] / "shipped"
 
 def shipped_folder() -> Path:
     """What ships: in the installed package, or in the outputs of a checkout."""
-    return PACKAGED if PACKAGED.is_dir() else Path(__file__).parents[2] / USUAL
+    return PACKAGED if PACKAGED.is_dir() else Path(__file__).parents[2] / DEFAULT_OUTPUTS
 
 
 def shipped_outputs(outputs: Path) -> Path:
@@ -21,7 +21,7 @@ def shipped_outputs(outputs: Path) -> Path:
     It is ``outputs`` itself in a checkout, and wherever another folder was chosen: in a folder of
     their own everything can be computed anew.
     """
-    return PACKAGED if outputs == USUAL and PACKAGED.is_dir() else outputs
+    return PACKAGED if outputs == DEFAULT_OUTPUTS and PACKAGED.is_dir() else outputs
 
 
 def is_packaged(path: Path) -> bool:

@@ -33,12 +33,11 @@ class Corrected:
     x: torch.Tensor  # (c1,), the scales so far
     residual: torch.Tensor  # (n,), b - M x as it was updated
     iterations: int  # made so far
-    # How many precisions are left, of which float64 is the last: how many there are depends
-    # on the machine
-    left: int
+    # float64 is the last of them: how many there are in all depends on the machine
+    precisions_left: int
     # The factor by which the next inner solve has to reduce the residual; ``None`` for that
     # of its precision
-    gain: float | None = None
+    reduction: float | None = None
     names: tuple[str, ...] = ()  # the precisions that products ran in
     # Where the next inner solve stands, in the last of these precisions, if it has begun
     inner: KrylovState | None = None

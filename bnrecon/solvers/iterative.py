@@ -30,14 +30,14 @@ from bnrecon.solvers.spec import SolverSpec
 GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
 # Entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s in
 # bf16, 0.06 s in float32).
-SMALL = 3 * 10**7
+BF16_ENTRIES = 3 * 10**7
 # c1 / n from which on bf16 is expected to suffice: rounding of size ε costs ε κ in CGLS, ε κ² in
 # Craig's method. Nearer to 1 memory is planned for float32, though bf16 is tried first there, too.
-ENOUGH = {"matrix_free": 1.02, "minimum_norm": 1.1}
+BF16_OVERSAMPLING = {"matrix_free": 1.02, "minimum_norm": 1.1}
 
 # c1 / n from which on products in 8-bit integers are the fastest; at 1.02 the errors of rounded
 # gradients cost as much as they save (n = 9,216, one thread of a Zen 4 processor).
-ENOUGH_INTEGERS = 1.03
+INTEGER_OVERSAMPLING = 1.03
 
 # Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1
 # pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs
@@ -69,7 +69,7 @@ def integers_pay(rows: int, columns: int, device: torch.device) -> bool:
     >>> integers_pay(36_864, 36_900, torch.device("cpu"))
     False
     """
-    enough = columns >= ENOUGH_INTEGERS * rows and rows * columns >= SMALL
+    enough = columns >= INTEGER_OVERSAMPLING * rows and rows * columns >= BF16_ENTRIES
     return enough and has_fast_int8(device)
 
 
@@ -82,7 +82,8 @@ def rounded_itemsize(solver: str, rows: int, columns: int, device: torch.device)
     >>> rounded_itemsize("minimum_norm", 36_864, 38_000, torch.device("cpu"))
     4
     """
-    enough = columns >= ENOUGH.get(solver, math.inf) * rows and rows * columns >= SMALL
+    least = BF16_OVERSAMPLING.get(solver, math.inf)
+    enough = columns >= least * rows and rows * columns >= BF16_ENTRIES
     return (precision_schedule(device)[0] if enough else FLOAT32).factors.itemsize
 
 
@@ -162,8 +163,8 @@ def refine(
     start = None if checkpoint is None else checkpoint.load()
     start = start or Corrected(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
     x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
-    level, gain, names = max(0, len(schedule) - start.left), start.gain, start.names
-    begun = start.inner
+    level, reduction = max(0, len(schedule) - start.precisions_left), start.reduction
+    names, resumed = start.names, start.inner
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
     solve_inner: Inner | None = None
@@ -179,13 +180,13 @@ def refine(
                 precision, solve_inner = _inner_solve(
                     exact, schedule[level], inner, scaling, integers
                 )
-                if begun is not None and names[-1:] != (precision.name,):
+                if resumed is not None and names[-1:] != (precision.name,):
                     # It ran in a precision of another machine: what it found is kept, no more.
-                    x, residual = corrected(begun.x)
-                    spent, size, begun = spent + begun.step, float(residual.norm()), None
+                    x, residual = corrected(resumed.x)
+                    spent, size, resumed = spent + resumed.step, float(residual.norm()), None
                     continue
             names += (precision.name,) if names[-1:] != (precision.name,) else ()
-            usual = GAIN.get(schedule[level].name, 0.0) if gain is None else gain
+            usual = GAIN.get(schedule[level].name, 0.0) if reduction is None else reduction
             wanted, before = max(usual, 0.8 * target / size), size
 
             def show(
@@ -193,8 +194,8 @@ def refine(
             ) -> None:
                 bar.show(done + iterations, part * before / whole)
 
-            at = Corrected(x, residual, spent, len(schedule) - level, gain, names, begun)
-            begun = None
+            at = Corrected(x, residual, spent, len(schedule) - level, reduction, names, resumed)
+            resumed = None
             found, steps = solve_inner(
                 (residual / size).to(precision.vectors),
                 wanted,
@@ -211,9 +212,9 @@ def refine(
                 size = float(residual.norm())
             gained = size / before
             if gained > 0.5:
-                level, gain, solve_inner, integers = level + 1, None, None, None
+                level, reduction, solve_inner, integers = level + 1, None, None, None
             elif gained > 2 * wanted:
-                gain = min(0.25, gained)
+                reduction = min(0.25, gained)
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
 
 
@@ -222,7 +223,7 @@ def _schedule(
 ) -> tuple[list[Precision], IntegerProducts | None]:
     """The precisions of successive inner solves, the fastest first; products in 8-bit integers."""
     schedule = precision_schedule(exact.device)
-    if exact.shape[0] * exact.shape[1] < SMALL:
+    if exact.shape[0] * exact.shape[1] < BF16_ENTRIES:
         return [precision for precision in schedule if precision is not BFLOAT16], None
     pay = inner is cgls and scaling is None and integers_pay(*exact.shape, exact.device)
     if not pay or (signs := find_signs(exact)) is None:

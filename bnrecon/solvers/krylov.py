@@ -46,8 +46,8 @@ def cgls(
     Returns:
         x (c1,) and the iterations.
     """
-    course = Course(checkpoint, 0.99, patience)
-    state = course.resume(rhs) or begin_at_zero(operator, rhs)
+    progress = Progress(checkpoint, 0.99, patience)
+    state = progress.resume(rhs) or begin_at_zero(operator, rhs)
     x, residual, direction, energy, first, done, *_ = state
     step = done
     tiny = (torch.finfo(rhs.dtype).eps if flat is None else flat) ** 2
@@ -63,14 +63,14 @@ def cgls(
         if looking:
             size = float(residual.norm())
             show(step, size)
-            if not size > gain or course.stagnates(size, step):
+            if not size > gain or progress.stagnates(size, step):
                 break
         gradient = operator.rmatvec(residual)
         energy, previous = torch.dot(gradient, gradient), energy
         if looking and not energy > tiny * first:
             break
         direction = gradient + ratio(energy, previous) * direction
-        course.save(KrylovState(x, residual, direction, energy, first, step))
+        progress.save(KrylovState(x, residual, direction, energy, first, step))
     return x, step
 
 
@@ -93,8 +93,8 @@ def craig(
     """
     square = torch.dot(rhs, rhs)
     zero = KrylovState(torch.zeros_like(rhs), rhs.clone(), rhs.clone(), square, square)
-    course = Course(checkpoint, 0.9, max(200, len(rhs)) if rhs.dtype == torch.float64 else 200)
-    y, residual, direction, energy, lowest, done, *_ = course.resume(rhs) or zero
+    progress = Progress(checkpoint, 0.9, max(200, len(rhs)) if rhs.dtype == torch.float64 else 200)
+    y, residual, direction, energy, lowest, done, *_ = progress.resume(rhs) or zero
     step = done
     every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
     for step in range(done + 1, max_iterations + 1):
@@ -107,10 +107,10 @@ def craig(
         if step % every == 0:
             size, least = float(energy) ** 0.5, float(lowest) ** 0.5
             show(step, size)
-            if not gain < size < 1e8 or course.stagnates(least, step):
+            if not gain < size < 1e8 or progress.stagnates(least, step):
                 break
         direction = residual + ratio(energy, previous) * direction
-        course.save(KrylovState(y, residual, direction, energy, lowest, step))
+        progress.save(KrylovState(y, residual, direction, energy, lowest, step))
     return y, step
 
 
@@ -138,8 +138,8 @@ def integer_cgls(
 
     Takes what ``cgls`` takes, b in float64, and returns x (c1,) in float64 and the iterations.
     """
-    course = Course(checkpoint, 0.99, PATIENCE)
-    state = course.resume(rhs) or begin_at_zero(operator, rhs)
+    progress = Progress(checkpoint, 0.99, PATIENCE)
+    state = progress.resume(rhs) or begin_at_zero(operator, rhs)
     x, residual, direction, energy, first, done, *_ = state
     gradient = operator.rmatvec(residual) if done else direction
     step, tiny = done, torch.finfo(rhs.dtype).eps ** 2
@@ -153,7 +153,7 @@ def integer_cgls(
         residual.addcmul_(alpha, image, value=-1)
         size = float(residual.norm())
         show(step, size)
-        if not size > gain or course.stagnates(size, step):
+        if not size > gain or progress.stagnates(size, step):
             break
         previous, gradient = gradient, operator.rmatvec(residual)
         beta = ratio(torch.dot(gradient, gradient - previous), energy)
@@ -161,14 +161,14 @@ def integer_cgls(
         if not energy > tiny * first:
             break
         direction.mul_(beta).add_(gradient)
-        course.save(KrylovState(x, residual, direction, energy, first, step))
+        progress.save(KrylovState(x, residual, direction, energy, first, step))
     return x, step
 
 
-class Course:
-    """Where a solve stands beside its iterates: its checkpoint, and whether it stagnates.
+class Progress:
+    """Saves a solve's state, and notices stagnation.
 
-    It does when the residual has not fallen to ``share`` of itself for ``patience`` iterations.
+    It stagnates where the residual has not fallen to ``share`` of itself in ``patience`` steps.
     """
 
     def __init__(self, checkpoint: InnerCheckpoint | None, share: float, patience: float):

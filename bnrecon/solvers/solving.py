@@ -23,7 +23,7 @@ from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.spec import SolverSpec
 
-SMALL = 4000  # unknowns up to which LU in float64 takes seconds
+LU_UNKNOWNS = 4000  # unknowns up to which LU in float64 takes seconds
 WAY_OUT = (
     "take more features (oversampling=1.5), another seed or other features, or solver=least_squares"
 )
@@ -79,7 +79,7 @@ def choose(
     if iterations <= max(2400, rows / 6):
         why = f"oversampling {columns / rows:.4g}: about {iterations:.0f} iterations"
         return Choice("matrix_free", why, columns)
-    direct = "lu" if rows <= SMALL else "refined"
+    direct = "lu" if rows <= LU_UNKNOWNS else "refined"
     short, near = f"{columns - rows} features more than equations", "about 0"
     if columns == rows:
         short, near = "as many features as equations", "0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bnrecon.reproduction.study import Study, read_study
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import require_choice
 
 STUDIES = ("burkholz2024", "random_features", "giannou2023", "bn_explained")
 
@@ -17,6 +17,5 @@ def find(name: str) -> Study:
     Raises:
         UserError: there is no study of this name; the message has the nearest one.
     """
-    if name not in STUDIES:
-        raise UserError(f"study={name}: {nearest(name, STUDIES)}")
+    require_choice("study=", name, STUDIES)
     return read_study(name)

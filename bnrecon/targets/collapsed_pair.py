@@ -86,7 +86,7 @@ class CollapsedPair(nn.Module):
         """Set γ = M^T vec(W) / sqrt(c1 / n), so that the pair starts as W (c2, c0, kh, kw).
 
         For M of columns of an orthogonal matrix. At c1 = n of id_cond the pair is then W itself
-        (Random features, Thm 3.1); with fewer features it is W on what they reach, its variance
+        (Random features, Theorem 3.1); with fewer features it is W on what they reach, its variance
         kept. Returns the pair itself.
         """
         table = weight.permute(0, 2, 3, 1).reshape(-1, self.shape.inputs).to(self.gamma)

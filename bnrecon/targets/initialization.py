@@ -12,7 +12,7 @@ from torch import nn
 
 from bnrecon.features.portable_random import Stream
 from bnrecon.partition import adapt_layers, set_statistics
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.module_code import added_code
 from bnrecon.targets.module_tree import change_class, replace_modules
 
@@ -90,8 +90,7 @@ def initialize_from_data(
     >>> bool(ready[0](inputs).mean(0).abs().max() < 1e-5)
     True
     """
-    if method not in METHODS:
-        raise UserError(f"method={method}: {nearest(method, METHODS)}")
+    require_choice("method=", method, METHODS)
     ready = copy.deepcopy(network)
     given = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
     if not len(given):
@@ -134,8 +133,7 @@ def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module
     >>> initialize_biases(nn.Linear(4, 2, bias=False), "zero").bias.tolist()
     [0.0, 0.0]
     """
-    if kind not in ("zero", "random"):
-        raise UserError(f"kind={kind}: {nearest(kind, ('zero', 'random'))}")
+    require_choice("kind=", kind, ("zero", "random"))
     layers = [layer for layer in network.modules() if isinstance(layer, WEIGHTED)]
     for number, layer in enumerate(layers):
         bias = torch.zeros(len(layer.weight))

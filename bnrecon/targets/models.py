@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.targets.spec import RESNET_DEPTHS, STEMS
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -34,8 +34,7 @@ class CentredSigmoid(nn.Module):
 
 def make_activation(name: str) -> nn.Module:
     """Make an activation by name: relu, leaky_relu (slope 0.01), tanh, sigmoid, centred_sigmoid."""
-    if name not in ACTIVATIONS:
-        raise UserError(f"activation={name}: {nearest(name, ACTIVATIONS)}")
+    require_choice("activation=", name, ACTIVATIONS)
     return ACTIVATIONS[name]()
 
 
@@ -130,10 +129,8 @@ def resnet(
     convolution of stride 1 and no pooling, as is usual for 32x32 images; ``auto`` takes the one for
     the image's side.
     """
-    if depth not in RESNET_DEPTHS:
-        raise UserError(f"depth={depth}: {nearest(depth, map(str, RESNET_DEPTHS))}")
-    if stem not in STEMS:
-        raise UserError(f"stem={stem}: {nearest(stem, STEMS)}")
+    require_choice("depth=", depth, RESNET_DEPTHS)
+    require_choice("stem=", stem, STEMS)
     network = _scaled_resnet(depth, width, classes)
     small = stem == "cifar" or (stem == "auto" and min(shape[1:]) < 64)
     kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
@@ -187,7 +184,7 @@ def parameter_count(network: nn.Module) -> int:
 def minimum_width_count(network: nn.Module) -> int:
     """Trained parameters of a source of minimum width: sum over layers of (n - c2 + 1) + 2 c2.
 
-    n = c2 c0 kh kw equations a convolution, n - c2 + 1 inner scales (Burkholz 2024, Thm 2.2), a
+    n = c2 c0 kh kw equations a convolution, n - c2 + 1 inner scales (Burkholz 2024, Theorem 2.2), a
     scale and a shift for each of the c2 outputs. For the VGG18 of width 64 this is the 592,657 of
     Sect. 3.2.
 

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from bnrecon.features.register import DISTRIBUTIONS, choose_width, distribution
 from bnrecon.features.shapes import LayerShape
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 from bnrecon.targets.relative_step import start_factor
@@ -44,8 +44,8 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
 
     Scales start at γ = g, the same for all; with ``inner="scale"`` those of id_cond,
     sparse_id_cond and ortho_cond start from a VGG's initial weights instead (Random features,
-    Thm 3.1). Why g = 1, both papers' implicit start, trains slowly, and what ``start="weights"``
-    does, is derived in ``bnrecon.targets.relative_step``.
+    Theorem 3.1). Why g = 1, both papers' implicit start, trains slowly, and what
+    ``start="weights"`` does, is derived in ``bnrecon.targets.relative_step``.
 
     Args:
         shape: channels, height and width of an image.
@@ -72,7 +72,10 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     >>> network(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 10])
     """
-    _check(features, inner)
+    require_choice("features=", features, ["none", *DISTRIBUTIONS])
+    require_choice("inner=", inner, INNER)
+    if inner == "mask" and features != "sparse_id_cond":
+        raise UserError(f"inner=mask, features={features}: needs features=sparse_id_cond")
     model = vgg(shape, classes, width, groups, activation, **layout)
     seed = int(torch.randint(2**31, ()))
     numbers = itertools.count()
@@ -114,15 +117,6 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     network.add_module("average", nn.AdaptiveAvgPool2d(1))
     network.add_module("flatten", nn.Flatten())
     return network
-
-
-def _check(features: str, inner: str) -> None:
-    if features != "none" and features not in DISTRIBUTIONS:
-        raise UserError(f"features={features}: {nearest(features, ['none', *DISTRIBUTIONS])}")
-    if inner not in INNER:
-        raise UserError(f"inner={inner}: {nearest(inner, INNER)}")
-    if inner == "mask" and features != "sparse_id_cond":
-        raise UserError(f"inner=mask, features={features}: needs features=sparse_id_cond")
 
 
 def _convolution(weight: torch.Tensor) -> nn.Conv2d:

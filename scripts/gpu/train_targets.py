@@ -42,7 +42,7 @@ def main() -> int:
             runs = [item for part in planned for item in part.work if isinstance(item, RunWork)]
             targets = [x for x in with_targets(runs).values() if isinstance(x, TargetWork)]
             # To these processes it is a processor's work: they do not share out the GPUs.
-            executor = LocalProcesses(args.jobs, batch.claims, batch.log, torch.device("cpu"))
+            executor = LocalProcesses(args.jobs, batch.locks_folder, batch.log, torch.device("cpu"))
             engine.compute_missing(targets, executor, batch)
     except BaseException as error:
         return exit_codes.report(error)

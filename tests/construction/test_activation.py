@@ -1,4 +1,4 @@
-"""Activations after the first source layer that are only nearly linear (Burkholz 2024, Thm 2.4)."""
+"""First source layers whose activation is only nearly linear (Burkholz 2024, Theorem 2.4)."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""Permuting outputs (Random features, Thm 4.1, A.3) against the paper's loops and brute force."""
+"""Permuting outputs (Random features, Theorem 4.1, A.3) against the paper's loops."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""More than two source layers for one target layer (Burkholz 2024, Thm 2.5)."""
+"""More than two source layers for one target layer (Burkholz 2024, Theorem 2.5)."""
 
 import pytest
 import torch

@@ -9,7 +9,7 @@ from bnrecon.operators.khatri_rao import KhatriRao
 
 @pytest.mark.parametrize(("width", "rows"), [(7, 12), (8, 12), (9, 9), (11, 9), (12, 12), (18, 12)])
 def test_second_scales_are_eliminated_from_n_minus_c2_plus_1_up_to_n(width, rows):
-    """N = 12 equations of c2 = 4 outputs: from 9 features on, below 12 (Burkholz 2024, Thm 2.2)."""
+    """N = 12 equations, c2 = 4 outputs: from 9 features on (Burkholz 2024, Theorem 2.2)."""
     torch.manual_seed(0)
     matrix = KhatriRao(torch.randn(width, 4).double(), torch.randn(width, 3).double())
     system = linear_system(matrix, torch.randn(4, 3).double())

@@ -1,4 +1,4 @@
-"""The law of singular values (Random features, Thm 2.2) against quadrature and simulation."""
+"""The law of singular values (Random features, Theorem 2.2) against quadrature and simulation."""
 
 import math
 

@@ -220,7 +220,7 @@ def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch,
     asked = request.read("random_features", words)
     assert asked.executor.cluster.settings == ClusterSettings(mem="8G")
     assert asked.command.endswith("device=cpu cluster=slurm minutes_per_job=5 slurm.mem=8G")
-    assert asked.alone == ["random_features", "scale=laptop", "device=cpu"]
+    assert asked.words_without_executor == ["random_features", "scale=laptop", "device=cpu"]
 
 
 def test_a_cluster_that_is_not_here_is_said_in_one_line(made, monkeypatch, tmp_path):

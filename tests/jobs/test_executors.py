@@ -32,10 +32,10 @@ WHO = ["alone", pytest.param("two", marks=pytest.mark.process)]
 
 @pytest.fixture
 def executors(tmp_path):
-    claims, log = tmp_path / ".locks", tmp_path / "smoke.log"
+    locks_folder, log = tmp_path / ".locks", tmp_path / "smoke.log"
     return {
-        "alone": lambda: InProcess(claims, log),
-        "two": lambda: LocalProcesses(2, claims, log, CPU),
+        "alone": lambda: InProcess(locks_folder, log),
+        "two": lambda: LocalProcesses(2, locks_folder, log, CPU),
     }
 
 
@@ -118,7 +118,7 @@ def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
 def test_what_another_command_is_at_comes_last_and_is_not_computed_again(who, executors, tmp_path):
     held, free = task_work(tmp_path, "held"), task_work(tmp_path, "free")
     with contextlib.ExitStack() as stack:
-        assert stack.enter_context(locks.claim(held.key, tmp_path / ".locks"))
+        assert stack.enter_context(locks.lock_work(held.key, tmp_path / ".locks"))
         for event in executors[who]().run([[held, free]]):
             if isinstance(event, Outcome) and event.key == free.key:
                 held.compute()  # as the other command does
@@ -297,7 +297,7 @@ def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
     request = read(study.name, [*options, "data=digits"])
     (part,) = engine.plan(study, request)
     batch = request.batch
-    executor = LocalProcesses(2, batch.claims, batch.log, CPU)
+    executor = LocalProcesses(2, batch.locks_folder, batch.log, CPU)
     with caplog.at_level(logging.INFO):
         engine.compute_missing(part.work, executor, batch)
     lines = [line for line in caplog.messages if line.startswith(("target of ", "layers "))]

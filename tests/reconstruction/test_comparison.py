@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bnrecon.reconstruction.comparison import compare, say_how_far
+from bnrecon.reconstruction.comparison import compare, explain_difference
 from bnrecon.runtime.errors import RunError
 
 
@@ -40,12 +40,12 @@ def test_outputs_a_thousandth_off_are_noted_and_a_tenth_off_a_failure_unless_the
     size = float((IMAGES - IMAGES.mean()).abs().max())
     assert difference.relative == pytest.approx(share * float(IMAGES.abs().max()) / size, rel=1e-3)
     assert notes == []
-    assert len(say_how_far(difference, "why", accepted=True)) == (share > 0.001)
+    assert len(explain_difference(difference, "why", accepted=True)) == (share > 0.001)
     if share > 0.1:
         with pytest.raises(RunError, match="outputs differ by"):
-            say_how_far(difference, "why")
+            explain_difference(difference, "why")
     else:
-        assert len(say_how_far(difference, "why")) == (share > 0.001)
+        assert len(explain_difference(difference, "why")) == (share > 0.001)
 
 
 def test_a_small_output_is_compared_by_its_own_spread():
@@ -53,7 +53,7 @@ def test_a_small_output_is_compared_by_its_own_spread():
     assert (difference.output, difference.outputs) == (1, 2)
     assert difference.largest == pytest.approx(0.05 * float(IMAGES.abs().max()), rel=1e-3)
     with pytest.raises(RunError, match="output 2 of 2 differs"):
-        say_how_far(difference, "why")
+        explain_difference(difference, "why")
 
 
 def test_a_channel_of_a_tensor_is_compared_by_its_own_spread():
@@ -64,7 +64,7 @@ def test_a_channel_of_a_tensor_is_compared_by_its_own_spread():
 
     difference, _ = compare(detector(-1), detector(1), IMAGES.reshape(20, 2))
     with pytest.raises(RunError, match="outputs differ by"):
-        say_how_far(difference, "why")
+        explain_difference(difference, "why")
 
 
 @pytest.mark.parametrize("number", [0.0, torch.inf, torch.nan])

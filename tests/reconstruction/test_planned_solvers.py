@@ -31,8 +31,9 @@ def test_a_plan_counts_the_matrix_that_a_solver_factorizes(solver):
     (layer,) = plan_layers(linear_layers(1), SQUARE, solver).layers
     need = SOLVERS[solver].memory(1600, 1600)
     assert layer.solver_memory == need
-    assert layer.work > need
-    assert plan_layers(linear_layers(3), SQUARE, solver).memory == layer.work + 3 * layer.stored
+    assert layer.working_bytes > need
+    memory = plan_layers(linear_layers(3), SQUARE, solver).memory
+    assert memory == layer.working_bytes + 3 * layer.stored_bytes
 
 
 def test_auto_counts_the_solver_that_it_will_take(free):

@@ -244,9 +244,9 @@ def test_a_plan_counts_the_large_tiles_of_a_gpu(monkeypatch):
     (small,) = plan_layers(nn.Linear(30, 3).eval(), spec).layers
     (large,) = plan_layers(nn.Conv2d(256, 256, 3).eval(), spec).layers
     monkeypatch.setattr(type(small), "device", torch.device("cuda"))
-    assert dataclasses.replace(small).work < 2**30
+    assert dataclasses.replace(small).working_bytes < 2**30
     bits = large.width * (256 + 256 * 9) // 8  # all are kept there
-    assert dataclasses.replace(large).work > 3 * CHUNK_BYTES["cuda"] + bits
+    assert dataclasses.replace(large).working_bytes > 3 * CHUNK_BYTES["cuda"] + bits
 
 
 @pytest.mark.parametrize("name", ["he_normal", "sign", "sparse_he_normal"])
@@ -263,8 +263,8 @@ def test_a_plan_counts_the_weights_that_a_source_layer_holds(name, dtype, groups
     storages = [part.untyped_storage() for part in tensors if part is not None]
     held = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     outputs = 16 * (planned_layer.VECTOR_BYTES + 4 * dtype.itemsize)
-    assert held <= planned.stored + outputs
-    assert planned.stored < 1.1 * held
+    assert held <= planned.stored_bytes + outputs
+    assert planned.stored_bytes < 1.1 * held
 
 
 @pytest.mark.parametrize("name", ["he_normal", "sign"])

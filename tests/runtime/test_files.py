@@ -210,13 +210,13 @@ def test_partial_files_are_recognized_by_the_name_they_are_written_under(tmp_pat
     assert [(host, process) for _, host, process in seen] == [(files._host(), os.getpid())]
 
 
-def test_a_claim_is_held_by_one_at_a_time_and_by_name(tmp_path):
-    with locks.claim("a", tmp_path) as first, locks.claim("b", tmp_path) as other:
+def test_a_lock_of_work_is_held_by_one_at_a_time_and_by_name(tmp_path):
+    with locks.lock_work("a", tmp_path) as first, locks.lock_work("b", tmp_path) as other:
         assert first
         assert other
-        with locks.claim("a", tmp_path) as second:
+        with locks.lock_work("a", tmp_path) as second:
             assert not second
-    with locks.claim("a", tmp_path) as again:
+    with locks.lock_work("a", tmp_path) as again:
         assert again
 
 

@@ -11,4 +11,4 @@ def every_precision(monkeypatch):
     """All precisions of a processor with bf16, at any size; without such units bf16 is emulated."""
     schedule = [BFLOAT16, FLOAT32, FLOAT64]
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: schedule)
-    monkeypatch.setattr(iterative, "SMALL", 0)
+    monkeypatch.setattr(iterative, "BF16_ENTRIES", 0)

@@ -89,14 +89,14 @@ def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
     for left, precisions in ((3, "float32"), (2, "float32"), (1, "float64")):
         state = Kept(lambda state: False)
-        state.state = dataclasses.replace(kept.state, left=left, names=())
+        state.state = dataclasses.replace(kept.state, precisions_left=left, names=())
         report = solve(system, spec, state).report
         assert report.converged
         assert report.precision.startswith(precisions)
 
 
 def test_an_inner_solve_of_a_precision_that_this_machine_lacks_begins_again(system, monkeypatch):
-    monkeypatch.setattr(iterative, "SMALL", 0)
+    monkeypatch.setattr(iterative, "BF16_ENTRIES", 0)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT64])
     spec, steps = SolverSpec("matrix_free", tolerance=1e-12), []
     kept = Kept(lambda state: state.inner.step == 5)

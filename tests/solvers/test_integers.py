@@ -29,7 +29,7 @@ def machine_with_integers(every_precision, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [SHAPE, LayerShape(30, 20), LayerShape(9, 16, (5,))])
-@pytest.mark.parametrize("oversampling", [iterative.ENOUGH_INTEGERS, 1.2, 1.5, 3])
+@pytest.mark.parametrize("oversampling", [iterative.INTEGER_OVERSAMPLING, 1.2, 1.5, 3])
 @pytest.mark.parametrize(
     ("name", "storage"), [("sign", "regenerate"), ("sign", "memory"), ("er_sign", "memory")]
 )
@@ -132,7 +132,7 @@ def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monke
 @pytest.mark.parametrize(
     ("options", "solver", "fast"),
     [
-        ({"oversampling": iterative.ENOUGH_INTEGERS - 0.01}, "matrix_free", True),
+        ({"oversampling": iterative.INTEGER_OVERSAMPLING - 0.01}, "matrix_free", True),
         ({"name": "he_normal"}, "matrix_free", True),
         ({"name": "he_normal", "storage": "memory"}, "matrix_free", True),
         ({}, "matrix_free", False),

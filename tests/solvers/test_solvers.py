@@ -85,7 +85,7 @@ def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver,
 @pytest.mark.parametrize("solver", ["lu", "refined"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_minimum_width_suffices(name, solver, shape):
-    """Burkholz 2024, Thm 2.2: n - c2 + 1 features and the second scales."""
+    """Burkholz 2024, Theorem 2.2: n - c2 + 1 features and the second scales."""
     target, features, system = random_layer(name, shape, shape.minimum_width)
     assert system.operator.shape == (shape.minimum_width, shape.minimum_width)
     scales = system.scales(solve(system, SolverSpec(solver)).scale)

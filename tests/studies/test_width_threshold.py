@@ -1,4 +1,4 @@
-"""Burkholz 2024, Thms 2.2 and 2.3 on small layers: the widths at which targets become reachable."""
+"""Burkholz 2024, Theorems 2.2 and 2.3 on small layers: widths at which targets become reachable."""
 
 import dataclasses
 

@@ -220,7 +220,7 @@ def imagenet(tree, outputs, *more):
     return [
         *TORCHRUN,
         "-m",
-        "bnrecon.cli",
+        "bnrecon",
         "train",
         "experiment=imagenet_condition",
         "target.condition=5413",

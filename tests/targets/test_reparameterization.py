@@ -66,7 +66,7 @@ def test_masks_keep_a_share_and_the_variance():
 
 
 def test_sparse_id_cond_scales_take_the_steps_of_masked_weights():
-    """With the same support and start, in every step of SGD (Thm 3.1 for masks)."""
+    """With the same support and start, in every step of SGD (Theorem 3.1 for masks)."""
     torch.manual_seed(0)
     shape = LayerShape(6, 5, (3, 3))
     start = torch.randn(6, 5, 3, 3)

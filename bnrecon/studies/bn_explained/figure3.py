@@ -37,7 +37,7 @@ EXCESS = 1.25  # a smaller ratio of counts is no focus
 Ratios = list[Interval | None]
 _shown = partial(spell, absent="none counted")
 WIDTH = {"smoke": 64, "laptop": 1024, "paper": 1024}
-SMALL = {"smoke": 6, "laptop": 32, "paper": 32}  # width at which the exact partition is feasible
+EXACT_WIDTH = {"smoke": 6, "laptop": 32, "paper": 32}  # the exact partition is feasible
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 20}
 SIDE = {"smoke": 8, "laptop": 64, "paper": 128}
 CHECKED = {"smoke": 10, "laptop": 60, "paper": 200}  # points at which the counts are compared
@@ -162,7 +162,7 @@ def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
 
 SIZE = {"width": WIDTH, "side": SIDE}
 COMPARISON = "comparison, width {width}"
-BOTH = {scale: ((WIDTH[scale], False), (SMALL[scale], True)) for scale in WIDTH}
+BOTH = {scale: ((WIDTH[scale], False), (EXACT_WIDTH[scale], True)) for scale in WIDTH}
 TASKS = join(
     sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE),
     sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE),

@@ -23,7 +23,8 @@ from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import Scales, System
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.intervals import GeometricMean, decide, geometric_mean
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.parts import (
     Decision,
     Decisions,
@@ -66,7 +67,7 @@ DEFAULTS = "LU, LBFGS with PyTorch's settings"
 LITERAL = "the same on the composed weights"
 STEPS = (LU, DEFAULTS, LITERAL, LBFGS, LBFGS_IN_FLOAT64, REFINED)
 Solutions: TypeAlias = Iterator[tuple[str, Answer, float]]  # step, solution, seconds
-SMALL = 2304  # equations up to which there are singular values, and LBFGS in float64
+SVD_EQUATIONS = 2304  # equations up to which there are singular values, and LBFGS in float64
 PAPERS_SIZES = (36_864, 90_000)  # equations of a layer of the targets of width 64 and 100
 GROWTH = 2.0  # of the weight error between these two
 TEXT = read_text(__file__)
@@ -160,7 +161,7 @@ def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
     """With condition and smallest singular value of a small system, not a number for others."""
     shape, operator = single.target.shape, single.system.operator
     largest = smallest = math.nan
-    if operator.shape[0] <= SMALL:
+    if operator.shape[0] <= SVD_EQUATIONS:
         values = torch.linalg.svdvals(operator.dense())
         largest, smallest = float(values[0]), float(values[-1])
     spectrum = {"condition": largest / smallest, "smallest_singular_value": smallest}
@@ -186,7 +187,7 @@ def _solutions(system: System, spec: SolverSpec) -> Solutions:
             yield _timed(DEFAULTS, lambda: minimize(*products, rhs, start, spec, PYTORCHS))
             return
         yield _timed(LBFGS, lambda: minimize(*products, rhs, start, spec))
-        if len(rhs) <= SMALL:
+        if len(rhs) <= SVD_EQUATIONS:
             products, rhs, start = (exact.matvec, exact.rmatvec), system.rhs, start.double()
             yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
         refined, inverse = SolverSpec("refined"), approximate_inverse(exact.matvec, factors)
@@ -209,7 +210,7 @@ def _cancellation(system: System, scales: Scales) -> float:
     return float(table.norm() / system.weight.norm())
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per size and step: geometric means with intervals."""
     lines = []
     order = rows.assign(step=pd.Categorical(rows["step"], STEPS))
@@ -226,7 +227,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def describe(rows: pd.DataFrame) -> dict[str, Any]:
+def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """How many systems there are, and how ill-conditioned."""
     small = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
     condition, smallest = small["condition"], small["smallest_singular_value"]
@@ -280,7 +281,7 @@ def _plot(
     axes.errorbar(sizes, middle, [below, above], marker="o", capsize=3, color=colour, label=label)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does LU get worse with size, does LBFGS help, and does the rest grow?"""
     return [_accumulation(rows), *_reductions(rows), *_by_defaults(rows), _growth(rows)]
 
@@ -291,7 +292,7 @@ def _accumulation(rows: pd.DataFrame) -> Decision:
     if not slopes:
         return "accumulation, one size", "undecided", {}
     growth = mean_interval(slopes)
-    return "accumulation", decide([growth]), {"slopes": growth, "sizes": _sizes(of_step)}
+    return "accumulation", intervals.decide([growth]), {"slopes": growth, "sizes": _sizes(of_step)}
 
 
 def _reductions(rows: pd.DataFrame) -> list[Decision]:
@@ -301,7 +302,7 @@ def _reductions(rows: pd.DataFrame) -> list[Decision]:
         return []
     ratios = (errors[LU] / errors[LBFGS]).groupby(level="n")
     factors = [(n, geometric_mean(group)) for n, group in ratios]
-    return [("reduction", decide([one.logarithm]), _factor(n, one)) for n, one in factors]
+    return [("reduction", intervals.decide([one.logarithm]), _factor(n, one)) for n, one in factors]
 
 
 def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
@@ -311,7 +312,7 @@ def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
         for n, group in rows[rows["step"] == step].groupby("n"):
             factors = group["lu_error"] / group["error"]
             factor = geometric_mean(factors)
-            verdict = decide([factor.logarithm - math.log(2)])
+            verdict = intervals.decide([factor.logarithm - math.log(2)])
             numbers = _factor(n, factor) | {"steps": group["iterations"].max()}
             numbers |= {"halved": int((factors > 2).sum()), "largest": factors.max()}
             decisions.append((name, verdict, numbers))
@@ -331,7 +332,7 @@ def _growth(rows: pd.DataFrame) -> Decision:
     if not slopes:
         return "growth, one size", "undecided", numbers
     growth = geometric_mean((large / small) ** slope for slope in slopes)
-    below = decide([math.log(GROWTH) - growth.logarithm])
+    below = intervals.decide([math.log(GROWTH) - growth.logarithm])
     numbers |= {"growth": growth, "sizes": _sizes(of_step), "seeds": len(slopes)}
     return "growth", "confirmed" if below == "confirmed" else "undecided", numbers
 
@@ -345,10 +346,10 @@ FORMATS = dict.fromkeys(ERRORS, ".1e") | {"cancellation": ".0e"}
 PART = part(
     __file__,
     tasks,
-    summary,
+    summarize,
     draw,
-    judge,
-    describe,
+    decide,
+    caption_numbers,
     options=no_overrides,
     formats=FORMATS,
     excerpt=lambda table: table[["n", "step", "systems", *ERRORS]],

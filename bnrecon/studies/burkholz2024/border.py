@@ -95,7 +95,7 @@ def _source(built: Trained, name: str, padding: str) -> torch.Tensor:
     return (F.conv2d(values, second) - removed) / (activation.slope * region.factor)
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each activation and padding."""
 
     def relative(column: str) -> Callable[[pd.DataFrame], GeometricMean]:
@@ -106,7 +106,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return table(rows, ["activation", "padding"], False, **columns)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does the theorem's source match the target in whole images, padded as one may read it?"""
     bound = (NO_ERROR * rows["output"]).where(rows["activation"].isin(EXACT), EPSILON)
     within = (rows[["inside", "border"]].max(axis=1) <= bound).groupby(rows["padding"]).all()
@@ -122,4 +122,4 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS})
 FORMATS = {"largest error, inside": ".1e", "largest error, at the border": ".1e"}
-PART = part(__file__, TASKS, summary, decide=judge, options=no_overrides, formats=FORMATS)
+PART = part(__file__, TASKS, summarize, decide=decide, options=no_overrides, formats=FORMATS)

@@ -65,7 +65,7 @@ def _count_source(
     }
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """The counts in readable units, operations also as multiples of the target's."""
     target = rows.iloc[0]
     lines = []
@@ -82,10 +82,10 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def describe(rows: pd.DataFrame) -> dict[str, Any]:
+def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """The paper's count of parameters, and what it agrees with."""
     counted = int(rows["convolutions_trainable"].dropna().iloc[0])
     return {"reported": REPORTED["target_parameters"], "counted": counted}
 
 
-PART = part(__file__, sweep(count, "all", {}, {"width": WIDTH}), summary, numbers=describe)
+PART = part(__file__, sweep(count, "all", {}, {"width": WIDTH}), summarize, numbers=caption_numbers)

@@ -102,7 +102,7 @@ def _error(setting: Setting, widths: tuple[int, ...], seed: int) -> float:
     return deep.solve_deep(target, weights, STARTS, seed=seed).relative_error
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per target and depth: draws rebuilt, and the dimensions reachable at n + L."""
     lines = []
     for (target, layers), group in rows.groupby(["target", "layers"], sort=False):
@@ -152,7 +152,7 @@ def _counterexamples(rows: pd.DataFrame) -> pd.DataFrame:
     return at[(at["reachable_dimensions"] < at["n"]) & (at["rebuilt"] == 0)]
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The theorem, at its total width."""
     at, refuting = rows[rows["beyond"] == 1], len(_counterexamples(rows))
     most = int((at["rebuilt"] > at["draws"] / 2).sum())
@@ -198,4 +198,4 @@ def draw(rows: pd.DataFrame) -> Figure:
 NAMED = [(dataclasses.asdict(setting), setting.name, setting.layers) for setting in SETTINGS]
 OVER = {("setting", "_name", "_layers"): NAMED}
 TASKS = sweep(rates, "{_name}, L = {_layers}", OVER, {"draws": DRAWS})
-PART = part(__file__, TASKS, summary, draw, judge, excerpt=excerpt)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=excerpt)

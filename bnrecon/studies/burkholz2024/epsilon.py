@@ -16,7 +16,7 @@ from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_tab
 EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 
 
-def judge(cells: Sequence[Cell]) -> Decisions:
+def decide(cells: Sequence[Cell]) -> Decisions:
     """Does a network keep L times what each of its L layers keeps? Decided where layers do."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
     finished = [cell for cell in smooth if cell.result is not None]
@@ -84,5 +84,5 @@ PART = run_table(
         RUNS,
     ),
     draw,
-    decide=judge,
+    decide=decide,
 )

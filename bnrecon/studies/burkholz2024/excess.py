@@ -18,7 +18,7 @@ REPORTED = read_reported(__package__)["excess"]
 N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
 
 
-def judge(cells: Sequence[Cell]) -> Decisions:
+def decide(cells: Sequence[Cell]) -> Decisions:
     """What adding some features gains; undecided while the widths are not the paper's."""
     above = [cell for cell in cells if _excess(cell) > 0]
     few = [cell for cell in above if _excess(cell) <= LESS_THAN[1]]
@@ -107,5 +107,5 @@ PART = run_table(
         {str(excess): (f"features.excess={excess}",) for excess in (0, 40, 80, 120, 400)},
     ),
     draw,
-    decide=judge,
+    decide=decide,
 )

@@ -10,7 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.intervals import decide, geometric_mean, paired_difference
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import geometric_mean, paired_difference
 from bnrecon.reproduction.parts import (
     Decision,
     Decisions,
@@ -89,7 +90,7 @@ def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) 
     return pd.DataFrame([row | {"at_limit": report.at_limit, "seconds": report.seconds}])
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per size and share."""
     columns: dict[str, Any] = {
         "n": "n",
@@ -138,7 +139,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does a small excess of features help LBFGS, in accuracy and in speed? One claim a size."""
     sizes = [_ends(group) for _, group in rows.groupby("n")]
     return [decide_one(*ends) for decide_one in (_more_accurate, _faster) for ends in sizes]
@@ -160,8 +161,8 @@ def _more_accurate(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any
     if errors.empty or numbers["few"] == numbers["many"]:
         return "accurate, one share", "undecided", numbers
     factor = geometric_mean(errors["error_x"] / errors["error_y"])
-    pairs = factor.logarithm.n
-    return "accurate", decide([factor.logarithm]), numbers | {"factor": factor, "pairs": pairs}
+    numbers = numbers | {"factor": factor, "pairs": factor.logarithm.n}
+    return "accurate", intervals.decide([factor.logarithm]), numbers
 
 
 def _faster(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
@@ -175,7 +176,7 @@ def _faster(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> D
         return "faster, one share", "undecided", numbers
     if many["at_limit"].any():
         return "faster, stopped", "undecided", numbers
-    verdict = decide([least])
+    verdict = intervals.decide([least])
     if verdict == "contradicted" and few["at_limit"].any():
         verdict = "undecided"
     return "faster", verdict, numbers | {"least": least}
@@ -185,9 +186,9 @@ FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
 PART = part(
     __file__,
     tasks,
-    summary,
+    summarize,
     draw,
-    judge,
+    decide,
     options=no_overrides,
     formats=FORMATS,
     excerpt=lambda table: table.drop(columns=["error in the float32 network", LIMITED]),

@@ -115,7 +115,7 @@ def _solutions(system: System) -> dict[str, torch.Tensor]:
     }
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per layer: geometric mean over seeds, the largest in brackets."""
     lines = []
     for (layer, n, width), group in rows.groupby(["layer", "n", "width"], sort=False):
@@ -149,4 +149,4 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = part(__file__, tasks, summary, draw, options=no_overrides)
+PART = part(__file__, tasks, summarize, draw, options=no_overrides)

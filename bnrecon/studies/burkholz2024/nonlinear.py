@@ -111,7 +111,7 @@ def _inputs(
     return {name: value.clone() for name, value in held.items()}
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per activation and epsilon: the worst layer, and whether the bound holds."""
     lines = []
     for (activation, epsilon), group in rows.groupby(["activation", "epsilon"], sort=False):
@@ -151,7 +151,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The bound, and activations without an error, in float64."""
     exact, smooth = (
         rows[(rows["precision"] == "float64") & rows["activation"].isin(kinds)]
@@ -165,4 +165,4 @@ def judge(rows: pd.DataFrame) -> Decisions:
     return {"exact": relative < 1e-8, "smooth": bool(within.all())}, numbers
 
 
-PART = part(__file__, tasks, summary, draw, judge, options=no_overrides, excerpt=excerpt)
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=excerpt)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bnrecon.config import composition
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.intervals import decide
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, refuse_compared
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
@@ -60,7 +60,7 @@ def _rows(scale: str, options: Sequence[str]) -> list[Row]:
     return rows
 
 
-def judge(cells: Sequence[Cell]) -> Decisions:
+def decide(cells: Sequence[Cell]) -> Decisions:
     """Whether one plan gives more accurate targets, by the seeds that did not suggest it."""
     gains = {
         setting: of_setting
@@ -79,7 +79,7 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     )
     numbers = {"gains": "; ".join(listed) or "not computed yet"}
     numbers["decided_by"] = decided_by if added else ""
-    return {"Beyond Sect. 3.2: the plan": decide(added)}, numbers
+    return {"Beyond Sect. 3.2: the plan": intervals.decide(added)}, numbers
 
 
 def _setting(cell: Cell) -> str:
@@ -100,4 +100,4 @@ def _gains(cells: Sequence[Cell]) -> dict[str, float]:
     return {seed: other[seed] - one[seed] for seed in one if seed in other}
 
 
-PART = run_table(__file__, _rows, decide=judge)
+PART = run_table(__file__, _rows, decide=decide)

@@ -152,7 +152,7 @@ def _shares(scale: str, method: str) -> list[float]:
     return [round(OVERSAMPLING * share, 6) for share in shares]
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per method and share: layer errors, and for each target the loss over seeds."""
     rows = _name_targets(rows)
     targets = rows["activation"].unique()
@@ -212,7 +212,7 @@ def is_small(method: str, loss: Interval) -> str:
     return "yes" if loss.mean + half_width <= limit else "no"
 
 
-def describe(rows: pd.DataFrame) -> dict[str, Any]:
+def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """The targets, and errors beside those derived."""
     rows = _name_targets(rows)
     accuracies = rows.groupby("activation", sort=False)["target_accuracy"].first()
@@ -345,9 +345,9 @@ FORMATS |= {"median layer error": ".1e", "largest layer error": ".1e"}
 PART = part(
     __file__,
     tasks,
-    summary,
+    summarize,
     draw,
-    numbers=describe,
+    numbers=caption_numbers,
     options=no_overrides,
     formats=FORMATS,
     excerpt=excerpt,

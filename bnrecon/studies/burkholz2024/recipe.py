@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.intervals import decide as decide_by
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part, read_reported
 from bnrecon.reproduction.trainings import training_tasks
 
@@ -109,7 +109,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers: dict[str, object] = {"activations": len(gains)}
     if gains:
         interval = mean_interval(gains)
-        verdicts["plan"], numbers["gain"] = decide_by([interval]), interval
+        verdicts["plan"], numbers["gain"] = intervals.decide([interval]), interval
         numbers["better"] = sum(gain > 0 for gain in gains)
     wide = accuracy.reindex(index=[THIRD, CENTRED], columns=["tanh", "sigmoid"])
     tanh, sigmoid, _, centred = wide.to_numpy(float).ravel()

@@ -9,7 +9,7 @@ from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction.intervals import decide, decide_within
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import (
     Decision,
     Decisions,
@@ -187,11 +187,11 @@ def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
         f"{TEXT.caption}\n\n{note}" if impossible else TEXT.caption,
         draw,
         GRID,
-        lambda cells: TEXT.claims(judge(name, cells)),
+        lambda cells: TEXT.claims(decide(name, cells)),
     )
 
 
-def judge(table: str, cells: Sequence[Cell]) -> Decisions:
+def decide(table: str, cells: Sequence[Cell]) -> Decisions:
     """The claims on a table whose cells are rebuilt in three ways, by the width of the targets.
 
     A claim of which no cell is finished is left out; one of which a cell is not finished, or has
@@ -230,7 +230,7 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     ends = f"every interval within {least:z.2f} to {most:z.2f}" if several else "no intervals"
     span = f"{min(means):z.2f} to {max(means):z.2f}"
     numbers = {"means": f"{span}, {ends}", "range": span + " (one seed)" * (not several)}
-    yield name, decide_within(losses, margin), numbers | _networks(cells)
+    yield name, intervals.decide_within(losses, margin), numbers | _networks(cells)
 
 
 def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
@@ -296,7 +296,7 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
         "more": sum(one > other for one, other in pairs),
         "pairs": count_of(len(pairs), "cell"),
     }
-    yield "more", decide([difference if len(pairs) == len(paper) else None]), numbers
+    yield "more", intervals.decide([difference if len(pairs) == len(paper) else None]), numbers
 
 
 def _place(cell: Cell) -> tuple[str, ...]:

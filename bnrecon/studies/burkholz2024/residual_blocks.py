@@ -55,7 +55,7 @@ def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each target, content before and number of blocks."""
     columns: dict[str, Any] = {
         "target": "target",
@@ -84,7 +84,7 @@ def times_two_layers(rows: pd.DataFrame) -> pd.Series:
     return rows["scales"] / (rows["equations"] + 1)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The paper's least factor: contradicted where some number of blocks always takes less."""
     factor, error = times_two_layers(rows), rows["error"] / rows["largest"]
     empty, narrowest = rows["before"] == EMPTY, rows.groupby("target")["blocks"].transform("max")
@@ -106,8 +106,8 @@ FORMATS = {"over two layers": ".2f", "(c0 + c2)² / (c0 c2)": ".1f", "largest er
 PART = part(
     __file__,
     TASKS,
-    summary,
-    decide=judge,
+    summarize,
+    decide=decide,
     options=no_overrides,
     formats=FORMATS,
     excerpt=excerpt,

@@ -16,7 +16,7 @@ from torch import nn
 from bnrecon.data import Images
 from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.intervals import decide
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import (
     Decisions,
     Task,
@@ -160,7 +160,7 @@ def _named_starts(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(start=start.where(start == "weights", "ones"))
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per setting, with intervals over its seeds."""
     lines = []
     by = ["epochs", "inner", "excess", "start"]
@@ -208,7 +208,7 @@ def _intervals(values: pd.Series) -> dict[str, Interval]:
     }
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """How far from scratch is from weights, and what longer steps of the inner scales change."""
     accuracy = by_start(rows)
     target, ones, weights = (accuracy[name] for name in ("target", "ones", "weights"))
@@ -229,16 +229,16 @@ def judge(rows: pd.DataFrame) -> Decisions:
     trained = accuracy.index.get_level_values("epochs")
     longest = trained == trained.max()
     last_of = {name: _intervals(values[longest]).values() for name, values in compared.items()}
-    verdicts = {name: decide(intervals) for name, intervals in last_of.items()}
+    verdicts = {name: intervals.decide(values) for name, values in last_of.items()}
     if width < PAPERS_WIDTH:
         verdicts |= {"behind": "not at the paper's size", "below": verdicts["behind"]}
     return verdicts, numbers
 
 
 def _spell(values: pd.Series) -> str:
-    intervals = _intervals(values)
-    listed = "; ".join(f"{name}: {interval}" for name, interval in intervals.items())
-    return f"{listed or 'not computed yet'} (comparisons: {len(intervals)})"
+    named = _intervals(values)
+    listed = "; ".join(f"{name}: {interval}" for name, interval in named.items())
+    return f"{listed or 'not computed yet'} (comparisons: {len(named)})"
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -287,9 +287,9 @@ FORMATS = {"seconds": ".0f"}
 PART = part(
     __file__,
     tasks,
-    summary,
+    summarize,
     draw,
-    judge,
+    decide,
     options=no_overrides,
     reported=reported,
     formats=FORMATS,

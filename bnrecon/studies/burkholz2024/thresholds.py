@@ -195,7 +195,7 @@ DRAWS = {"smoke": 3, "laptop": 50, "paper": 200}
 TARGETS = {"random": (PALETTE[0], "o"), "pathological": (PALETTE[3], "s")}
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per setting and kind of target: the width from which every draw was rebuilt."""
     lines = []
     for (kernels, kind), group in rows.groupby(["kernels", "target"], sort=False):
@@ -240,7 +240,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Both theorems: what is rebuilt from their widths on, and what below."""
     is_random, reached = rows["target"] == "random", rows["c1"] >= rows["minimum_width"]
     enough = rows["c1"] >= rows["n"]
@@ -260,4 +260,4 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 NAMED = [(dataclasses.asdict(setting), setting.name) for setting in SETTINGS]
 TASKS = sweep(rates, "{_name}", {("setting", "_name"): NAMED}, {"draws": DRAWS})
-PART = part(__file__, TASKS, summary, draw, judge)
+PART = part(__file__, TASKS, summarize, draw, decide)

@@ -27,7 +27,7 @@ WIDTHS = {
     "laptop": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
     "paper": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
 }
-SMALL = 1e-6  # an error that counts as none
+NEGLIGIBLE_ERROR = 1e-6  # an error that counts as none
 FLOOR, BELOW, BOTTOM = 1e-3, 3e-4, 1.5e-4  # of a figure: smaller errors are drawn in one row
 # By what varies, d or c: a task's name, the axis, and at every scale the pairs of d and c.
 NAMES = {"side": "d = {side}", "width": "c = {width}"}
@@ -140,7 +140,7 @@ def format_errors(errors: pd.Series) -> str:
     '2.0e+00 (1.0e+00 to 3.0e+00), 1 of 5 below 1e-6'
     """
     middle, low, high = middle_range(errors)
-    exact = int((errors < SMALL).sum())
+    exact = int((errors < NEGLIGIBLE_ERROR).sum())
     count = f", {exact} of {len(errors)} below 1e-6" if 0 < exact < len(errors) else ""
     return f"{middle:.1e} ({low:.1e} to {high:.1e}){count}"
 

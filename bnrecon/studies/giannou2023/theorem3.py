@@ -78,9 +78,9 @@ def singular_shares(size: int, multiple: int, draws: int) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
-SMALL = {"side": SMALL_SIDES, "density": SMALL_DENSITIES}
+SMALL_GRID = {"side": SMALL_SIDES, "density": SMALL_DENSITIES}
 SMALL_FIXED = {"draws": SMALL_DRAWS, "numerical": SMALL_DRAWS}
-LEMMA_9 = sweep(invertible, "Lemma 9, d = {side}, p = {density}", SMALL, SMALL_FIXED)
+LEMMA_9 = sweep(invertible, "Lemma 9, d = {side}, p = {density}", SMALL_GRID, SMALL_FIXED)
 STEP_4_NAME = "Step 4, n = {size}, C = {multiple}"
 STEP_4 = sweep(singular_shares, STEP_4_NAME, {("size", "multiple"): IID}, {"draws": IID_DRAWS})
 

@@ -29,7 +29,7 @@ SIZES = ((100, 60), (300, 100), (25, 100), (10, 100))
 PRINTED = (100, 300)  # the paper's hidden channels
 DENSE = ("He normal", "orthogonal", "Ortho cond")  # of 10 hidden channels, ER's have zeros
 STRONG = 10  # percent of the error: our measure of a strong association
-ENOUGH = 2  # draws: the half-width says how little two of them tell
+LEAST_DRAWS = 2  # draws: the half-width says how little two of them tell
 DRAWN = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
@@ -162,13 +162,13 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     share = mean_interval(list(shares.groupby(dense["seed"]).mean()))
     means = dense.groupby("c1")["missing"].mean()
     counts = ", ".join(f"{mean:.1f} of {n - width}" for width, mean in means.items())
-    return "approximation", decide([50 - share], ENOUGH), {"counts": counts, "share": share}
+    return "approximation", decide([50 - share], LEAST_DRAWS), {"counts": counts, "share": share}
 
 
 def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
     """The paper's sentence on ID cond, by its greedy pass."""
     start = {"more": _channels(dense) - 1, "unpermuted": spell(_pooled(dense, "unpermuted"), ".4f")}
-    return name, decide([_pooled(dense, "greedy")], ENOUGH), start | _compared(dense, "greedy")
+    return name, decide([_pooled(dense, "greedy")], LEAST_DRAWS), start | _compared(dense, "greedy")
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
@@ -197,7 +197,7 @@ def _alike(rows: pd.DataFrame) -> Decision:
     changes = rows.groupby(["hidden", "target", "alike"])["change"].mean().unstack("alike")
     means = changes[True] - changes[False]
     numbers = {"low": means.min(), "high": means.max(), "of": len(means), "strong": STRONG}
-    verdict = decide([pooled and pooled + STRONG], ENOUGH)
+    verdict = decide([pooled and pooled + STRONG], LEAST_DRAWS)
     return "alike", verdict, numbers | {"pooled": spell(pooled, ".1f")}
 
 
@@ -226,7 +226,7 @@ def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
 
 
 def _decide_below(difference: Interval | None) -> str:
-    return decide([difference and -difference], ENOUGH)
+    return decide([difference and -difference], LEAST_DRAWS)
 
 
 def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:

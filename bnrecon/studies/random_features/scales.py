@@ -58,7 +58,7 @@ LABELS = {
 }
 PRINTED_ACCURACY = {ONES: f"{REPORTED['long']}; {REPORTED['short']}", WEIGHTS: REPORTED["weights"]}
 PRINTED_EPOCHS = 300  # the shorter of the paper's trainings
-ENOUGH = 2  # seeds: the half-width says how little two of them tell
+LEAST_SEEDS = 2  # seeds: the half-width says how little two of them tell
 
 
 def at_step(kind: str, step: float) -> str:
@@ -176,11 +176,11 @@ def judge(rows: pd.DataFrame) -> Decisions:
     pairs |= {"slowed": (WEIGHTS, SLOWED), "alike": (SLOWED, ONES)}
     differences = {one: paired_difference_by(rows, "setting", *of) for one, of in pairs.items()}
     share, epochs, width = step_share(rows), int(rows["epochs"].max()), int(rows["width"].max())
-    gap = decide([differences["gap"]], ENOUGH)
+    gap = decide([differences["gap"]], LEAST_SEEDS)
     verdicts = {
         "below": gap,
-        "step": decide([share and share - 50], ENOUGH),
-        "equal steps": decide([differences["remaining"]], ENOUGH),
+        "step": decide([share and share - 50], LEAST_SEEDS),
+        "equal steps": decide([differences["remaining"]], LEAST_SEEDS),
     }
     short = epochs < PRINTED_EPOCHS
     verdicts |= {"in print, short": "not at the paper's size"} if short else {"in print": gap}

@@ -1,8 +1,0 @@
-"""`python -m bnrecon.cli`."""
-
-import sys
-
-from bnrecon.cli.main import main
-
-if __name__ == "__main__":
-    sys.exit(main())
