@@ -158,9 +158,11 @@ def table(
     return pd.DataFrame([line(group) for _, group in rows.groupby(list(by), sort=sort)])
 
 
-def only(column: str, *values: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
+def only(
+    column: str, *values: Any, drop: Sequence[str] = ()
+) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """For ``Experiment.excerpt``: a table's lines that have one of these values in a column."""
-    return lambda lines: lines[lines[column].isin(values)]
+    return lambda lines: lines[lines[column].isin(values)].drop(columns=list(drop), errors="ignore")
 
 
 @functools.cache

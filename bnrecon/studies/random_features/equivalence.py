@@ -254,17 +254,14 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 
 def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
-    """Which control two convolutions stay with once they have left the weights."""
+    """How near two convolutions stay to a control once they have left the weights."""
     pair = differences.loc["two_convolutions"]
     if pair["step"] < 0:
         return ""
     losses = rows["loss_two_convolutions"]
-    apart = {name: float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES}
-    nearest = min(apart, key=lambda name: apart[name])
-    kind, number = nearest.split("_")
-    control = {"kind": kind, "number": int(number) + 1, "apart": apart[nearest]}
+    apart = [float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES]
     diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
-    said = TEXT.sentence("branch", step=pair["step"], loss=pair["loss"], **control, **diverged)
+    said = TEXT.sentence("branch", step=pair["step"], apart=min(apart), **diverged)
     return f" {said}"
 
 

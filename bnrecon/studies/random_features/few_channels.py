@@ -94,10 +94,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "c0": "inputs",
         "n": "n",
         "distance from the law": interval_of("distance"),
-        "mean of s⁴, law 2": interval_of("fourth_moment"),
+        "mean of s⁴ (law: 2)": interval_of("fourth_moment"),
         "expected": "expected",
         "correlation of blocks": interval_of("block_correlation"),
-        "derived, 1/(c2 + 3)": "derived",
+        "normal: 1/(c2 + 3)": "derived",
     }
     return table(rows, ["features", "outputs", "inputs"], False, **columns)
 
@@ -171,21 +171,22 @@ def _blocks(normal: pd.DataFrame) -> Decision:
         if interval.half_width is not None
     ]
     wrong = all(interval.sign > 0 for interval in at_largest.values())
-    fewest, most, of = min(at_largest), max(at_largest), len(differences)
+    fewest = min(at_largest)
     numbers = {"fewest": fewest, "largest": at_largest[fewest]}
-    numbers |= {"most": most, "smallest": at_largest[most]}
-    numbers |= {"outside": sum(one.sign != 0 for one in differences), "of": of}
-    return "blocks", "false as stated" if wrong else "undecided", numbers | {"by_chance": 0.05 * of}
+    numbers |= {"outside": sum(one.sign != 0 for one in differences), "of": len(differences)}
+    return "blocks", "false as stated" if wrong else "undecided", numbers
 
 
 def _listed(distances: dict[int, Interval]) -> str:
-    return ", ".join(f"{interval:.3f} at n = {n}" for n, interval in distances.items())
+    """At the smallest n and at the largest."""
+    ends = sorted({*list(distances)[:1], *list(distances)[-1:]})
+    return " and ".join(f"{distances[n]:.3f} at n = {n}" for n in ends)
 
 
 NAME, OVER = "{features}, c2 = {outputs}, c0 = {inputs}", ("features", "outputs", "inputs")
 TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
-DECIMALS = ("distance from the law", "mean of s⁴, law 2", "expected", "correlation of blocks")
-FORMATS = dict.fromkeys([*DECIMALS, "derived, 1/(c2 + 3)"], ".3f")
+DECIMALS = ("distance from the law", "mean of s⁴ (law: 2)", "expected", "correlation of blocks")
+FORMATS = dict.fromkeys([*DECIMALS, "normal: 1/(c2 + 3)"], ".3f")
 PART = part(
     __file__,
     TASKS,

@@ -220,8 +220,6 @@ def _density(rows: pd.DataFrame) -> Decision:
     numbers = {
         "printed_distances": span((printed for _, printed in distances), ".3f"),
         "distances": span((distance.mean for distance, _ in distances), ".3f"),
-        "printed": printed_edges(0.8),
-        "edges": spectrum.edges(0.8),
     }
     return "density", "confirmed" if right and all(right) else verdict, numbers
 
