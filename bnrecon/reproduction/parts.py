@@ -159,10 +159,12 @@ def table(
 
 
 def only(
-    column: str, *values: Any, drop: Sequence[str] = ()
+    column: str = "", *values: Any, drop: Sequence[str] = ()
 ) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """For ``Experiment.excerpt``: a table's lines that have one of these values in a column."""
-    return lambda lines: lines[lines[column].isin(values)].drop(columns=list(drop), errors="ignore")
+    """For ``Experiment.excerpt``: lines with one of a column's values; without some columns."""
+    return lambda lines: lines[lines[column].isin(values) if column else slice(None)].drop(
+        columns=[*drop], errors="ignore"
+    )
 
 
 @functools.cache

@@ -130,13 +130,12 @@ def judge(rows: pd.DataFrame) -> Decisions:
     # The same for as many features, of which all outputs share one.
     others = dense[dense["features"] != "ID cond"]
     instead = pd.concat([others, shared.assign(features="ID cond")])
-    reversed_sign = {"shared": spell(_pooled(instead, "greedy"), ".4f")}
     return [
         _fitted(rows),
         _approximation(dense),
-        _less_suitable("greedy", dense, **reversed_sign),
+        _less_suitable("greedy", dense, instead),
         ("exchanges", _decide_below(_pooled(dense, "exchanges")), _compared(dense, "exchanges")),
-        *([_less_suitable("shared", instead)] if len(shared) else []),
+        *([_less_suitable("shared", instead, instead)] if len(shared) else []),
         _alike(rows),
         *_low_rank(dense),
         *_called_low_rank(rows),
@@ -167,12 +166,12 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     return "approximation", decide([50 - share], ENOUGH), {"counts": counts, "share": share}
 
 
-def _less_suitable(name: str, dense: pd.DataFrame, **numbers: Any) -> Decision:
-    """The paper's sentence on ID cond, by its greedy pass."""
-    numbers["sizes"] = ", ".join(map(str, sorted(dense["hidden"].unique())))
-    numbers["unpermuted"] = spell(_pooled(dense, "unpermuted"), ".4f")
-    numbers |= {"more": _channels(dense) - 1} | _compared(dense, "greedy")
-    return name, decide([_pooled(dense, "greedy")], ENOUGH), numbers
+def _less_suitable(name: str, dense: pd.DataFrame, shared: pd.DataFrame) -> Decision:
+    """The paper's sentence on ID cond, by its greedy pass; beside, with one shared feature."""
+    numbers = {"more": _channels(dense) - 1, "shared": spell(_pooled(shared, "greedy"), ".4f")}
+    numbers |= {"unpermuted": spell(_pooled(dense, "unpermuted"), ".4f")}
+    numbers |= {"sizes": ", ".join(map(str, sorted(dense["hidden"].unique())))}
+    return name, decide([_pooled(dense, "greedy")], ENOUGH), numbers | _compared(dense, "greedy")
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:

@@ -270,5 +270,4 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     )
 
 
-EXCERPT = only("channels c0 = c2", *CHANNELS["paper"], *CHANNELS["smoke"], drop=SAME)
-PART = part(__file__, TASKS, summarize, draw, judge, caption_numbers, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, judge, caption_numbers, excerpt=only(drop=SAME))

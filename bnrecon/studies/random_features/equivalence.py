@@ -261,8 +261,7 @@ def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
     losses = rows["loss_two_convolutions"]
     apart = [float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES]
     diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
-    said = TEXT.sentence("branch", step=pair["step"], apart=min(apart), **diverged)
-    return f" {said}"
+    return " " + TEXT.sentence("branch", step=pair["step"], apart=min(apart), **diverged)
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -178,8 +178,7 @@ def _blocks(normal: pd.DataFrame) -> Decision:
 
 
 def _listed(distances: dict[int, Interval]) -> str:
-    """At the smallest n and at the largest."""
-    ends = sorted({*list(distances)[:1], *list(distances)[-1:]})
+    ends = sorted(distances)[:: max(1, len(distances) - 1)]
     return " and ".join(f"{distances[n]:.3f} at n = {n}" for n in ends)
 
 

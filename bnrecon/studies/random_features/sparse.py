@@ -167,5 +167,4 @@ def decide_loss(loss: Interval) -> str:
 
 DROPPED = ["seconds", "largest relative difference of logits"]
 EXCERPT = only("trained", ALL, *MASKED.values(), *SCALES.values(), drop=DROPPED)
-OF_RUNS: Any = {"options": OPTIONS.__getitem__, "excerpt": EXCERPT}
-PART = part(__file__, tasks, summarize, decide=judge, **OF_RUNS)
+PART = part(__file__, tasks, summarize, decide=judge, options=OPTIONS.__getitem__, excerpt=EXCERPT)

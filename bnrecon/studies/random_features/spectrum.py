@@ -217,10 +217,8 @@ def _density(rows: pd.DataFrame) -> Decision:
     wrong = [printed > max(CLOSE, distance.ends[1]) for distance, printed in distances]
     right = [printed < min(CLOSE, distance.ends[0]) for distance, printed in distances]
     verdict = "needs a correction" if wrong and all(wrong) else "undecided"
-    numbers = {
-        "printed_distances": span((printed for _, printed in distances), ".3f"),
-        "distances": span((distance.mean for distance, _ in distances), ".3f"),
-    }
+    numbers = {"printed_distances": span((printed for _, printed in distances), ".3f")}
+    numbers |= {"distances": span((distance.mean for distance, _ in distances), ".3f")}
     return "density", "confirmed" if right and all(right) else verdict, numbers
 
 
