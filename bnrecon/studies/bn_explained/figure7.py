@@ -42,9 +42,9 @@ COLUMNS = {  # of the table: a statistic and what of it
     "mean of μ": ("mean", "average"),
     "mean of σ": ("deviation", "average"),
     "var(μ) to Eq. 13": ("mean", "printed"),
-    "repaired": ("mean", "repaired"),
+    "var(μ), repaired": ("mean", "repaired"),
     "var(σ²) to Eq. 13": ("deviation", "printed"),
-    "repaired, σ²": ("deviation", "repaired"),
+    "var(σ²), repaired": ("deviation", "repaired"),
 }
 COLOURS = {"shuffled": "black", "controlled": PALETTE[3]}
 

@@ -299,5 +299,5 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
 
 
 SHOWN = only("z", "normal", "±1", INPUTS["shared"].format("ReLU"))
-SIZES = only("B", 2, 16, 256, drop=["mini-batches"])
+SIZES = only("B", 2, 16, 256)
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: SIZES(SHOWN(table)))

@@ -253,5 +253,6 @@ TASKS = sweep(measure_alignment, "hidden {hidden}, seed {seed}", OVER, FIXED)
 FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-EXCERPT = only("hidden channels", *PRINTED, drop=[*permuting.DETAILS, "best found"])
+SHOWN = ("He normal", *permuting.SINGLE_ENTRIES)  # the others are near He normal
+EXCERPT = only("features", *SHOWN, drop=[*permuting.DETAILS, "best found"])
 PART = part(__file__, TASKS, summarize, draw, judge, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)

@@ -20,7 +20,7 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, part, read_text, sweep
+from bnrecon.reproduction.parts import Decisions, only, part, read_text, sweep
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 
@@ -291,4 +291,5 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
-PART = part(__file__, TASKS, summarize, draw, judge)
+EXCERPT = only(drop=["steps", "last loss"])
+PART = part(__file__, TASKS, summarize, draw, judge, excerpt=EXCERPT)

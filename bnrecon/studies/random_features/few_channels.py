@@ -14,7 +14,7 @@ from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.parts import Decision, Decisions, part, sweep, table
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -186,12 +186,5 @@ NAME, OVER = "{features}, c2 = {outputs}, c0 = {inputs}", ("features", "outputs"
 TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
 DECIMALS = ("distance from the law", "mean of s⁴ (law: 2)", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "normal: 1/(c2 + 3)"], ".3f")
-PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    draw,
-    judge,
-    formats=FORMATS,
-    excerpt=lambda table: table[table["n"] == table["n"].max()],
-)
+EXCERPT = only("n", 36, 1600, drop=["c0"])  # the largest
+PART = part(__file__, TASKS, summarize, draw, judge, formats=FORMATS, excerpt=EXCERPT)

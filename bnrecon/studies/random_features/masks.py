@@ -170,5 +170,5 @@ FIXED |= {"features": USED, "channels": CHANNELS}
 TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-EXCERPT = only("density p", 0.1, 0.5, drop=permuting.DETAILS)
+EXCERPT = only("features", ID_COND, drop=permuting.DETAILS)
 PART = part(__file__, TASKS, summarize, draw, judge, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)
