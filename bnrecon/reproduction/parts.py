@@ -158,9 +158,13 @@ def table(
     return pd.DataFrame([line(group) for _, group in rows.groupby(list(by), sort=sort)])
 
 
-def only(column: str, *values: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """For ``Experiment.excerpt``: a table's lines that have one of these values in a column."""
-    return lambda lines: lines[lines[column].isin(values)]
+def only(
+    column: str = "", *values: Any, drop: Sequence[str] = ()
+) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """For ``Experiment.excerpt``: lines with one of a column's values; without some columns."""
+    return lambda lines: lines[lines[column].isin(values) if column else slice(None)].drop(
+        columns=[*drop], errors="ignore"
+    )
 
 
 @functools.cache

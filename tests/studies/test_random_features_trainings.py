@@ -77,7 +77,7 @@ def test_one_seed_decides_nothing():
 def test_differences_are_paired_by_seed_and_the_heading_counts_them():
     rows = trained({"a": [1.0, 2, 4], "b": [2.0, 3.5, 5], "c": [0.0, 0]})
     table = compare_settings(rows, "trained", {}, {"b": "a", "c": "a", "d": "a"})
-    column = "difference, paired by seed (2 in all)"
+    column = "difference, paired by seed (2 comparisons)"
     assert table[column].tolist() == ["", mean_interval([1, 1.5, 1]), mean_interval([-1, -2])]
 
 

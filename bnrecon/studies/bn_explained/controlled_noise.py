@@ -189,11 +189,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     noise, small = measured[measured["source"] == "noise"], _changes(trained, PRINTED)
     far = (noise["ratio"] - PRINTED).abs() + 4 * noise["error"] > NEAR
     raised, largest = intervals.decide(small.values()), trained["factor"].max()
-    plain = trained[trained["factor"] == 1].groupby("data", sort=False)["accuracy"].mean()
-    numbers: dict[str, Any] = {
-        "small": ", ".join(f"{d} {trained_networks.describe(one)}" for d, one in small.items()),
-        "reached": ", ".join(f"{accuracy:.1f}% ({data})" for data, accuracy in plain.items()),
-    }
+    changes = (f"{data} {trained_networks.describe(one)}" for data, one in small.items())
+    numbers: dict[str, Any] = {"small": ", ".join(changes)}
     for name in measured_noise.STATISTICS:  # of the first BatchNorm and of the others
         some = noise[noise["statistic"] == name]
         first, ratios = some["layer"] == some["layer"].min(), some["ratio"]
@@ -245,4 +242,5 @@ PART = part(
     fill_caption,
     options=common_options,
     reported=reported,
+    excerpt=lambda table: table[table["test accuracy"] != "not measured"],
 )

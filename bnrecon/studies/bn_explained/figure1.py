@@ -200,9 +200,9 @@ def _compare(
     single = [intervals.decide([one]) for one in logarithms]
     return intervals.decide(logarithms), {
         "ratios": span([ratio.mean for ratio in ratios], ".2f"),
+        "means": [ratio.mean for ratio in ratios],
         "cases": len(logarithms),
         "with": single.count("confirmed"),
-        "against": single.count("contradicted"),
     }
 
 
@@ -214,6 +214,7 @@ def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, A
     return intervals.decide(ratio.logarithm for ratio in one.values()), {
         "one": _list_widths(one),
         "widest": f"{one[WIDE[-1]]:.2f}",
+        "wide": one[WIDE[-1]].mean,
         "two": _list_widths(two),
         "enough": _enough(random[(random["offset"] == offset) & (random["depth"] == 1)]),
     }

@@ -13,7 +13,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.parts import Decisions, Task, part, refuse_compared
+from bnrecon.reproduction.parts import Decisions, Task, only, part, refuse_compared
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.errors import Diverged
 from bnrecon.studies.bn_explained.trained_networks import NOT_AUGMENTED, describe
@@ -244,4 +244,7 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     return f"{edge_of}: a wider range may differ." if names else ""
 
 
-PART = part(__file__, tasks, summarize, draw, decide, fill_caption, options=common_options)
+EXCERPT = only(drop=["validation accuracy by learning rate"])
+PART = part(
+    __file__, tasks, summarize, draw, decide, fill_caption, options=common_options, excerpt=EXCERPT
+)

@@ -196,7 +196,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         if not counts.empty:
             line["mean count"] = f"{counts['window'].mean():.1f}"
             line["at the data, to mean"] = _shown(_ratio(counts, "data", "window"))
-            line["at the data, to turned data"] = _shown(_ratio(counts, "data", "turned"))
+            line["at the data, to rotated data"] = _shown(_ratio(counts, "data", "turned"))
             line["on the rim, to mean"] = _shown(_ratio(counts, "rim", "window"))
         for row in _select(rows, "comparison", setting, layer).to_dict("records"):
             local, width = row["local"], f"width {int(row['width'])}"
@@ -257,7 +257,6 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
 
     focus = {setting: all_layers(setting, "data", "turned") for setting in (zero, norm)}
     counts = rows.set_index(["setting", "layer"])
-    means = counts["window"].groupby(level=[0, 1]).mean()
     through, units = counts.loc[[zero], "origin"].min(), counts["width"].iloc[0]
     central = intervals.decide(one and EXCESS - one for one in focus[zero])
     rim = [gain for layer in LAYERS for gain in _more_on_rim(rows, layer)]
@@ -270,7 +269,6 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
         "rim": _list(all_layers(random, "rim", "window")),
         "others": _span([*all_layers(zero, "rim", "window"), *all_layers(norm, "rim", "window")]),
         "centred": _span(all_layers(zero, "centred", "window")),
-        "means": ", ".join(f"{means[random, layer]:.1f}" for layer in LAYERS),
         "through": through,
         "units": units,
     }
@@ -315,4 +313,4 @@ def _span(ratios: Ratios) -> str:
     return span([ratio.mean for ratio in ratios if ratio], ".2f", absent="none counted")
 
 
-PART = part(__file__, TASKS, summarize, draw, decide)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: table.iloc[:, :6])

@@ -288,8 +288,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "images": int(rows["points"].iloc[0]),
         "probes": int(rows["probes"].iloc[0]),
         "reference": REFERENCE,
-        "random": gains[GAUSSIAN][0],
-        "at_training": gains[TRAINING][0],
         "gains": {kind: _ends(some) for kind, some in gains.items()},
         "by_layer": _gain_by_layer(rows),
         "above": sum(ratio.logarithm.sign > 0 for ratio in more),

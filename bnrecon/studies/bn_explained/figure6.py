@@ -21,7 +21,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, join, part, sweep
+from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.studies.bn_explained import planar, toy_classifier
 from bnrecon.studies.bn_explained.batch_statistics import finite_population
 
@@ -294,7 +294,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
             for row in first.itertuples()
         ),
         "margin": _margins(rows, LARGE).mean(),
-        "noisier": _gain(rows, SMALL),
     }
     # For each amount of noise: what a large one does says nothing on a small one.
     together = 1 - 0.05 / len(GROUPS)
@@ -310,4 +309,5 @@ TASKS = join(
     sweep(draw_boundaries, "boundaries", {}, SHOWN),
     sweep(measure_seed, "seed {seed}", {"seed": SEEDS}, MEASURED),
 )
-PART = part(__file__, TASKS, summarize, draw, decide)
+RATIOS = only(drop=[f"{name}, B = {size}" for name in MEASURES for size in SIZES])
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=RATIOS)

@@ -151,7 +151,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line = {"weights": state, "layer": f"{layer:.0f}"}
         line["Eq. 8, relative error"] = f"{group['eq8'].max():.0e}"
         line |= {"rank correlation with the distance in the input space": rank}
-        line["smallest"] = f"{group['rank'].min():.2f}"
+        line["smallest correlation"] = f"{group['rank'].min():.2f}"
         line["pairs in another order"] = f"{group['disordered'].mean():.0%}"
         lines.append(line | {"spread of the ratio": f"{group['spread'].median():.1f}"})
     return pd.DataFrame(lines)
@@ -190,13 +190,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     networks = rows[rows["kind"] == "network"]
     deep = networks[networks["layer"] > 1].groupby(["layer", "state"], sort=False)
     ranks = [mean_interval(group["rank"].tolist()) for _, group in deep]
-    disordered, spread = deep["disordered"].mean(), deep["spread"].median()
+    disordered = deep["disordered"].mean()
     numbers: dict[str, Any] = {"width": WIDTHS[0], "points": POINTS, "steps": STEPS, "rate": RATE}
     numbers |= {"accuracy": networks["accuracy"].mean(), "seeds": networks["seed"].nunique()}
     numbers |= {"worst": networks["eq8"].max(), "ranks": span([r.mean for r in ranks], ".2f")}
     numbers |= {"first": networks.loc[networks["layer"] == 1, "same"].max()}
     numbers |= {"disordered": [disordered.min(), disordered.max()]}
-    numbers |= {"spread": [spread.min(), spread.max()]}
     closer = bool(ranks) and all(rank.sign > 0 for rank in ranks)
     return {
         "Eq. 8, Figure 9": bool(numbers["worst"] < 1e-9),

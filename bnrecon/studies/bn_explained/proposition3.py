@@ -113,9 +113,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers = {
         "fewest": wide["batch"].min(),
         "most": span(shares, ".0f"),
-        "example": "".join(f", both outputs {v:g}" for v in example.get("smallest_output", ())),
         "failing": int(wide["one_sided"].sum()),
-        "total": int(wide["networks"].sum()),
         "batch": largest["batch"].max(),
         "share": 100 * largest["one_sided"].sum() / largest["networks"].sum(),
         "single": int(narrow["one_sided"].sum()),

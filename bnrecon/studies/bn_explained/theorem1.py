@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part, sweep
+from bnrecon.reproduction.parts import Decisions, Task, no_overrides, only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 
 
@@ -361,4 +361,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides)
+EXCERPT = only("points B", 64, 4096, 16384, drop=[*OFFSETS.values()])
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=EXCERPT)

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.parts import Decisions, join, merge, part, sweep
+from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
 from bnrecon.studies.bn_explained import small_networks as small
 
 POINTS = 64  # of a batch
@@ -310,4 +310,5 @@ TASKS = join(
     sweep(vary_sigma, "sweep of sigma, {activation}", VARIED, {"seeds": FOLDS}),
     sweep(measure_spread, "sigma on the digits", {}, {"units": RANDOM_UNITS}),
 )
-PART = part(__file__, TASKS, summarize, draw, decide)
+EXCERPT = only("activation", *small.SLOPES, drop=[*ANGLES])  # the figure has the rows of sigma
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

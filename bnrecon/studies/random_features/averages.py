@@ -142,7 +142,7 @@ def compare_settings(
         if name in baselines
         and (difference := paired_difference_by(rows, "setting", name, baselines[name]))
     }
-    title = f"difference, paired by seed ({len(differences)} in all)"
+    title = f"difference, paired by seed ({len(differences)} comparisons)"
     lines = []
     for name, group in groups.items():
         line: dict[str, Any] = {heading: name}

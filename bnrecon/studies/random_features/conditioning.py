@@ -14,7 +14,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.intervals import count_signs, geometric_mean
-from bnrecon.reproduction.parts import Decision, Decisions, part, read_text, sweep
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep
 from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
 from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors
@@ -23,6 +23,7 @@ TEXT = read_text(__file__)
 CHANNELS = {"smoke": (5,), "laptop": (50, 40, 30, 20, 10), "paper": (50, 40, 30, 20, 10)}
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
 EXCESS = (0, 10, 100)  # c1 - n
+SAME = ("channels c0 = c2", "seeds")  # in all lines of the table
 IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32
 TITLES = {
     "lbfgs": "LBFGS, at most 2,000",
@@ -85,8 +86,8 @@ def _mean_error(errors: pd.Series) -> str:
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """The tolerance, the number of seeds and what the limit of iterations does."""
-    tolerance, seeds = SETTINGS["auto"].tolerance, rows["seed"].nunique()
-    return {"tolerance": tolerance, "seeds": seeds, "limit": _effect_of_the_limit(rows)}
+    sizes = {"channels": rows["channels"].max(), "seeds": rows["seed"].nunique()}
+    return sizes | {"tolerance": SETTINGS["auto"].tolerance, "limit": _effect_of_the_limit(rows)}
 
 
 def _effect_of_the_limit(rows: pd.DataFrame) -> str:
@@ -269,4 +270,4 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     )
 
 
-PART = part(__file__, TASKS, summarize, draw, judge, caption_numbers)
+PART = part(__file__, TASKS, summarize, draw, judge, caption_numbers, excerpt=only(drop=SAME))

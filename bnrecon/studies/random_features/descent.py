@@ -17,7 +17,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide, geometric_mean
-from bnrecon.reproduction.parts import Decision, Decisions, part, read_text, sweep, table
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -174,4 +174,5 @@ def _columns(square: pd.DataFrame) -> Decision:
 
 OVER = {"channels": CHANNELS, "features": ANY_WIDTH}
 TASKS = sweep(measure_descent, "{features}, {channels}", OVER, {"draws": DRAWS})
-PART = part(__file__, TASKS, summarize, draw, judge)
+EXCERPT = only("c0 = c2", *(sizes[0] for sizes in CHANNELS.values()), drop=["draws"])  # the largest
+PART = part(__file__, TASKS, summarize, draw, judge, excerpt=EXCERPT)

@@ -20,7 +20,7 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, part, read_text, sweep
+from bnrecon.reproduction.parts import Decisions, only, part, read_text, sweep
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 
@@ -254,18 +254,14 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 
 def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
-    """Which control two convolutions stay with once they have left the weights."""
+    """How near two convolutions stay to a control once they have left the weights."""
     pair = differences.loc["two_convolutions"]
     if pair["step"] < 0:
         return ""
     losses = rows["loss_two_convolutions"]
-    apart = {name: float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES}
-    nearest = min(apart, key=lambda name: apart[name])
-    kind, number = nearest.split("_")
-    control = {"kind": kind, "number": int(number) + 1, "apart": apart[nearest]}
+    apart = [float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES]
     diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
-    said = TEXT.sentence("branch", step=pair["step"], loss=pair["loss"], **control, **diverged)
-    return f" {said}"
+    return " " + TEXT.sentence("branch", step=pair["step"], apart=min(apart), **diverged)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -295,4 +291,5 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
-PART = part(__file__, TASKS, summarize, draw, judge)
+EXCERPT = only(drop=["steps", "last loss"])
+PART = part(__file__, TASKS, summarize, draw, judge, excerpt=EXCERPT)

@@ -119,11 +119,8 @@ def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
     numbers = {
         "draws": rows["seed"].nunique(),
-        "fits": "; ".join(
-            f"p = {density}: {', '.join(map(str, line))}"
-            for density, line in fits.iterrows()
-            if line["best"]
-        ),
+        "always": _fitted_densities(id_cond, "greedy")[0],
+        "unpermuted": f"{fits['unpermuted'].sum()} of {len(id_cond)}",
         "others": _fits(others)["greedy"].sum(),
         "c1": rows["c1"].iloc[0],
         "n": rows["channels"].iloc[0] ** 2,
@@ -131,9 +128,9 @@ def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     return "possible", bool((fits["greedy"] > fits["unpermuted"]).any()), numbers
 
 
-def _fitted_densities(rows: pd.DataFrame) -> tuple[float, float]:
+def _fitted_densities(rows: pd.DataFrame, search: str = "best") -> tuple[float, float]:
     """The largest at which every draw is fitted, and at which some are; 0 where there is none."""
-    best = _fits(rows)["best"]
+    best = _fits(rows)[search]
     every, some = (best.index[best >= least] for least in (rows["seed"].nunique(), 1))
     return max(every, default=0), max(some, default=0)
 
@@ -173,5 +170,5 @@ FIXED |= {"features": USED, "channels": CHANNELS}
 TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-EXCERPT = only("density p", 0.1, 0.5)
+EXCERPT = only("features", ID_COND, drop=permuting.DETAILS)
 PART = part(__file__, TASKS, summarize, draw, judge, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)

@@ -13,7 +13,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.parts import Decisions, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.averages import interval_of
 from bnrecon.studies.random_features.feature_matrices import CPU, target_weight
 
@@ -140,4 +140,5 @@ SIZE = {"channels": CHANNELS, "draws": DRAWS}
 TASKS = sweep(measure_targets, "{target}", {"target": tuple(TARGETS)}, SIZE)
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
 FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
-PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS)
+EXCERPT = only("c0 = c2", *(end for sizes in CHANNELS.values() for end in (sizes[0], sizes[-1])))
+PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS, excerpt=EXCERPT)

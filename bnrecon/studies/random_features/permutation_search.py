@@ -31,6 +31,8 @@ SEARCHES = {
     "assignment": "best permutation (exact)",
     "best_random": f"best of {TRIES} random",
 }
+# Searches of the details page alone
+DETAILS = [SEARCHES[name] for name in ("printed_masks", "masks", "best_random")]
 
 
 def missing_features(of_2500: int, channels: int) -> int:

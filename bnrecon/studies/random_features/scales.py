@@ -199,4 +199,5 @@ PART = part(
     judge,
     options=OPTIONS.__getitem__,
     reported=lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])},
+    excerpt=lambda table: table[table["trained"].map(step_of).isna()].drop(columns="seconds"),
 )

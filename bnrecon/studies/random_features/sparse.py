@@ -18,7 +18,7 @@ from bnrecon.data import load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.intervals import decide, decide_within, paired_difference_by
-from bnrecon.reproduction.parts import Decision, Decisions, Task, part
+from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import compare_settings
 from bnrecon.targets.building import build_target
@@ -124,7 +124,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     if len(trained):
         lines = compare_settings(trained, "trained", {}, baselines).to_dict("records")
     for row in _differences(rows).to_dict("records"):
-        named = f"the last two, density {row['density']}, {row['steps']:.0f} steps"
+        named = f"scales and the weights they select, {row['density']}, {row['steps']:.0f} steps"
         difference = f"{row['difference']:.1e}"
         lines.append({"trained": named, "largest relative difference of logits": difference})
     return pd.DataFrame(lines, dtype=object).fillna("")
@@ -165,4 +165,6 @@ def decide_loss(loss: Interval) -> str:
     return decide([MARGIN - loss], least=2)
 
 
-PART = part(__file__, tasks, summarize, decide=judge, options=OPTIONS.__getitem__)
+DROPPED = ["seconds", "largest relative difference of logits"]
+EXCERPT = only("trained", ALL, *MASKED.values(), *SCALES.values(), drop=DROPPED)
+PART = part(__file__, tasks, summarize, decide=judge, options=OPTIONS.__getitem__, excerpt=EXCERPT)

@@ -17,7 +17,7 @@ from bnrecon.reporting.figures import PAGE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.parts import Decision, Decisions, part, sweep, table
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
     COLOURS,
@@ -144,7 +144,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "edges of the law": lambda group: _ends(*spectrum.edges(group["ratio"].iloc[0])),
         "condition number, median": "median_condition_number",
         "of the law": lambda group: spectrum.condition_of_aspect(group["ratio"].iloc[0]),
-        "from the printed density": _printed_distance,
+        "distance from the printed density": _printed_distance,
     }
     return table(rows, ["features", "c1"], False, **columns)
 
@@ -217,12 +217,8 @@ def _density(rows: pd.DataFrame) -> Decision:
     wrong = [printed > max(CLOSE, distance.ends[1]) for distance, printed in distances]
     right = [printed < min(CLOSE, distance.ends[0]) for distance, printed in distances]
     verdict = "needs a correction" if wrong and all(wrong) else "undecided"
-    numbers = {
-        "printed_distances": span((printed for _, printed in distances), ".3f"),
-        "distances": span((distance.mean for distance, _ in distances), ".3f"),
-        "printed": printed_edges(0.8),
-        "edges": spectrum.edges(0.8),
-    }
+    numbers = {"printed_distances": span((printed for _, printed in distances), ".3f")}
+    numbers |= {"distances": span((distance.mean for distance, _ in distances), ".3f")}
     return "density", "confirmed" if right and all(right) else verdict, numbers
 
 
@@ -238,5 +234,6 @@ PAIRS = [(aspect, n) for aspect in ASPECTS for n in FEATURES if aspect == 1 or n
 SIZE = {"channels": CHANNELS, "draws": DRAWS}
 TASKS = sweep(measure_spectrum, "{features}, {aspect:g}", {("aspect", "features"): PAIRS}, SIZE)
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")
-FORMATS |= dict.fromkeys(["distance from the law", "from the printed density"], ".3f")
-PART = part(__file__, TASKS, summarize, draw, judge, formats=FORMATS)
+FORMATS |= dict.fromkeys(["distance from the law", "distance from the printed density"], ".3f")
+EXCERPT = only(drop=["c0 = c2", "condition number, median", "of the law"])
+PART = part(__file__, TASKS, summarize, draw, judge, formats=FORMATS, excerpt=EXCERPT)
