@@ -66,13 +66,12 @@ def document(
     }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
-    ours = {name for name in study.parts if study.part(name).where == "Library"}  # not the paper's
-    run = [n for n in study.parts if n not in ours and _page(study, outputs, n, scale).exists()]
+    run = [name for name in study.parts if _page(study, outputs, name, scale).exists()]
     parts = {name: _part(study, outputs, name, scale, link, claims[name]) for name in run}
     lines += [text for name in run if name in study.main for text in parts[name]]
     lines.append("".join(sections).strip())
     lines += [text for name in run if name not in study.main for text in parts[name]]
-    if missing := [name for name in study.parts if name not in (*run, *ours)]:
+    if missing := [name for name in study.parts if name not in run]:
         command = f"`bnrecon study {study.name} {' '.join(missing)} scale={scale}`"
         names = "; ".join(f"*{_heading(study, name)}*" for name in missing)
         lines += ["## Not run", f"{names}: {command}."]

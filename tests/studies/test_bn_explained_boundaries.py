@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bnrecon.partition import partition, random_network, rectangle, set_statistics, slice_along
-from bnrecon.studies.bn_explained import figure6, partition_cost
+from bnrecon.partition import rectangle, set_statistics, slice_along
+from bnrecon.studies.bn_explained import figure6
 from bnrecon.studies.bn_explained.figure6 import (
     GROUPS,
     INITIAL,
@@ -209,12 +209,3 @@ def test_a_network_with_more_noise_is_not_called_less_noisy():
     worse = (rows["state"] == "B = 16") & (rows["batch"] == 16)
     rows.loc[worse, "changed"] = 0.001 + 1e-5 * rows["seed"]
     assert figure6.PART.claims(rows)[0].verdict == "contradicted"
-
-
-def test_the_cost_is_of_the_network_that_it_names():
-    row = partition_cost.measure_network(units=16, depth=2, batch_norm=True).iloc[0]
-    network = random_network(8, 2)
-    plane = slice_along(torch.zeros(2), torch.eye(2), rectangle((-2, -2), (2, 2)))
-    assert row["regions"] == len(partition(network, plane).regions)
-    assert (row["units"], row["depth"], row["batch_norm"]) == (16, 2, True)
-    assert row["microseconds_per_region"] == pytest.approx(1e6 * row["seconds"] / row["regions"])
