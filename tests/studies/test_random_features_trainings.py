@@ -132,7 +132,7 @@ def test_the_lengths_of_steps_behind_log_uniform_factors_are_those_of_the_captio
 
 
 def decisions(rows):
-    return {name: rest for name, *rest in conditioned.judge(rows)}
+    return {name: rest for name, *rest in conditioned.decide(rows)}
 
 
 @pytest.mark.parametrize(

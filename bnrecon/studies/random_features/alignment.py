@@ -16,7 +16,8 @@ from matplotlib.image import AxesImage
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
-from bnrecon.reproduction.intervals import decide, paired_difference
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import paired_difference
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import differences_by, signs
@@ -123,7 +124,7 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
     return image
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """What can be fitted, by which features, and whether a low rank helps."""
     shared, rows = permuting.split_shared(rows)
     dense, shared = (some[some["target"].isin(DENSE)] for some in (rows, shared))
@@ -163,7 +164,11 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     share = mean_interval(list(shares.groupby(dense["seed"]).mean()))
     means = dense.groupby("c1")["missing"].mean()
     counts = ", ".join(f"{mean:.1f} of {n - width}" for width, mean in means.items())
-    return "approximation", decide([50 - share], LEAST_DRAWS), {"counts": counts, "share": share}
+    return (
+        "approximation",
+        intervals.decide([50 - share], LEAST_DRAWS),
+        {"counts": counts, "share": share},
+    )
 
 
 def _less_suitable(name: str, dense: pd.DataFrame, shared: pd.DataFrame) -> Decision:
@@ -173,7 +178,7 @@ def _less_suitable(name: str, dense: pd.DataFrame, shared: pd.DataFrame) -> Deci
     numbers |= {"sizes": ", ".join(map(str, sorted(dense["hidden"].unique())))}
     return (
         name,
-        decide([_pooled(dense, "greedy")], LEAST_DRAWS),
+        intervals.decide([_pooled(dense, "greedy")], LEAST_DRAWS),
         numbers | _compared(dense, "greedy"),
     )
 
@@ -204,7 +209,7 @@ def _alike(rows: pd.DataFrame) -> Decision:
     changes = rows.groupby(["hidden", "target", "alike"])["change"].mean().unstack("alike")
     means = changes[True] - changes[False]
     numbers = {"low": means.min(), "high": means.max(), "strong": STRONG}
-    verdict = decide([pooled and pooled + STRONG], LEAST_DRAWS)
+    verdict = intervals.decide([pooled and pooled + STRONG], LEAST_DRAWS)
     return "alike", verdict, numbers | {"pooled": spell(pooled, ".1f")}
 
 
@@ -229,7 +234,7 @@ def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
 
 
 def _decide_below(difference: Interval | None) -> str:
-    return decide([difference and -difference], LEAST_DRAWS)
+    return intervals.decide([difference and -difference], LEAST_DRAWS)
 
 
 def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
@@ -259,4 +264,4 @@ FORMATS["equivalent number of missing features"] = ".1f"
 SAY_SHARED = partial(permuting.say_shared, TEXT)
 SHOWN = ("He normal", *permuting.SINGLE_ENTRIES)  # the others are near He normal
 EXCERPT = only("features", *SHOWN, drop=[*permuting.DETAILS, "best found"])
-PART = part(__file__, TASKS, summarize, draw, judge, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)

@@ -20,7 +20,8 @@ import pandas as pd
 from bnrecon.features.spectrum import aspect_of_condition, quantile
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import spell
-from bnrecon.reproduction.intervals import decide, paired_difference_by
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.parts import Decision, Decisions, Task, part, read_reported, read_text
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import compare_settings
@@ -155,7 +156,7 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     return {"differ": differ, "at_other_rates": TEXT.sentence("rates") if at_other_rates else ""}
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does ill conditioning cost accuracy, and can it be why the last row is the lowest?"""
     both = pd.concat([rows, pooled(rows)])
     cost = paired_difference_by(both[both["seed"].isin(DECIDING)], "setting", POOLED, BASELINE)
@@ -202,14 +203,14 @@ def _at_equal_steps(rows: pd.DataFrame) -> Decision:
 
 def decide_fall(*differences: Interval | None) -> str:
     """Whether all are below 0; two seeds are enough."""
-    return decide((one and -one for one in differences), least=2)
+    return intervals.decide((one and -one for one in differences), least=2)
 
 
 PART = part(
     __file__,
     tasks,
     summarize,
-    decide=judge,
+    decide=decide,
     numbers=caption_numbers,
     options=OPTIONS.__getitem__,
     reported=reported,

@@ -172,7 +172,7 @@ def _legend(figure: Figure, rows: pd.DataFrame) -> None:
     figure.legend(lines, labels, title=title, loc="outside upper center", ncols=5)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Those whose tasks are there: size, excess features, preconditioning, better features."""
     errors = rows["relative_rmse"]
     rows = rows.assign(log_error=np.log10(errors.where(errors > 0)))
@@ -270,4 +270,4 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     )
 
 
-PART = part(__file__, TASKS, summarize, draw, judge, caption_numbers, excerpt=only(drop=SAME))
+PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers, excerpt=only(drop=SAME))

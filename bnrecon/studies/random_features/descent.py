@@ -16,7 +16,8 @@ from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.intervals import decide, geometric_mean
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import (
@@ -123,7 +124,7 @@ def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
     axes.minorticks_off()
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The statements of Sect. 2.1 about condition numbers and orthogonal weights."""
     sizes = sorted(rows["channels"].unique())
     largest = rows[rows["channels"] == sizes[-1]]
@@ -159,7 +160,7 @@ def _growth(square: pd.DataFrame) -> Decision:
         "sizes": ", ".join(map(str, channels)),
         "powers": ", ".join(f"{power} ({label})" for label, power in powers.items()),
     }
-    return "growth", decide(powers.values()), numbers | averages.signs(powers.values())
+    return "growth", intervals.decide(powers.values()), numbers | averages.signs(powers.values())
 
 
 def _columns(square: pd.DataFrame) -> Decision:
@@ -175,4 +176,4 @@ def _columns(square: pd.DataFrame) -> Decision:
 OVER = {"channels": CHANNELS, "features": ANY_WIDTH}
 TASKS = sweep(measure_descent, "{features}, {channels}", OVER, {"draws": DRAWS})
 EXCERPT = only("c0 = c2", *(sizes[0] for sizes in CHANNELS.values()), drop=["draws"])  # the largest
-PART = part(__file__, TASKS, summarize, draw, judge, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

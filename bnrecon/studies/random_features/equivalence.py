@@ -224,7 +224,7 @@ def _steps(values: pd.Series) -> str:
     return f"{steps}{share}"
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Are the two parameterizations trained alike?
 
     Decided by collapsed pairs, which have to agree bit for bit, by float64, and by the first
@@ -292,4 +292,4 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
 EXCERPT = only(drop=["steps", "last loss"])
-PART = part(__file__, TASKS, summarize, draw, judge, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

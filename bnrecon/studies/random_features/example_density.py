@@ -117,7 +117,7 @@ def caption_numbers(_rows: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Is more than the printed density needed?"""
     return [_more(str(target), group) for target, group in rows.groupby("target", sort=False)]
 
@@ -134,4 +134,4 @@ def _more(target: str, rows: pd.DataFrame) -> Decision:
 
 
 TASKS = sweep(measure_density, "{target}", {"target": tuple(INPUTS)}, {"draws": DRAWS})
-PART = part(__file__, TASKS, summarize, draw, judge, caption_numbers)
+PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers)

@@ -135,7 +135,7 @@ def _line(axes: Axes, rows: pd.DataFrame, by: str, colour: str, label: str) -> N
         errorbar_by(axes, rows, by, "distance", **style)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does the law follow from c0 c2 → ∞ alone, and are the blocks of A.2 independent?"""
     normal = rows[rows["features"] == NORMAL]
     single = normal[normal["outputs"] == 1]
@@ -187,4 +187,4 @@ TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
 DECIMALS = ("distance from the law", "mean of s⁴ (law: 2)", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "normal: 1/(c2 + 3)"], ".3f")
 EXCERPT = only("n", 36, 1600, drop=["c0"])  # the largest
-PART = part(__file__, TASKS, summarize, draw, judge, formats=FORMATS, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)

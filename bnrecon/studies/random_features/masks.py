@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.intervals import decide
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import interval_of, intervals_by
@@ -97,7 +97,7 @@ def _draw_line(
     axes.errorbar(line.index, line["mean"], line["half_width"], **bars)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Which masks permuting fits with too few features, and what it does to the others' error."""
     shared, rows = permuting.split_shared(rows)
     id_cond = rows["features"] == ID_COND
@@ -159,7 +159,7 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
     numbers = {"ratio": ratio, "least": others.min(), "most": others.max()}
     numbers |= {"lowest": rows["density"].min(), "highest": rows["density"].max()}
     numbers["id_cond"] = ", ".join(f"{share:.0f}" for share in shares[ID_COND])
-    return "everywhere", decide([ratio - 75], least=2), numbers
+    return "everywhere", intervals.decide([ratio - 75], least=2), numbers
 
 
 CHANNELS = permuting.CHANNELS
@@ -171,4 +171,4 @@ TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
 EXCERPT = only("features", ID_COND, drop=permuting.DETAILS)
-PART = part(__file__, TASKS, summarize, draw, judge, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)

@@ -166,7 +166,7 @@ def _matched(row: dict[str, Any]) -> str:
     return f"{share:.4f} [{row['low']:.4f}, {row['high']:.4f}] (n={row['draws']:.0f})"
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The bound of Theorem 4.2, that it is attained, and both factors k."""
     rows = _complete(rows)
     bound = rows[rows["theorem"] == "4.2"]
@@ -221,4 +221,4 @@ SIZE = {"outputs": ENUMERATED, "inputs": ENUMERATED, "densities": DENSITIES}
 ENUMERATION = sweep(sparse_matching.enumerate_targets, "enumeration", {}, SIZE)
 TASKS = join(sweep(simulate, "all", {}, {"draws": DRAWS}), ENUMERATION)
 EXCERPT = only("feature density p", 0.5, 0.7, 0.8, 0.9)
-PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=EXCERPT)

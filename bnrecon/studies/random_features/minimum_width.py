@@ -110,7 +110,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return table(rows, ["target", "channels"], False, **columns)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Are targets with a density reached, and all others too, and how is M conditioned?"""
     normal = rows.loc[rows["target"] == "normal", "relative_error"]
     lost = rows["lost_rows"] > 0
@@ -141,4 +141,4 @@ TASKS = sweep(measure_targets, "{target}", {"target": tuple(TARGETS)}, SIZE)
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
 FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
 EXCERPT = only("c0 = c2", *(end for sizes in CHANNELS.values() for end in (sizes[0], sizes[-1])))
-PART = part(__file__, TASKS, summarize, decide=judge, formats=FORMATS, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=EXCERPT)

@@ -60,7 +60,7 @@ def _compared(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(difference=difference, printed=rows["norm_of_last_r"] / error)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Which projection gives the error?"""
     rows = _compared(rows)
     printed, first = rows["printed"], rows.iloc[0]
@@ -73,4 +73,4 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 DIFFERENCE = "last n - r components: largest relative difference"
 TASKS = sweep(measure_projections, "all", {}, {"channels": CHANNELS, "draws": DRAWS})
-PART = part(__file__, TASKS, summarize, decide=judge, formats={DIFFERENCE: ".0e"})
+PART = part(__file__, TASKS, summarize, decide=decide, formats={DIFFERENCE: ".0e"})

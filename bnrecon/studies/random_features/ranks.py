@@ -87,7 +87,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return printed[["features", *sizes, "largest n - rank", "draws"]]
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does full rank of the factors suffice?"""
     failed = rows[rows["full_products"] < rows["full_factors"]]
     shares = failed["full_products"] / failed["full_factors"]
@@ -109,4 +109,4 @@ TASKS = join(
     sweep(examples, "examples", {}),
     sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, SIZE),
 )
-PART = part(__file__, TASKS, summarize, decide=judge, excerpt=only(drop=["draws"]))
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=only(drop=["draws"]))

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import spell
-from bnrecon.reproduction.intervals import decide, differences_by_seed, paired_difference_by
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import differences_by_seed, paired_difference_by
 from bnrecon.reproduction.parts import Decisions, Task, part, read_reported
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import compare_settings, errorbar_by
@@ -170,17 +171,17 @@ def step_share(rows: pd.DataFrame) -> Interval | None:
     return mean_interval(list(shares)) if len(shares) else None
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The paper's sentence; beyond it, how much of the gap is the step, and what remains."""
     pairs = {"gap": (WEIGHTS, ONES), "remaining": (WEIGHTS, MATCHED)}
     pairs |= {"slowed": (WEIGHTS, SLOWED), "alike": (SLOWED, ONES)}
     differences = {one: paired_difference_by(rows, "setting", *of) for one, of in pairs.items()}
     share, epochs, width = step_share(rows), int(rows["epochs"].max()), int(rows["width"].max())
-    gap = decide([differences["gap"]], LEAST_SEEDS)
+    gap = intervals.decide([differences["gap"]], LEAST_SEEDS)
     verdicts = {
         "below": gap,
-        "step": decide([share and share - 50], LEAST_SEEDS),
-        "equal steps": decide([differences["remaining"]], LEAST_SEEDS),
+        "step": intervals.decide([share and share - 50], LEAST_SEEDS),
+        "equal steps": intervals.decide([differences["remaining"]], LEAST_SEEDS),
     }
     short = epochs < PRINTED_EPOCHS
     verdicts |= {"in print, short": "not at the paper's size"} if short else {"in print": gap}
@@ -196,7 +197,7 @@ PART = part(
     tasks,
     summarize,
     draw,
-    judge,
+    decide,
     options=OPTIONS.__getitem__,
     reported=lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])},
     excerpt=lambda table: table[table["trained"].map(step_of).isna()].drop(columns="seconds"),

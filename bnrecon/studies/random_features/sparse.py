@@ -17,7 +17,8 @@ from bnrecon.config import composition
 from bnrecon.data import load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.statistics import Interval
-from bnrecon.reproduction.intervals import decide, decide_within, paired_difference_by
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import decide_within, paired_difference_by
 from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import compare_settings
@@ -130,7 +131,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, dtype=object).fillna("")
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
     decisions: list[Decision] = []
     trained, alike = _trained(rows), _differences(rows)
@@ -162,9 +163,9 @@ def decide_equal(difference: Interval) -> str:
 
 def decide_loss(loss: Interval) -> str:
     """Is a loss surely below the margin, surely above it, or neither? Two seeds are enough."""
-    return decide([MARGIN - loss], least=2)
+    return intervals.decide([MARGIN - loss], least=2)
 
 
 DROPPED = ["seconds", "largest relative difference of logits"]
 EXCERPT = only("trained", ALL, *MASKED.values(), *SCALES.values(), drop=DROPPED)
-PART = part(__file__, tasks, summarize, decide=judge, options=OPTIONS.__getitem__, excerpt=EXCERPT)
+PART = part(__file__, tasks, summarize, decide=decide, options=OPTIONS.__getitem__, excerpt=EXCERPT)

@@ -16,7 +16,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.intervals import decide
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -203,7 +203,7 @@ def _draw_laws(axes: Axes, aspect: float) -> None:
         axes.text(0.97, 0.95, label, color=MAGENTA, **where)
 
 
-def judge(rows: pd.DataFrame) -> Decisions:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does the printed density describe M, and does the repaired one?"""
     rows = rows[rows["features"].isin(ANY_WIDTH)]
     return [] if rows.empty else [_density(rows), _law(rows)]
@@ -226,7 +226,7 @@ def _law(rows: pd.DataFrame) -> Decision:
     settings = rows.drop_duplicates(["features", "c1"])
     distances = [_distance(group) for _, group in rows.groupby(["features", "c1"])]
     worst = settings.loc[settings["mean_distance"].idxmax()]
-    verdict = decide((CLOSE - distance for distance in distances), least=2)
+    verdict = intervals.decide((CLOSE - distance for distance in distances), least=2)
     return "law", verdict, {"worst": worst, "settings": len(settings), "close": CLOSE}
 
 
@@ -236,4 +236,4 @@ TASKS = sweep(measure_spectrum, "{features}, {aspect:g}", {("aspect", "features"
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")
 FORMATS |= dict.fromkeys(["distance from the law", "distance from the printed density"], ".3f")
 EXCERPT = only(drop=["c0 = c2", "condition number, median", "of the law"])
-PART = part(__file__, TASKS, summarize, draw, judge, formats=FORMATS, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)
