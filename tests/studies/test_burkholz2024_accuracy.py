@@ -247,7 +247,8 @@ def test_iterations_that_the_limit_cut_are_lower_bounds():
     """They may confirm that fewer are needed, and never contradict it."""
     claim = excess_layers.PART.claims(solves(-1.0, limited=(0.05, 0.2)))[2]
     assert claim.verdict == "confirmed"
-    assert "at least 2,000, 2,000, 2,000 with 0.05% (3 of 3 stopped by the limit)" in claim.evidence
+    assert "at least 1955 ± 7 (n=3) fewer than with 0.05%" in claim.evidence
+    assert "In the paper's range the limit stopped 3 of 3" in claim.evidence
     whole = solves(-1.0)
     assert excess_layers.PART.claims(whole)[2].verdict == "confirmed"
     cut = excess_layers.PART.claims(solves(-1.0, (0.05, 2.0)))[2]

@@ -151,9 +151,10 @@ def test_the_shipped_evidence_is_what_the_shipped_runs_say(shipped_outputs):
 def few_more(excess, loss, error=1e-5):
     """A cell of part ``excess``; without a loss it is not finished."""
     config = SimpleNamespace(features=SimpleNamespace(excess=excess))
-    layers = [SimpleNamespace(relative_error=error, equations=2304)]
-    done = None if loss is None else SimpleNamespace(loss=Interval(loss, 0.01, 3), layers=layers)
-    return Cell(Row({}, ()), config, None, done)
+    width = 2304 + excess
+    layer = SimpleNamespace(relative_error=error, equations=2304, shape=(16, 16, 3, 3), width=width)
+    done = SimpleNamespace(loss=Interval(loss, 0.01, 3), layers=[layer], seeds=[])
+    return Cell(Row({}, ()), config, None, None if loss is None else done)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,10 @@ def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_abo
     claim, printed = excess.PART.claims(cells)
     assert claim.verdict == verdict
     finished = sum(loss is not None for loss in losses)
-    assert f"at most 1.0e-05 ({finished} of 2 widths from c1 - n = 40 on)" in claim.evidence
+    assert f"({finished} of 2 widths from c1 - n = 40 on, n = 2,304)" in claim.evidence
+    assert "above 1.0e-05" in claim.evidence
     assert printed.verdict == "not at the paper's size"
+    assert "15: 0.50 ± 0.01 (n=3); 55: 0.00 ± 0.01 (n=3)" in printed.number  # not 415
 
 
 def smooth(value, difference, unconverged=0, depth=4):

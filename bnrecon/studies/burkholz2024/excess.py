@@ -11,6 +11,7 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.intervals import decide_within
 from bnrecon.reproduction.parts import Decisions, read_reported
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
+from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends
 
@@ -21,9 +22,9 @@ N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
 def decide(cells: Sequence[Cell]) -> Decisions:
     """What adding some features gains; undecided while the widths are not the paper's."""
     above = [cell for cell in cells if _excess(cell) > 0]
-    few = [cell for cell in above if _excess(cell) <= LESS_THAN[1]]
+    few = [cell for cell in cells if cell.result is None or _above(cell.result) < LESS_THAN[1]]
     finished = [cell for cell in few if cell.result is not None]
-    if not finished:
+    if not finished or not results_of(above):
         return []
     losses = [None if cell.result is None else cell.result.loss for cell in above]
     results, few_results = results_of(above), results_of(finished)
@@ -45,9 +46,15 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         "first": _excess(above[0]),
         "worst": max(layer.relative_error for layer in layers),
         "losses": _spell(results),
-        "few": ", ".join(str(_excess(cell)) for cell in finished),
-        "few_losses": _spell(few_results),
+        "few": "; ".join(f"{_above(result)}: {result.loss}" for result in few_results),
+        "changed": "; ".join(str(predicted_otherwise([cell])) for cell in finished),
     }
+
+
+def _above(result: RunResult) -> int:
+    """The features of the largest layer beyond n - c2 + 1."""
+    layer = max(result.layers, key=lambda layer: layer.equations)
+    return layer.width - (layer.equations - layer.shape[0] + 1)
 
 
 def _excess(cell: Cell) -> int:

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import geometric_mean, paired_difference
 from bnrecon.reproduction.parts import (
@@ -152,6 +153,9 @@ def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any
     numbers = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS} | ends
     for name, solved in solves.items():
         numbers |= {f"stopped_{name}": _stopped(solved), f"steps_{name}": _steps(solved)}
+    printed = rows[rows["share"] <= BOUNDS[1]]
+    means = printed.groupby("share")["error"].apply(lambda errors: geometric_mean(errors).mean)
+    numbers |= {"in_range": span(means, ".1e"), "stopped_in_range": _stopped(printed)}
     return solves["few"], solves["many"], numbers
 
 
