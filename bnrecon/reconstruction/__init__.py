@@ -62,3 +62,7 @@ __getattr__ = import_on_use(
         "solving": ["solve_layer", "solve_layers"],
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

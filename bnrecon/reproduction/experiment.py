@@ -144,9 +144,10 @@ class Experiment:
             f"{commits}; {machines}; {seconds} s of computing, without trainings that were "
             "interrupted or already stored."
         )
+        shown = self.excerpt(summary) if self.excerpt else summary
         blocks: list[page.Block] = [
             page.Text(caption),
-            page.Table(self.excerpt(summary) if self.excerpt else summary, self.formats),
+            page.Table(summary if shown.empty else shown, self.formats),
             page.Claims(tuple(self.claims(rows)) if self.claims else (), bool(lacking)),
             page.RULE,
             *([page.Table(summary, self.formats, page.WHOLE)] if self.excerpt else []),

@@ -128,11 +128,11 @@ def test_very_little_impact_needs_all_comparisons():
         assert numbers["comparisons"] == 2
 
 
-def test_the_printed_table_1_has_differences_above_a_point():
-    """RESNET on cifar10, cifar100 and svhn, CNN on cifar100; all of ImageNet."""
+def test_the_printed_table_1_has_differences_above_a_point_and_chance():
+    """RESNET on cifar10, cifar100 and svhn, all of ImageNet; not CNN on cifar100: 1.2 of 1.4."""
     verdicts, numbers = table1.decide(table1_rows([0.0, 0.1, 0.2]))
     assert verdicts["as printed"] is False
-    assert [numbers["cells"][name] for name in ("large", "n")] == [4, 8]
+    assert [numbers["cells"][name] for name in ("large", "n")] == [3, 8]
     assert [numbers["imagenet"][name] for name in ("large", "n")] == [3, 3]
 
 

@@ -2,10 +2,12 @@
 
 import random
 
+import pandas as pd
 import pytest
 
 from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval
+from bnrecon.studies.burkholz2024 import recipe
 from bnrecon.studies.burkholz2024.run_tables.verdicts import (
     EQUIVALENT,
     Reported,
@@ -129,3 +131,22 @@ def test_a_verdict_against_the_paper_says_how_the_intervals_lie():
         assert verdict == (lossless if inside else "inconclusive")
         found[verdict] += 1
     assert min(found.values()) > 100
+
+
+def test_batchnorm_after_the_activation_is_the_recipe_only_where_all_gaps_are_those_in_print():
+    """One training each: far gaps and missing activations leave it undecided."""
+
+    def verdict(**accuracies):
+        settings = {f"{recipe.THIRD}; {name}": 80.0 for name in recipe.ACTIVATIONS}
+        settings |= {f"{recipe.AFTER}; {name}": value for name, value in accuracies.items()}
+        rows = pd.DataFrame(
+            [{"setting": name, "accuracy": value} for name, value in settings.items()]
+        )
+        verdicts, numbers = recipe.decide(rows)
+        return verdicts["order"], numbers["orders"]
+
+    printed = dict(recipe.PRINTED)
+    assert verdict(**printed)[0] == "confirmed"
+    assert verdict(**printed | {"sigmoid": printed["sigmoid"] - 1.1})[0] == "undecided"
+    one, orders = verdict(sigmoid=86.0)
+    assert (one, orders) == ("undecided", "sigmoid 86.00 (80.00 before it)")

@@ -117,7 +117,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers["seconds"] = rows["seconds"].sum()
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
-        large = sum(abs(gap) > NEGLIGIBLE for gap in gaps)
+        chance = [_chance((cell["fixed"] + cell["learned"]) / 200) for cell in values]
+        compared = zip(gaps, chance, strict=True)
+        large = sum(abs(gap) > max(NEGLIGIBLE, limit) for gap, limit in compared)
         numbers[name] = {"min": min(gaps), "max": max(gaps), "n": len(gaps), "large": large}
     differences = {}
     for data, network in itertools.product(rows["data"].unique(), TARGETS):
@@ -133,6 +135,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "as printed": not any(numbers[name]["large"] for name in printed),
         "trained": decide_within(differences.values(), NEGLIGIBLE),
     }, numbers
+
+
+def _chance(share: float) -> float:
+    """Points by which two such accuracies differ in 5% of pairs of 10,000 independent images."""
+    return 196 * (2 * share * (1 - share) / 10_000) ** 0.5
 
 
 PART = part(__file__, tasks, summarize, decide=decide, options=common_options, reported=reported)

@@ -21,19 +21,25 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
     finished = [cell for cell in smooth if cell.result is not None]
     kept = [cell for cell in finished if cell.result and not cell.result.unconverged]
-    # The largest differences of a logit over L times the epsilon of a layer.
-    depths = [len(result.seeds[0].layers) for result in results_of(kept)]
-    apart = [result.evaluation.largest_difference_to_target for result in results_of(kept)]
-    bounds = [n * cell.config.features.epsilon for n, cell in zip(depths, kept, strict=True)]
-    shares = [difference / bound for difference, bound in zip(apart, bounds, strict=True)]
+    shares, beside = _shares(kept), _shares([cell for cell in finished if cell not in kept])
     if not shares:
         return []
     within = all(share <= 1 for share in shares)  # a NaN is not
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
-    others = len(finished) - len(kept)
-    words = f"; in {others} some layers exceed ε', so that they do not count" if others else ""
+    listed = ", ".join(f"{share:.0%}" for share in beside)
+    words = f"; {listed} in {len(beside)} of whose layers some exceed it" if beside else ""
     numbers = {"kept": len(kept), "most": max(shares), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
+
+
+def _shares(cells: Sequence[Cell]) -> list[float]:
+    """The largest differences of a logit over L times the epsilon of a layer."""
+    return [
+        cell.result.evaluation.largest_difference_to_target
+        / (len(cell.result.seeds[0].layers) * cell.config.features.epsilon)
+        for cell in cells
+        if cell.result is not None
+    ]
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:

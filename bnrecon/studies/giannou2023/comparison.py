@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment
-from bnrecon.reproduction.parts import Decisions, Task, Tasks, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, Task, Tasks, part, sweep
 from bnrecon.studies.giannou2023 import batched_training
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, Samples, draw_samples, draw_source
@@ -71,8 +71,7 @@ def sparse_part(
         return left + [task for task in right if task.arguments not in shared]
 
     draw = partial(draw_panels, density=density)
-    excerpt = only("source width", *(side**2 for side in SIDES["paper"]))
-    return part(module, tasks, summarize_panels, draw, decide, excerpt=excerpt)
+    return part(module, tasks, summarize_panels, draw, decide, excerpt=left_panel)
 
 
 def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> pd.DataFrame:
@@ -184,6 +183,12 @@ def summarize_methods(rows: pd.DataFrame, variable: str = "side") -> pd.DataFram
             line["SGD's optimizer"] = f"{rate:g}, {schedule}"
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def left_panel(lines: pd.DataFrame) -> pd.DataFrame:
+    """The lines of a summary at source width d², each once."""
+    is_left = lines["source width"] == lines["teacher width d"] ** 2
+    return lines[is_left].drop_duplicates(["teacher width d"])
 
 
 def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

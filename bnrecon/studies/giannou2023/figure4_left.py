@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, part
 from bnrecon.studies.giannou2023 import comparison
 from bnrecon.studies.giannou2023.teacher import SIZES
@@ -31,7 +32,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "fairest": "SGD has few steps, and a larger rate may do better",
         "schedules": "The other runs do not compare schedules",
     }
-    verdict: bool | str = "undecided"
     if gains:
         tried = rows[rows["method"] == "tried"].groupby(["side", "run"])["mse"].min()
         least = (tried / errors["student"]).min()
@@ -40,17 +40,16 @@ def decide(rows: pd.DataFrame) -> Decisions:
         )
         listed = ", ".join(f"{gain:z.2f} at d = {side}" for side, gain in gains.items())
         numbers["schedules"] = f"Its error is less, in percent of the variance, by {listed}"
-        signs = {gain.sign for gain in gains.values()}
-        verdict = signs == {1} if signs in ({1}, {-1}) else "undecided"
     verdicts = {"both": teacher == student == sides, "student": student == sides}
-    return verdicts | {"schedule": verdict}, numbers | SIZES
+    return verdicts | {"schedule": intervals.decide(map(gains.get, sides))}, numbers | SIZES
 
 
 def constant_gains(rows: pd.DataFrame) -> dict[int, Interval]:
     """By d, by how many percent of the variance SGD's test error is less at a constant rate.
 
     Of both, validation selects the setting, by the mean of the runs' shares of the variance; one
-    with which a run diverged is out. Empty where one run alone selects.
+    with which a run diverged is out. A width without one of both is left out, and all widths where
+    one run alone selects.
     """
     gains: dict[int, Interval] = {}
     for side, tried in rows[rows["method"] == "tried"].groupby("side"):
@@ -58,8 +57,10 @@ def constant_gains(rows: pd.DataFrame) -> dict[int, Interval]:
         shares["validation"] /= shares["variance"]
         by_setting = shares.pivot(index="run", columns=["schedule", "learning_rate"])
         validation = by_setting["validation"].mean(skipna=False).dropna()
-        constant = validation[["constant"]].idxmin()
-        other = validation.drop("constant", level="schedule").idxmin()
+        is_constant = validation.index.get_level_values("schedule") == "constant"
+        if is_constant.all() or not is_constant.any():
+            continue
+        constant, other = (validation[which].idxmin() for which in (is_constant, ~is_constant))
         test = by_setting["test"]
         gains[int(side)] = mean_interval((100 * (test[other] - test[constant])).tolist())
     return gains
