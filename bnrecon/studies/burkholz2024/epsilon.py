@@ -27,7 +27,8 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     within = all(share <= 1 for share in shares)  # a NaN is not
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in beside)
-    words = f"; {listed} in {len(beside)} of whose layers some exceed it" if beside else ""
+    count = len(beside)
+    words = f"; in {count} some layers exceed ε' ({listed}), which does not count" if count else ""
     numbers = {"kept": len(kept), "most": max(shares), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 
