@@ -1,6 +1,7 @@
 """Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
 
 import dataclasses
+import re
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from bnrecon.reproduction import pages
 from bnrecon.reproduction.commands import run_study, write
 from bnrecon.reproduction.document import claims_by_part
 from bnrecon.reproduction.experiment import Claim, Experiment
-from bnrecon.reproduction.parts import Task
+from bnrecon.reproduction.parts import Task, only
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.task_store import TaskResult, concatenate
@@ -46,6 +47,16 @@ DRAWN = Experiment(
     options=lambda scale: ("target=vgg18",),
     formats={"error": ".2f"},
 )
+
+
+@pytest.mark.parametrize(("wanted", "shown"), [([8], 1), ([16], 2)])
+def test_an_excerpt_stands_above_the_rule_and_where_it_is_empty_the_whole_table(
+    tmp_path, wanted, shown
+):
+    part = dataclasses.replace(DRAWN, excerpt=only("width", *wanted))
+    above, below = run_study(study_of(part=part), request_for(tmp_path)).text.split("\n---\n")
+    assert len(re.findall(r"^\| [48] ", above, re.MULTILINE)) == shown
+    assert len(re.findall(r"^\| [48] ", below, re.MULTILINE)) == 2
 
 
 def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
