@@ -179,7 +179,7 @@ def test_whether_lbfgs_helps_is_decided_system_by_system(factors, verdict):
     rows = made(lambda step: {100: size / (1 if step == "LU" else np.array(factors))})
     claim = accuracy.PART.claims(rows)[1]
     assert claim.verdict == verdict
-    assert "n = 100)" in claim.statement
+    assert claim.evidence.startswith("n = 100: ")
 
 
 @pytest.mark.parametrize(

@@ -352,5 +352,5 @@ PART = part(
     caption_numbers,
     options=no_overrides,
     formats=FORMATS,
-    excerpt=lambda table: table[["n", "step", "systems", *ERRORS]],
+    excerpt=lambda table: table[table["step"] != LBFGS_IN_FLOAT64][["n", "step", *ERRORS]],
 )

@@ -119,7 +119,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """What the theorem is about: the draws at n + L."""
+    """What the theorem is about: the draws at n + L, of the deepest sources of each target."""
+    table = table[table["L"] == table.groupby("target")["L"].transform("max")]
     return table[["target", "L", "n", *(name for name in table if name.endswith("n + L"))]]
 
 

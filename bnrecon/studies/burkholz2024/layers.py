@@ -19,7 +19,7 @@ from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.parts import Task, no_overrides, part
+from bnrecon.reproduction.parts import Task, no_overrides, only, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import solve
@@ -149,4 +149,5 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = part(__file__, tasks, summarize, draw, options=no_overrides)
+EXCERPT = only("layer", *map("features.conv{}".format, ("1_1", "1_2", "3_1", "5_4")), "classifier")
+PART = part(__file__, tasks, summarize, draw, options=no_overrides, excerpt=EXCERPT)

@@ -153,14 +153,15 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """The bound, and activations without an error, in float64."""
-    exact, smooth = (
-        rows[(rows["precision"] == "float64") & rows["activation"].isin(kinds)]
-        for kinds in (EXACT, SMOOTH)
+    exact, smooth, rounded = (
+        rows[(rows["precision"] == precision) & rows["activation"].isin(kinds)]
+        for kinds, precision in ((EXACT, "float64"), (SMOOTH, "float64"), (SMOOTH, "float32"))
     )
     relative = float((exact["error"] / exact["largest_output"]).max())
     within = smooth["error"] <= smooth["epsilon"]
     numbers = {"layers": exact["layer"].nunique(), "relative": relative}
     numbers |= {"cases": len(within), "within": int(within.sum())}
+    numbers["within_float32"] = int((rounded["error"] <= rounded["epsilon"]).sum())
     numbers |= {"largest": smooth["epsilon"].max(), "smallest": smooth["epsilon"].min()}
     return {"exact": relative < 1e-8, "smooth": bool(within.all())}, numbers
 

@@ -100,4 +100,5 @@ def _gains(cells: Sequence[Cell]) -> dict[str, float]:
     return {seed: other[seed] - one[seed] for seed in one if seed in other}
 
 
-PART = run_table(__file__, _rows, decide=decide)
+SHOWN = "groups|width|epochs|seed|accuracy|loss"
+PART = run_table(__file__, _rows, None, decide, lambda lines: lines.filter(regex=SHOWN))

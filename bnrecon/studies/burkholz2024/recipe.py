@@ -117,8 +117,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
         # One training each: a verdict only where the difference is far beyond a seed's.
         clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
         verdicts["padding"] = "confirmed" if clear else "undecided"
-        named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh}
-        numbers |= {name: f"{value:.2f}" for name, value in named.items()}
+        reflected = accuracy.reindex(["padding by reflection"], columns=["sigmoid"]).iloc[0, 0]
+        named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh, "reflected": reflected}
+        spelled = {n: f"{value:.2f}" if value == value else "?" for n, value in named.items()}
+        numbers |= spelled
     after = accuracy.reindex([AFTER]).loc[AFTER].dropna()
     if len(after):
         gaps = after.get("relu", math.nan) - after

@@ -187,7 +187,7 @@ def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
         f"{TEXT.caption}\n\n{note}" if impossible else TEXT.caption,
         draw,
         GRID,
-        lambda cells: TEXT.claims(decide(name, cells)),
+        claims=lambda cells: TEXT.claims(decide(name, cells)),
     )
 
 
@@ -259,12 +259,17 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         if "seed" in label or (at_length and "epochs" not in label)
     ]
     more = len(results_of(other))
+    most = max(cells, key=lambda cell: mean(_otherwise(cell) or [0]))  # a mean loss may hide it
+    worst = f", {predicted_otherwise([most])} in the worst cell ({', '.join(_place(most))})"
+    missed = [layer for result in results for layer in result.unconverged]
     return {
         "otherwise": predicted_otherwise(cells),
+        "worst": worst if any(_otherwise(most)) else "",
+        "unconverged": f"{len(missed):,} of {sum(len(result.layers) for result in results):,}",
+        "by_output": sum(layer.assembled_error <= 1.2e-4 for layer in missed),
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
         "others": f" and {count_of(more, 'cell')} of other trainings" if more else "",
-        "networks": count_of(sum(len(result.seeds) for result in results), "network"),
     }
 
 

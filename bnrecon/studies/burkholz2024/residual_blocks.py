@@ -73,9 +73,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """One block, and as many as there are outputs."""
+    """As many blocks as there are outputs; above them a line of one block."""
     most = table.groupby("target")["blocks"].transform("max")
-    ends = table[(table["blocks"] == 1) | (table["blocks"] == most)]
+    ends = table[(table.index == 0) | (table["blocks"] == most)]
     return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "draws"])
 
 
@@ -96,6 +96,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     groups |= {"most": empty & most, "most_filled": ~empty & most}
     numbers: dict[str, Any] = {name: span(factor[row], ".2f") for name, row in groups.items()}
     numbers |= {"error": error.max(), "draws": rows["seed"].nunique()}
+    numbers["widths"] = span(rows["widest"], ",")
     verdict = "needs a correction" if fewer else "undecided"
     return {"Sect. 2.4, residual source layers": verdict}, numbers
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.parts import refuse_compared
+from bnrecon.reproduction.parts import only, refuse_compared
 from bnrecon.reproduction.request import option_name
 from bnrecon.studies.burkholz2024.reconstruction import WAYS, Targets, of_205_epochs
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
@@ -100,4 +100,4 @@ def _tested(results: Sequence[RunResult]) -> str:
     return f"images through the source: {real} of {counts[0][1]:,}{others}"
 
 
-PART = run_table(__file__, rows, draw)
+PART = run_table(__file__, rows, draw, excerpt=only(drop=("target width", "c1/n")))

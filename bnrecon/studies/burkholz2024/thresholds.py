@@ -17,7 +17,7 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import proportion_interval
-from bnrecon.reproduction.parts import Decisions, part, sweep
+from bnrecon.reproduction.parts import Decisions, only, part, sweep
 
 # Relative error up to which a draw counts as rebuilt; in float64 condition numbers reach 1e6.
 SUCCESS = 1e-6
@@ -260,4 +260,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 NAMED = [(dataclasses.asdict(setting), setting.name) for setting in SETTINGS]
 TASKS = sweep(rates, "{_name}", {("setting", "_name"): NAMED}, {"draws": DRAWS})
-PART = part(__file__, TASKS, summarize, draw, decide)
+EXCERPT = only("kernels", SETTINGS[1].name, SETTINGS[5].name)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

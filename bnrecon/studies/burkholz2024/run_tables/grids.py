@@ -27,12 +27,15 @@ def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cel
     return groups
 
 
-def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.DataFrame]:
+def as_printed(
+    cells: Sequence[Cell], grid: Grid, way: str
+) -> dict[str, tuple[pd.DataFrame | None, list[Cell]]]:
     """The paper's table and ours at its own setting, by the label ``way``: how a target is rebuilt.
 
-    That are targets of the width that is printed and of the paper's schedule. Each cell is the
-    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run.
+    That are targets of the width that is printed and of the paper's schedule; with the cells that
+    are run. In the frame each is the rebuilt network's accuracy, printed / reproduced, or "–".
     """
+    run: dict[str, list[Cell]] = {}
     shown: dict[str, dict[str, dict[str, str]]] = {}
     empty: dict[str, dict[str, str]] = {}
     for cell in cells:
@@ -42,18 +45,19 @@ def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.Data
         column = cell.row.labels[grid.columns]
         text = reported.text if cell.row.possible else f"({reported.text})"
         empty.setdefault(line, {"target": f"{reported.target:.2f} / –"})[column] = f"{text} / –"
+        of_way = run.setdefault(cell.row.labels[way], [])
         width, printed = cell.config.target.width, cell.config.scale == "paper"
         if cell.result is None or not printed or reported.width not in (None, width):
             continue
+        of_way.append(cell)
         of_line = shown.setdefault(cell.row.labels[way], {}).setdefault(line, {})
         empty[line]["target"] = f"{reported.target:.2f} / {cell.result.target.accuracy:.2f}"
         of_line[column] = f"{text} / {cell.result.accuracy}"
-    return {
-        f"In print / here: rebuilt by {name}": pd.DataFrame(
-            {"": line, **cells_of} | lines.get(line, {}) for line, cells_of in empty.items()
-        )
+    frames = {
+        name: pd.DataFrame({"": line, **of} | lines.get(line, {}) for line, of in empty.items())
         for name, lines in shown.items()
     }
+    return {name: (frames.get(name), of_way) for name, of_way in run.items() if shown}
 
 
 def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:

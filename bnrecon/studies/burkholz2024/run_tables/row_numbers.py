@@ -16,15 +16,9 @@ from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
 
-FORMATS = {
-    "reported: target": ".2f",
-    "accuracy: target": ".2f",
-    "max. layer error": ".1e",
-    "median layer error": ".1e",
-    "max. error as assembled": ".1e",
-    "max. logit difference": ".1e",
-    "smallest reserve": ".1f",
-}
+ERRORS = ("max. layer error", "median layer error", "max. error as assembled")
+FORMATS = dict.fromkeys((*ERRORS, "max. logit difference"), ".1e") | {"smallest reserve": ".1f"}
+FORMATS |= dict.fromkeys(("reported: target", "accuracy: target"), ".2f")
 TARGET, PAPER = "verdict: against the target", "verdict: against the paper"
 SHOWN = ["c1/n", "accuracy: target", "accuracy: rebuilt", "loss", "images predicted otherwise"]
 SHOWN += ["McNemar p", "smallest reserve", "max. layer error", "median layer error"]

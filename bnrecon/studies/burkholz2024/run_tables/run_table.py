@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 READING = read_text(__file__)  # how tables of runs are to be read
-LIMITS = {
-    "equivalent": verdicts.EQUIVALENT,
-    "reserve": verdicts.RESERVE,
-    "significant": verdicts.SIGNIFICANT,
-}
+LIMITS = {of: getattr(verdicts, of.upper()) for of in ("equivalent", "reserve", "significant")}
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,7 @@ class RunTable:
     # The figure of the finished rows, or ``None`` where there is nothing to draw
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None
     grid: Grid | None = None  # shows the losses in grids, and the rows in the CSV alone
+    excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None  # what of the rows stands first
     # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
     takes_options: ClassVar[bool] = True
@@ -100,6 +97,7 @@ def run_table(
     rows: Callable[[str, Sequence[str]], Sequence[Row]],
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None,
     decide: Callable[[Sequence[Cell]], Decisions] | None = None,
+    excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
 ) -> RunTable:
     """A table of runs whose place, title, caption and claims stand in the file beside its module.
 
@@ -108,10 +106,11 @@ def run_table(
         rows: as ``RunTable`` has them, like ``draw``.
         draw: of the finished rows.
         decide: the claims' verdicts and the numbers that they name.
+        excerpt: what of the rows stands first.
     """
     text = read_text(module)
     claims = None if decide is None else lambda cells: text.claims(decide(cells))
-    return RunTable(text.where, text.title, rows, text.caption, draw, claims=claims)
+    return RunTable(text.where, text.title, rows, text.caption, draw, None, excerpt, claims)
 
 
 def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> page.Page:
@@ -127,9 +126,11 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
     notes = [page.Text(reading, "reading") for reading in readings]
     summary = row_numbers.summarize(cells)
     if part.grid is None:
-        first: list[page.Block] = [page.Table(row_numbers.excerpt(summary), row_numbers.FORMATS)]
+        short, whole = row_numbers.excerpt(summary), page.WHOLE if part.excerpt else ""
+        shown = part.excerpt(short) if part.excerpt else short
+        first: list[page.Block] = [page.Table(shown, row_numbers.FORMATS)]
         not_run = "\n".join(["Not run:\n", *(f"    {command}" for command in commands)])
-        rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS)]
+        rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS, whole)]
         rest += [page.Text(not_run, "beside")] if commands else []
     else:
         # The paper's table with ours at its own setting, where one is run there, before the grids.
@@ -140,7 +141,7 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
             impossible = any(not cell.row.possible for cell in cells)
             bracketed = READING.sentence("bracketed") + " " if impossible else ""
             in_print = page.Text(READING.sentence("in print", bracketed=bracketed))
-            first, rest = [in_print, *_tables(printed)], first
+            first, rest = [in_print, *(_in_print(way, *at) for way, at in printed.items())], first
     blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
     progress = f"{len(done)} of {len(cells)} runs finished"
     if not done:
@@ -177,6 +178,15 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
 
 def _reading(name: str) -> str:
     return READING.sentence(name, **LIMITS)
+
+
+def _in_print(way: str, frame: pd.DataFrame | None, run: Sequence[Cell]) -> page.Block:
+    """The grid of the paper's setting, or a sentence that says as much."""
+    otherwise = row_numbers.predicted_otherwise(run) or ""
+    if frame is not None and not otherwise.startswith("0 of"):
+        return page.Table(frame, title=f"In print / here: rebuilt by {way}")
+    numbers = {"way": way, "otherwise": otherwise, "cells": len(run)}
+    return page.Text(READING.sentence("unchanged" if run else "nothing run", **numbers))
 
 
 def _legend(cells: Sequence[Cell]) -> str:
