@@ -117,9 +117,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers["seconds"] = rows["seconds"].sum()
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
-        chance = [_chance((cell["fixed"] + cell["learned"]) / 200) for cell in values]
-        compared = zip(gaps, chance, strict=True)
-        large = sum(abs(gap) > max(NEGLIGIBLE, limit) for gap, limit in compared)
+        shares = [(cell["fixed"] + cell["learned"]) / 200 for cell in values]
+        # What two accuracies on 10,000 independent images each differ by in 5% of cases.
+        chance = [196 * (2 * share * (1 - share) / 1e4) ** 0.5 for share in shares]
+        large = sum(abs(g) > max(NEGLIGIBLE, c) for g, c in zip(gaps, chance, strict=True))
         numbers[name] = {"min": min(gaps), "max": max(gaps), "n": len(gaps), "large": large}
     differences = {}
     for data, network in itertools.product(rows["data"].unique(), TARGETS):
@@ -135,11 +136,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "as printed": not any(numbers[name]["large"] for name in printed),
         "trained": decide_within(differences.values(), NEGLIGIBLE),
     }, numbers
-
-
-def _chance(share: float) -> float:
-    """Points by which two such accuracies differ in 5% of pairs of 10,000 independent images."""
-    return 196 * (2 * share * (1 - share) / 10_000) ** 0.5
 
 
 PART = part(__file__, tasks, summarize, decide=decide, options=common_options, reported=reported)

@@ -119,8 +119,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         verdicts["padding"] = "confirmed" if clear else "undecided"
         reflected = accuracy.reindex(["padding by reflection"], columns=["sigmoid"]).iloc[0, 0]
         named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh, "reflected": reflected}
-        spelled = {n: f"{value:.2f}" if value == value else "?" for n, value in named.items()}
-        numbers |= spelled
+        numbers |= {n: f"{value:.2f}" if value == value else "?" for n, value in named.items()}
     after = accuracy.reindex([AFTER]).loc[AFTER].dropna()
     if len(after):
         gaps = after.get("relu", math.nan) - after

@@ -35,9 +35,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     if gains:
         tried = rows[rows["method"] == "tried"].groupby(["side", "run"])["mse"].min()
         least = (tried / errors["student"]).min()
-        numbers["fairest"] = (
-            f"With the setting that is best on each run's test samples it is {least:.2g}"
-        )
+        numbers["fairest"] = f"With each run's best setting on test samples it is {least:.2g}"
         listed = ", ".join(f"{gain:z.2f} at d = {side}" for side, gain in gains.items())
         numbers["schedules"] = f"Its error is less, in percent of the variance, by {listed}"
     verdicts = {"both": teacher == student == sides, "student": student == sides}
