@@ -111,9 +111,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     return Interval(mean, quantile * deviation / math.sqrt(n), n)
 
 
-def proportion_interval(
-    successes: int, draws: int, confidence: float = 0.95
-) -> tuple[float, float]:
+def proportion_interval(hits: int, draws: int, confidence: float = 0.95) -> tuple[float, float]:
     """Compute the exact two-sided interval of a probability (Clopper and Pearson 1934).
 
     Of a one-sided bound at 95% the confidence is 0.9.
@@ -123,9 +121,9 @@ def proportion_interval(
     >>> [round(end, 4) for end in proportion_interval(400, 400, 0.9)]  # 0.05^(1/400)
     [0.9925, 1.0]
     """
-    tail, failures = 0.5 - confidence / 2, draws - successes
-    low = betaincinv(successes, failures + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, failures, 1 - tail) if failures else 1.0
+    tail, misses = 0.5 - confidence / 2, draws - hits
+    low = betaincinv(hits, misses + 1, tail) if hits else 0.0
+    high = betaincinv(hits + 1, misses, 1 - tail) if misses else 1.0
     return float(low), float(high)
 
 

@@ -89,7 +89,7 @@ class Experiment:
     options: Callable[[str], Sequence[str]] | None = None
     formats: Mapping[str, str] = field(default_factory=dict)
     claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
-    excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+    excerpt: page.Excerpt | None = None
     reported: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:
@@ -144,10 +144,9 @@ class Experiment:
             f"{commits}; {machines}; {seconds} s of computing, without trainings that were "
             "interrupted or already stored."
         )
-        shown = self.excerpt(summary) if self.excerpt else summary
         blocks: list[page.Block] = [
             page.Text(caption),
-            page.Table(summary if shown.empty else shown, self.formats),
+            page.Table(page.shorten(summary, self.excerpt), self.formats),
             page.Claims(tuple(self.claims(rows)) if self.claims else (), bool(lacking)),
             page.RULE,
             *([page.Table(summary, self.formats, page.WHOLE)] if self.excerpt else []),

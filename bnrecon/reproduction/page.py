@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ class Text:
         return self.text
 
 
+Excerpt = Callable[[pd.DataFrame], pd.DataFrame]  # the part of a table that stands first
 RULE = Text("---", "rule")  # what stands below it is not taken into the paper's page
 WHOLE = "The whole table"  # its title there, where an excerpt of it stands above
 
@@ -58,6 +59,12 @@ class Table:
         """The title in bold, and the table."""
         table = tables.markdown(self.frame, self.formats)
         return f"**{self.title}**\n\n{table}" if self.title else table
+
+
+def shorten(table: pd.DataFrame, excerpt: Excerpt | None) -> pd.DataFrame:
+    """What of a table stands above the rule: an excerpt, or all of it where that is empty."""
+    short = table if excerpt is None else excerpt(table)
+    return table if short.empty else short
 
 
 @dataclass(frozen=True)

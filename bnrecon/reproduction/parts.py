@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.request import option_name
 from bnrecon.reproduction.study import split_front_matter
@@ -158,9 +159,7 @@ def table(
     return pd.DataFrame([line(group) for _, group in rows.groupby(list(by), sort=sort)])
 
 
-def only(
-    column: str = "", *values: Any, drop: Sequence[str] = ()
-) -> Callable[[pd.DataFrame], pd.DataFrame]:
+def only(column: str = "", *values: Any, drop: Sequence[str] = ()) -> page.Excerpt:
     """For ``Experiment.excerpt``: lines with one of a column's values; without some columns."""
     return lambda lines: lines[lines[column].isin(values) if column else slice(None)].drop(
         columns=[*drop], errors="ignore"

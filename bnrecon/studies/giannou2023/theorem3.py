@@ -232,9 +232,8 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
     Contradicted where at the largest d even the upper bound is below it: else draws are too few.
     """
     counts = at_theorem_3(rows)
-    least, most = (
-        {d: proportion_interval(*count, 0.9)[end] for d, count in counts.items()} for end in (0, 1)
-    )
+    bounds = {d: proportion_interval(*count, 0.9) for d, count in counts.items()}
+    least, most = ({d: ends[end] for d, ends in bounds.items()} for end in (0, 1))
     short = [side for side, bound in least.items() if bound < 1 - 1 / side]
     held = [side for side in least if side > max(short, default=0)]
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
+from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.parts import Decision, Decisions, part, read_reported, sweep
 from bnrecon.studies.random_features import sparse_matching
 
@@ -54,8 +55,7 @@ def quantile_interval(values: np.ndarray, share: float) -> tuple[float, float, f
 def _share(values: np.ndarray, density: float) -> tuple[float, float, float]:
     """How often the target is found at a density, with the exact 95% interval."""
     matched = int((values <= density).sum())
-    low, high = stats.binomtest(matched, len(values)).proportion_ci(0.95)
-    return matched / len(values), float(low), float(high)
+    return matched / len(values), *proportion_interval(matched, len(values))
 
 
 def _bound(density: float) -> float:

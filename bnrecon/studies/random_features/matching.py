@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.parts import Decision, Decisions, join, only, part, sweep
 from bnrecon.studies.random_features import sparse_matching
 
@@ -58,7 +58,7 @@ def _simulated(
     matched, low, high = 0, math.nan, math.nan
     if draws:
         matched = sparse_matching.count_matches(make_target, rows, density, draws)
-        low, high = stats.binomtest(matched, draws).proportion_ci(0.95)
+        low, high = proportion_interval(matched, draws)
     row = {"theorem": theorem, "setting": setting, "feature_density": density}
     row |= {"bound": bound[1], "bound_kind": bound[0], "matched": matched, "draws": draws}
     return row | {"share_low": low, "share_high": high, "partition_probability": partition}

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 READING = read_text(__file__)  # how tables of runs are to be read
-LIMITS = {of: getattr(verdicts, of.upper()) for of in ("equivalent", "reserve", "significant")}
+LIMITS = {
+    "equivalent": verdicts.EQUIVALENT,
+    "reserve": verdicts.RESERVE,
+    "significant": verdicts.SIGNIFICANT,
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class RunTable:
     # The figure of the finished rows, or ``None`` where there is nothing to draw
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None
     grid: Grid | None = None  # shows the losses in grids, and the rows in the CSV alone
-    excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None  # what of the rows stands first
+    excerpt: page.Excerpt | None = None  # what of the rows stands first
     # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
     takes_options: ClassVar[bool] = True
@@ -97,7 +101,7 @@ def run_table(
     rows: Callable[[str, Sequence[str]], Sequence[Row]],
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None,
     decide: Callable[[Sequence[Cell]], Decisions] | None = None,
-    excerpt: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
+    excerpt: page.Excerpt | None = None,
 ) -> RunTable:
     """A table of runs whose place, title, caption and claims stand in the file beside its module.
 
@@ -127,7 +131,7 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
     summary = row_numbers.summarize(cells)
     if part.grid is None:
         short, whole = row_numbers.excerpt(summary), page.WHOLE if part.excerpt else ""
-        shown = part.excerpt(short) if part.excerpt else short
+        shown = page.shorten(short, part.excerpt)
         first: list[page.Block] = [page.Table(shown, row_numbers.FORMATS)]
         not_run = "\n".join(["Not run:\n", *(f"    {command}" for command in commands)])
         rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS, whole)]
@@ -183,7 +187,8 @@ def _reading(name: str) -> str:
 def _in_print(way: str, frame: pd.DataFrame | None, run: Sequence[Cell]) -> page.Block:
     """The grid of the paper's setting, or a sentence that says as much."""
     otherwise = row_numbers.predicted_otherwise(run) or ""
-    if frame is not None and not otherwise.startswith("0 of"):
+    unchanged = otherwise.startswith("0 of") and "counted" not in otherwise  # of all seeds
+    if frame is not None and not unchanged:
         return page.Table(frame, title=f"In print / here: rebuilt by {way}")
     numbers = {"way": way, "otherwise": otherwise, "cells": len(run)}
     return page.Text(READING.sentence("unchanged" if run else "nothing run", **numbers))
