@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.operators.base import Operator
+from bnrecon.operators.base import Operator, Products
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import Precision
 
@@ -17,7 +17,7 @@ class Scaled:
     tensor([0.6000, 0.8000])
     """
 
-    def __init__(self, operator: Operator, scaling: torch.Tensor):
+    def __init__(self, operator: Products, scaling: torch.Tensor):
         self.operator, self.dtype, self.shape = operator, operator.dtype, operator.shape
         self.scaling = scaling.to(operator.dtype)
 

@@ -12,7 +12,7 @@ from bnrecon.runtime.precision import Precision
 # Of a product that is summed up at once: it stays in a core's second-level cache
 CACHE_BYTES = 512 * 2**10
 # Of factors that are widened to float64 at once, on a processor
-WIDENED_BYTES = 8 * 2**20
+WIDENED_BYTES = 4 * 2**20
 
 
 class KhatriRao(Operator):
@@ -97,16 +97,22 @@ class KhatriRao(Operator):
         """M x = vec(B diag(x) A)."""
         many = x.reshape(len(x), -1)
         m, c0, k = len(self.second), self.first.shape[1], many.shape[1]
+        # In float64 the product with the longer rows on the right takes three quarters of the time.
+        swapped = self._widened and m >= k * c0
         product = torch.zeros(m, k * c0, dtype=self.dtype, device=self.device)
+        product = product.T.contiguous() if swapped else product
         with self.precision.products():
             for part in self._chunks(k * c0, self.chunk_bytes):
                 transposed, first = self._run(part)
                 second = transposed.T if self._widened else self.second[:, part]
                 scaled = (many[part, :, None].to(first.dtype) * first[:, None]).flatten(1)
-                if product.dtype == scaled.dtype:
+                if swapped:
+                    product.addmm_(scaled.T, transposed)
+                elif product.dtype == scaled.dtype:
                     product.addmm_(second, scaled)
                 else:
                     product += second @ scaled
+        product = product.T if swapped else product
         return product.reshape(m, k, c0).transpose(1, 2).reshape(self.shape[0], *x.shape[1:])
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:

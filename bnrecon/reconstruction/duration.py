@@ -51,7 +51,7 @@ def solving_seconds(layers: Sequence[PlannedLayer]) -> list[float]:
         return []
     device = layers[0].device
     kinds = {torch.float32, torch.float64, precision_schedule(device)[0].factors}
-    if any(_in_integers(layer) for layer in layers):
+    if any(_in_integers(layer) or _gradients_in_integers(layer) for layer in layers):
         kinds.add(torch.int8)
     rates = {kind: rate(kind, device) for kind in kinds}
     return [
@@ -63,9 +63,18 @@ def _in_integers(layer: PlannedLayer) -> bool:
     """Whether a layer's iterations multiply in 8-bit integers, as far as its name tells."""
     name = layer.features.name
     signs = name == "sign" or (name == "er_sign" and layer.storage == "memory")
-    signs = signs and layer.width >= layer.shape.equations
-    pays = integers_pay(layer.rows, layer.width, layer.device)
-    return signs and layer.choice.solver == "matrix_free" and pays
+    return signs and _integers_pay(layer, signs)
+
+
+def _gradients_in_integers(layer: PlannedLayer) -> bool:
+    """Whether half of its products do: those of M^T, of features in memory."""
+    others = layer.storage == "memory" and not _in_integers(layer)
+    return others and _integers_pay(layer, signs=False)
+
+
+def _integers_pay(layer: PlannedLayer, signs: bool) -> bool:
+    pays = integers_pay(layer.rows, layer.width, layer.device, signs)
+    return pays and layer.width >= layer.shape.equations and layer.choice.solver == "matrix_free"
 
 
 def _group_seconds(layer: PlannedLayer, rates: Mapping[torch.dtype, float]) -> float:
@@ -86,6 +95,8 @@ def _group_seconds(layer: PlannedLayer, rates: Mapping[torch.dtype, float]) -> f
             return exact + iterations * 4 * n * c1 / (0.7 * rates[torch.int8])
         products = 4 * n * c1 * (REGENERATION if layer.storage == "regenerate" else 1)
         fast = single if name == "lbfgs" else rates[precision_schedule(layer.device)[0].factors]
+        if _gradients_in_integers(layer):
+            fast = 2 / (1 / fast + 1 / rates[torch.int8])
         return exact + iterations * products / (0.65 * fast)
     if name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
         return exact + 12 * n * n * c1 / (0.3 * single)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -18,11 +19,16 @@ class Precision:
     factors: torch.dtype  # type in which matrices are stored and multiplied
     vectors: torch.dtype  # type of the vectors that go in and come out
     tf32: bool = False  # round float32 factors to TF32
+    integer_gradients: bool = False  # M^T y in 8-bit integers, M x as said
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Precision:
         """The precision of factors of this dtype."""
         return {torch.bfloat16: BFLOAT16, torch.float32: FLOAT32, torch.float64: FLOAT64}[dtype]
+
+    def with_integer_gradients(self) -> Precision:
+        """This precision for M x, and 8-bit integers for M^T y: ``operators.integers``."""
+        return dataclasses.replace(self, name=f"{self.name} and int8", integer_gradients=True)
 
     def products(self) -> contextlib.AbstractContextManager[None]:
         """The context in which products have this precision."""

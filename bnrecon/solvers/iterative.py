@@ -14,7 +14,8 @@ import torch
 
 from bnrecon.operators.base import Operator
 from bnrecon.operators.columns import Scaled, inverse_norms
-from bnrecon.operators.integers import IntegerProducts, find_signs
+from bnrecon.operators.integers import IntegerGradients, IntegerProducts, find_signs
+from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
 from bnrecon.runtime.hardware import has_fast_int8
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, INT8, TF32, Precision, precision_schedule
@@ -27,7 +28,13 @@ from bnrecon.solvers.spec import SolverSpec
 # The factor by which an inner solve has to reduce the residual. Less than the precision allows:
 # each restart loses what Krylov methods have learned of the spectrum, and digits beyond the
 # precision are not real.
-GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
+GAIN = {
+    BFLOAT16.name: 1e-2,
+    TF32.name: 1e-3,
+    FLOAT32.name: 1e-5,
+    BFLOAT16.with_integer_gradients().name: 5e-3,
+    FLOAT32.with_integer_gradients().name: 1e-5,
+}
 # Entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s in
 # bf16, 0.06 s in float32).
 BF16_ENTRIES = 3 * 10**7
@@ -38,6 +45,8 @@ BF16_OVERSAMPLING = {"matrix_free": 1.02, "minimum_norm": 1.1}
 # c1 / n from which on products in 8-bit integers are the fastest; at 1.02 the errors of rounded
 # gradients cost as much as they save (n = 9,216, one thread of a Zen 4 processor).
 INTEGER_OVERSAMPLING = 1.03
+# The same of gradients alone, of other features: at 1.05 they take up to twice the iterations.
+GRADIENT_OVERSAMPLING = 1.1
 
 # Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1
 # pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs
@@ -63,13 +72,14 @@ def memory(rows: int, columns: int) -> int:
     return 8 * (8 * columns + 6 * rows) + min(2**25, 8 * rows * columns)
 
 
-def integers_pay(rows: int, columns: int, device: torch.device) -> bool:
-    """Whether ``matrix_free`` is to multiply random signs in 8-bit integers.
+def integers_pay(rows: int, columns: int, device: torch.device, signs: bool = True) -> bool:
+    """Whether ``matrix_free`` is to multiply random signs, or others' gradients, in 8-bit integers.
 
     >>> integers_pay(36_864, 36_900, torch.device("cpu"))
     False
     """
-    enough = columns >= INTEGER_OVERSAMPLING * rows and rows * columns >= BF16_ENTRIES
+    least = INTEGER_OVERSAMPLING if signs else GRADIENT_OVERSAMPLING
+    enough = columns >= least * rows and rows * columns >= BF16_ENTRIES
     return enough and has_fast_int8(device)
 
 
@@ -92,9 +102,10 @@ def matrix_free(system: System, spec: SolverSpec, checkpoint: Checkpoint | None 
 
     From zero, plain CGLS gives the scales of minimum norm. Rounded factors span slightly different
     rows, so that the sum of the corrections is off that by some 0.4% in bf16; it still solves
-    M x = b to float64 accuracy. Random signs are multiplied in 8-bit integers where these are fast:
-    factors are exact, directions are rounded, and x is off by some 0.7% (``integer_cgls``). Where
-    the norms of M's columns spread widely they are scaled to 1 first, and the norm is that of the
+    M x = b to float64 accuracy. Where 8-bit integers are fast, random signs are multiplied in them:
+    factors are exact, directions are rounded, and x is off by some 0.7% (``integer_cgls``). Of
+    other features in memory only M^T y is (``IntegerGradients``): x is off by about 1%. Where the
+    norms of M's columns spread widely they are scaled to 1 first, and the norm is that of the
     scales in units of the columns' inverse norms. With fewer unknowns than equations, or without a
     solution, the result is near a least-squares solution; ``least_squares`` iterates until it is
     one.
@@ -225,10 +236,14 @@ def _schedule(
     schedule = precision_schedule(exact.device)
     if exact.shape[0] * exact.shape[1] < BF16_ENTRIES:
         return [precision for precision in schedule if precision is not BFLOAT16], None
-    pay = inner is cgls and scaling is None and integers_pay(*exact.shape, exact.device)
-    if not pay or (signs := find_signs(exact)) is None:
+    if inner is not cgls or not integers_pay(*exact.shape, exact.device):
         return schedule, None
-    return [INT8, *schedule], IntegerProducts(exact, signs)
+    if scaling is None and (signs := find_signs(exact)) is not None:
+        return [INT8, *schedule], IntegerProducts(exact, signs)
+    pay = integers_pay(*exact.shape, exact.device, signs=False)
+    if pay and isinstance(exact, KhatriRao) and IntegerGradients.suit(exact):
+        return [schedule[0].with_integer_gradients(), *schedule], None
+    return schedule, None
 
 
 def _inner_solve(
@@ -241,7 +256,11 @@ def _inner_solve(
     """The precision that the operator takes, and ``inner`` with the operator in it."""
     if precision is INT8 and integers is not None:
         return INT8, partial(integer_cgls, integers)
-    operator = exact.to(precision)
+    operator: Operator | IntegerGradients
+    if precision.integer_gradients and isinstance(exact, KhatriRao):
+        operator = IntegerGradients(exact, precision)
+    else:
+        operator = exact.to(precision)
     rounded = operator if scaling is None else Scaled(operator, scaling)
     return operator.precision, partial(inner, rounded)
 

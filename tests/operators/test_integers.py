@@ -8,9 +8,14 @@ from bnrecon.features import LayerShape, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.operators import integers, signs
 from bnrecon.operators.generated import Generated
-from bnrecon.operators.integers import IntegerProducts, find_signs, round_to_levels
+from bnrecon.operators.integers import (
+    IntegerGradients,
+    IntegerProducts,
+    find_signs,
+    round_to_levels,
+)
 from bnrecon.operators.khatri_rao import KhatriRao
-from bnrecon.runtime.precision import FLOAT64
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 
 CPU = torch.device("cpu")
 WIDTH = 77
@@ -124,3 +129,29 @@ def test_tiny_vectors_keep_their_signs(size):
     levels, _ = round_to_levels(vector[:, None])
     assert torch.equal(levels[:, 0].sign().double(), vector.sign())
     assert levels.abs().max() <= 127
+
+
+@pytest.mark.parametrize("precision", [BFLOAT16, FLOAT32])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sides", [(90, 8), (8, 90), (30, 30), (1, 5)])
+def test_gradients_in_integers_are_off_by_a_hundredth_and_images_not(
+    sides, stored, precision, monkeypatch
+):
+    """The longer rows and y are rounded to 255 levels: 1% of a normal number each."""
+    monkeypatch.setattr(integers, "TILE_ROWS", 16)
+    monkeypatch.setattr(integers, "TILE_BYTES", 0)
+    second, first = (gaussian(WIDTH, side, seed=i).to(stored) for i, side in enumerate(sides))
+    second[3] = first[5] = 0
+    exact = KhatriRao(second, first, FLOAT64)
+    operator = IntegerGradients(exact, precision.with_integer_gradients())
+    x, y = gaussian(WIDTH).float(), gaussian(exact.shape[0]).float()
+    assert torch.equal(operator.matvec(x), exact.to(precision).matvec(x))
+    near, gradient = operator.rmatvec(y).double(), exact.rmatvec(y.double())
+    assert near[3] == near[5] == 0
+    assert 1e-4 < (near - gradient).norm() / gradient.norm() < 0.02
+
+
+def test_sums_beyond_32_bits_are_not_begun():
+    """127^2 times the longer row."""
+    assert IntegerGradients.suit(KhatriRao(torch.empty(1, 133_144), torch.empty(1, 1)))
+    assert not IntegerGradients.suit(KhatriRao(torch.empty(1, 1), torch.empty(1, 133_145)))

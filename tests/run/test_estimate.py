@@ -131,7 +131,8 @@ def test_signs_take_half_as_long_on_a_machine_with_fast_integers():
     for plan in (signs, stored):
         assert seconds_to_solve(plan) == pytest.approx(seconds_to_solve(plan, False) / 2, rel=0.2)
     assert seconds_to_solve(on_disk) == seconds_to_solve(on_disk, False)
-    assert seconds_to_solve(normal) == seconds_to_solve(normal, False)
+    half = 0.75 * seconds_to_solve(normal, False)  # of its products are in integers
+    assert seconds_to_solve(normal) == pytest.approx(half, rel=0.2)
 
 
 @pytest.mark.parametrize(("width", "integers"), [(11_250, True), (7_000, False)])

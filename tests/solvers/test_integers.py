@@ -67,11 +67,12 @@ def test_the_residual_that_is_carried_along_is_the_true_one():
     assert true < 1e-13
 
 
-def test_scales_are_near_those_of_minimum_norm():
-    system = system_of()
+@pytest.mark.parametrize(("name", "storage"), [("sign", "regenerate"), ("he_normal", "memory")])
+def test_scales_are_near_those_of_minimum_norm(name, storage):
+    system = system_of(name=name, storage=storage)
     near = solve(system, SolverSpec("matrix_free")).scale
     least = torch.linalg.lstsq(system.operator.dense(), system.rhs, driver="gelsd").solution
-    assert 1e-3 < float((near - least).norm() / least.norm()) < 1e-2
+    assert 1e-3 < float((near - least).norm() / least.norm()) < 1.2e-2
     assert 1e-6 < float(near.norm() / least.norm()) - 1 < 1e-4
 
 
@@ -103,9 +104,13 @@ HOPS = list(itertools.product(MACHINES, repeat=3))[::3]
 
 
 @pytest.mark.parametrize("hops", HOPS, ids="-".join)
-def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monkeypatch):
+@pytest.mark.parametrize(("name", "storage"), [("sign", "regenerate"), ("he_normal", "memory")])
+def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(
+    name, storage, hops, monkeypatch
+):
     """Interrupted on each of them, and ended on the last."""
-    kept, system, spec = Kept(None), system_of(), SolverSpec("matrix_free")
+    kept, spec = Kept(None), SolverSpec("matrix_free")
+    system = system_of(name=name, storage=storage)
     before = None
     for number, machine in enumerate((*hops, hops[-1])):
         integers, schedule = MACHINES[machine]
@@ -134,7 +139,8 @@ def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monke
     [
         ({"oversampling": iterative.INTEGER_OVERSAMPLING - 0.01}, "matrix_free", True),
         ({"name": "he_normal"}, "matrix_free", True),
-        ({"name": "he_normal", "storage": "memory"}, "matrix_free", True),
+        ({"name": "he_normal", "storage": "memory"}, "minimum_norm", True),
+        ({"name": "he_normal", "storage": "memory", "oversampling": 1.09}, "matrix_free", True),
         ({}, "matrix_free", False),
         ({}, "minimum_norm", True),  # M M^T y: no rounding beforehand makes these products exact
     ],
@@ -144,6 +150,27 @@ def test_where_integers_do_not_pay_bf16_is_taken(options, solver, fast, monkeypa
     report = solve(system_of(**options), SolverSpec(solver)).report
     assert report.precision.startswith("bfloat16")
     assert report.converged
+
+
+@pytest.mark.parametrize("shape", [SHAPE, LayerShape(30, 20), LayerShape(3, 30)])
+@pytest.mark.parametrize("oversampling", [iterative.GRADIENT_OVERSAMPLING, 1.2, 1.5, 3])
+@pytest.mark.parametrize("name", ["he_normal", "he_uniform", "sparse_he_normal", "orthogonal"])
+@pytest.mark.parametrize("machine", ["both", "int8"])
+def test_other_features_in_memory_have_their_gradients_in_integers(
+    machine, name, oversampling, shape, monkeypatch
+):
+    """In hardly more iterations, also where columns are scaled (3 inputs)."""
+    schedule = MACHINES[machine][1]
+    monkeypatch.setattr(iterative, "precision_schedule", lambda device: schedule)
+    system = system_of(oversampling + 2 / shape.equations, name, shape, "memory")
+    report = solve(system, SolverSpec("matrix_free")).report
+    assert report.precision.split(" then ")[0] == f"{schedule[0].name} and int8"
+    assert report.converged
+    assert report.relative_residual < 0.5e-10
+    monkeypatch.setattr(iterative, "has_fast_int8", lambda device: False)
+    without = solve(system, SolverSpec("matrix_free")).report
+    assert without.precision.startswith(schedule[0].name)
+    assert report.iterations <= 1.4 * without.iterations
 
 
 def test_an_iteration_that_stands_still_is_left_to_higher_precision(monkeypatch):
