@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Commands, add_detach
-from bnrecon.cli.user_modules import import_user_module
+from bnrecon.cli.user_modules import import_user_modules
 from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError
@@ -192,19 +192,18 @@ def _train(arguments: argparse.Namespace) -> int:
 
     config = composition.compose(arguments.words)
     _load_libraries(config)
-    from bnrecon.run import target_job
+    from bnrecon.run import main_job
 
     name, folder = ("targets", config.targets) if config.targets else ("outputs", config.outputs)
     checks.require_folder(name, folder)
-    if text := target_job.train_only(config):  # empty in all processes but the first
+    if text := main_job.train_only(config):  # empty in all processes but the first
         output.write(text)
     return exit_codes.DONE
 
 
 def _load_libraries(config: RunConfig) -> None:
     """Import the user's modules and what takes seconds; then an interruption is an exception."""
-    for name in config.imports:
-        import_user_module(name)
+    import_user_modules(config.imports)
     import bnrecon.run.main_job  # noqa: F401 (for its libraries)
     from bnrecon.runtime.interruption import finish_loading
 

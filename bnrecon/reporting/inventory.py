@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import filelock
 from safetensors import SafetensorError, safe_open
 
-from bnrecon.runtime import files
+from bnrecon.runtime import files, locks
 
 E = TypeVar("E")
 
@@ -116,9 +116,7 @@ def lock_holder(folder: Path) -> str | None:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        with contextlib.suppress(OSError, ValueError):
-            return _text(folder / ".holder")[:100].strip() or "another process"
-        return "another process"
+        return locks.holder(folder)
     except OSError:  # a folder that cannot be written: nobody can be seen at work there
         return None
     lock.release()

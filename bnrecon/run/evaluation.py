@@ -49,15 +49,9 @@ def evaluate_source(
     others are from another prediction is measured by the largest difference of a logit on those;
     fewer than ``FEWEST`` images are too few to tell it, and the others' reserve is 0.
 
-    Args:
-        source: the real source network.
-        collapsed: the same function with every layer's two convolutions and scale as one.
-        target: the network that was reconstructed.
-        data: the images.
-        device: where the networks are.
-        source_images: how many images go through ``source``; the others go through ``collapsed``.
-            All go through ``target``.
-        description: what a progress bar is labelled with; no bar without it.
+    ``collapsed`` is the function of ``source`` with every layer's two convolutions and scale as
+    one. All images go through it and ``target``, ``source_images`` of them through ``source``.
+    Without a ``description`` there is no progress bar.
 
     Raises:
         RunError: logits are not finite.

@@ -37,10 +37,6 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
 
     Resumable: layers that were solved and seeds that were finished before are read, not repeated.
 
-    Args:
-        run: what is rebuilt, from which features and by which solver.
-        seed: what all features are drawn from.
-
     Raises:
         RunError: a layer cannot be solved, or what was saved does not come back.
     """

@@ -13,11 +13,11 @@ from bnrecon.data import Images
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.runtime import digests, distributed
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.hardware import can_compile
+from bnrecon.runtime.hardware import can_compile, has_fast_bfloat16
 from bnrecon.targets.given_weights import given_digest
-from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import target_code
 from bnrecon.targets.spec import TargetRequest
+from bnrecon.targets.step import TrainingPlan
 
 # Options that say how a target is trained, and not what it becomes.
 HOW = frozenset(("target.name", "target.weights", "train.time_limit", "train.checkpoint_seconds"))
@@ -39,6 +39,12 @@ def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
         )
     compiled = spec.compile == "on" or (spec.compile == "auto" and alone and can_compile(device))
     return TrainingPlan(spec, autocast_dtype(spec.precision, device), compiled)
+
+
+def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """Resolve ``auto`` (bfloat16 where the device has units for it), ``float32``, ``bfloat16``."""
+    fast = precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16(device))
+    return torch.bfloat16 if fast else torch.float32
 
 
 def target_folder(request: TargetRequest, data: Images, device: torch.device) -> Path:
