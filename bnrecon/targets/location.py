@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +58,9 @@ def target_folder(request: TargetRequest, data: Images, device: torch.device) ->
     folder = own_folder(request, data, device.type, own)
     if any((folder / name).exists() for name in (ABOUT, CHECKPOINT)):
         return folder
-    others = (other for _, _, other in _folders(request, data, own))
-    return next(filter(_is_whole, others), folder)
-
-
-def _folders(
-    request: TargetRequest, data: Images, own: torch.dtype
-) -> Iterator[tuple[str, torch.dtype, Path]]:
-    """The folders of all kinds of devices, and of all precisions where any will do."""
     dtypes = DTYPES if request.train.precision == "auto" else (own,)
-    for kind, dtype in itertools.product(DEVICES, dtypes):
-        yield kind, dtype, own_folder(request, data, kind, dtype)
+    others = (own_folder(request, data, *kind) for kind in itertools.product(DEVICES, dtypes))
+    return next(filter(_is_whole, others), folder)
 
 
 def _is_whole(folder: Path) -> bool:
