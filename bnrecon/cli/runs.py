@@ -132,10 +132,7 @@ def _first_not_utf8(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Job:
-    """One run of a sweep, whose launcher may call it in another process.
-
-    It reports its own failure. Hydra's launchers raise the first one when all runs have ended.
-    """
+    """One run of a sweep, perhaps in a launcher's other process; it reports its own failure."""
 
     level: int  # of the log messages that are shown
     command: int = field(default_factory=os.getpid)  # the process that launches it

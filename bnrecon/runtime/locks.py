@@ -48,7 +48,7 @@ def lock_file(
     lock is ever left.
 
     ``waiting`` makes the message to log while another process holds the lock; without it the block
-    does not wait. Unless it is ``required``, a file system without such locks does without.
+    does not wait. Unless ``required``, nothing is locked on a file system without such locks.
 
     Raises:
         UserError: the folder cannot be written, or its file system has no such locks. A lock that
