@@ -34,10 +34,10 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.runtime import hardware
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.collapsed_pair import CollapsedPair
-from bnrecon.targets.plan import TrainingPlan, autocast_dtype
+from bnrecon.targets.location import autocast_dtype
 from bnrecon.targets.register import build
 from bnrecon.targets.spec import TrainSpec
-from bnrecon.targets.step import Step
+from bnrecon.targets.step import Step, TrainingPlan
 from bnrecon.targets.trainer import Trainer
 
 IMAGES = 10_000

@@ -27,9 +27,9 @@ from bnrecon.solvers import SolverSpec, solve
 from bnrecon.solvers.krylov import LOOK_EVERY, cgls, craig
 from bnrecon.targets import trainer as training
 from bnrecon.targets.accuracy import measure_accuracy
-from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.register import build
 from bnrecon.targets.spec import TrainSpec
+from bnrecon.targets.step import TrainingPlan
 from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")

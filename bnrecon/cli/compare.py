@@ -50,11 +50,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     if not arguments.predict:
         output.write(compare(first, second))
         return exit_codes.DONE
-    from bnrecon.cli.user_modules import import_user_module
+    from bnrecon.cli.user_modules import import_user_modules
     from bnrecon.reporting.predictions import disagreements
 
     for _, result in (first, second):
-        for name in result.config.get("imports", []):
-            import_user_module(name)
+        import_user_modules(result.config.get("imports", []))
     output.write(compare(first, second, disagreements(first, second, root)))
     return exit_codes.DONE

@@ -14,7 +14,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from bnrecon.cli import cluster, compare, exit_codes, export, listing, output, status
+from bnrecon.cli import compare, exit_codes, export, listing, output, status
 from bnrecon.cli.parser import Commands, Parser, text
 from bnrecon.runtime import extras
 from bnrecon.runtime.errors import require_choice
@@ -51,12 +51,7 @@ def _print(commands: Commands, arguments: argparse.Namespace) -> int:
 
 
 def complete(line: str, commands: Mapping[str, Parser]) -> list[str]:
-    """The words that the last word of a line can become, in order and whole.
-
-    Args:
-        line: what is typed up to the cursor, ``bnrecon`` included; the last word may be empty.
-        commands: the parsers of all commands, by name.
-    """
+    """The words that the last one of a line, which may be empty, can become, in order and whole."""
     *before, word = _split(line)[1:] or [""]
     before = [other for other in before if other not in ("-q", "--quiet", "-v", "--verbose")]
     if not before:
@@ -113,7 +108,7 @@ def _words_of(command: str, before: Sequence[str]) -> tuple[Iterable[str], Optio
             return registry.STUDIES, of_runs
     names, options = {
         "status": (registry.STUDIES, status.OPTIONS),
-        "cancel": (registry.STUDIES, cluster.OPTIONS),
+        "cancel": (registry.STUDIES, status.CANCEL_OPTIONS),
         "ls": (listing.KINDS, listing.OPTIONS),
         "compare": ((), compare.OPTIONS),
         "export": ((), export.OPTIONS) if before else (extras.TRACKERS, ()),

@@ -51,11 +51,7 @@ def is_sweep(arguments: argparse.Namespace) -> bool:
 
 
 def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -> None:
-    """Have Hydra compose the options of ``arguments`` and call ``job`` for each run.
-
-    Args:
-        job: called with the composed configuration; a launcher may call it in another process.
-        arguments: the parsed command line.
+    """Have Hydra compose the options and call ``job`` for each run, perhaps in another process.
 
     Raises:
         UserError: for flags and files that cannot be used; Hydra's own exceptions for options.

@@ -6,9 +6,9 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from bnrecon.cli.user_modules import import_user_module
+from bnrecon.cli.user_modules import WithUserModules
 from bnrecon.config.schema import RunConfig
 from bnrecon.jobs.local_processes import LocalProcesses
 from bnrecon.jobs.work import Outcome
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LayerWork:
+class LayerWork(WithUserModules):
     """A layer of a run that is not stored yet (``bnrecon.jobs.work.Work``)."""
 
     config: RunConfig  # the run, whose target is trained
@@ -30,10 +30,6 @@ class LayerWork:
     data: ClassVar[None] = None  # the run has looked at its images
     target: ClassVar[None] = None
     command: ClassVar[str] = "solve"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Another process imports the user's modules before it looks at any target."""
-        return _load, (self.config, self.seed, self.name)
 
     @property
     def key(self) -> str:
@@ -54,22 +50,10 @@ class LayerWork:
         return solve_one_layer(self.config, self.seed, self.name)
 
 
-def _load(config: RunConfig, seed: int, name: str) -> LayerWork:
-    for module in config.imports:
-        import_user_module(module)
-    return LayerWork(config, seed, name)
-
-
 def share_layers(jobs: int, run: RunContext, seed: int, layers: Sequence[PlannedLayer]) -> None:
     """Solve and store layers of a run, those with most work first.
 
-    One that fails is named; the run then tries it alone, and says why it cannot be solved.
-
-    Args:
-        jobs: how many processes.
-        run: that they are of; its folder is locked by this process.
-        seed: what the features are drawn from.
-        layers: that are not stored yet.
+    One that fails is named; the run, whose folder this process has locked, then tries it alone.
     """
     ordered = sorted(layers, key=lambda layer: layer.working_bytes, reverse=True)
     work = [LayerWork(run.config, seed, layer.name) for layer in ordered]

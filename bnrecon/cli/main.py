@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 
 from bnrecon.cli import (
-    cluster,
     compare,
     completion,
     exit_codes,
@@ -98,7 +97,7 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="bnrecon", description=description, epilog=epilog, parents=[shared])
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     commands = Commands(parser, shared)
-    for module in (runs, studies, status, cluster, report, listing, compare, export, completion):
+    for module in (runs, studies, status, report, listing, compare, export, completion):
         module.add_commands(commands)
     return parser, commands.parsers
 

@@ -32,7 +32,6 @@ def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
         yield
         return
     handler, before = _StandardError(), logger.level
-    handler.setFormatter(_Formatter())
     logger.addHandler(handler)
     logger.setLevel(level)
     try:
@@ -55,7 +54,8 @@ class _StandardError(logging.Handler):
     """Writes to what ``sys.stderr`` is at the time, above any progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = _without_controls(self.format(record))
+        prefix = {logging.WARNING: "warning: ", logging.ERROR: "bnrecon: "}
+        line = _without_controls(prefix.get(record.levelno, "") + self.format(record))
         if "tqdm" in sys.modules:  # without bars there is nothing to write above
             from tqdm import tqdm
 
@@ -63,14 +63,6 @@ class _StandardError(logging.Handler):
         else:
             sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-
-
-class _Formatter(logging.Formatter):
-    """Progress as it is; what needs attention with the word that a terminal's user looks for."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        prefix = {logging.WARNING: "warning: ", logging.ERROR: "bnrecon: "}
-        return prefix.get(record.levelno, "") + super().format(record)
 
 
 @contextlib.contextmanager

@@ -75,10 +75,6 @@ class Commands:
 
         Its text has a line of usage (what stands behind the name, without the shared flags), a line
         for the list of commands, then what its own help says before its flags, and after them.
-
-        Args:
-            name: the command.
-            function: runs it, and returns its exit code.
         """
         head, description, *rest = text(f"{name}.txt").split("\n\n")
         usage, summary = head.splitlines()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Commands, add_detach
-from bnrecon.cli.user_modules import import_user_module
+from bnrecon.cli.user_modules import import_user_modules
 from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError
@@ -132,10 +132,7 @@ def _first_not_utf8(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Job:
-    """One run of a sweep, whose launcher may call it in another process.
-
-    It reports its own failure. Hydra's launchers raise the first one when all runs have ended.
-    """
+    """One run of a sweep, perhaps in a launcher's other process; it reports its own failure."""
 
     level: int  # of the log messages that are shown
     command: int = field(default_factory=os.getpid)  # the process that launches it
@@ -192,19 +189,18 @@ def _train(arguments: argparse.Namespace) -> int:
 
     config = composition.compose(arguments.words)
     _load_libraries(config)
-    from bnrecon.run import target_job
+    from bnrecon.run import main_job
 
     name, folder = ("targets", config.targets) if config.targets else ("outputs", config.outputs)
     checks.require_folder(name, folder)
-    if text := target_job.train_only(config):  # empty in all processes but the first
+    if text := main_job.train_only(config):  # empty in all processes but the first
         output.write(text)
     return exit_codes.DONE
 
 
 def _load_libraries(config: RunConfig) -> None:
     """Import the user's modules and what takes seconds; then an interruption is an exception."""
-    for name in config.imports:
-        import_user_module(name)
+    import_user_modules(config.imports)
     import bnrecon.run.main_job  # noqa: F401 (for its libraries)
     from bnrecon.runtime.interruption import finish_loading
 

@@ -1,4 +1,4 @@
-"""`bnrecon status`: how far a study is, told by another process than the one that computes it."""
+"""`bnrecon status` and `bnrecon cancel`: how far studies and sweeps are, and ending their jobs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
-from bnrecon.cli.words import outputs_folder, split_studies
-from bnrecon.runtime.errors import printable
+from bnrecon.cli.words import is_sweep, outputs_folder, split_studies
+from bnrecon.runtime.errors import UserError, printable, require_choice
 from bnrecon.runtime.interruption import finish_loading
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_duration
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.study_status import StudyStatus
 
 OPTIONS = ("outputs",)
+CANCEL_OPTIONS = ("scale", "outputs")
 
 EVERY = 5.0  # seconds from one look to the next, with --watch
 MOST = 10  # pieces of work that are named
@@ -44,9 +45,10 @@ STATES = {
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `status`."""
+    """Add `status` and `cancel`."""
     watch_help = f"refresh every {EVERY:g} seconds, until nothing is in progress"
     commands.add("status", _tell).add_argument("--watch", action="store_true", help=watch_help)
+    commands.add("cancel", _cancel)
 
 
 def _tell(arguments: argparse.Namespace) -> int:
@@ -199,3 +201,26 @@ def _time_left(study: StudyStatus, progress: Progress) -> Iterator[str]:
         yield f"about {time_left}, if the rest of {', '.join(known)} is like what is finished of it"
     for part in remaining.keys() - finished:
         yield f"not known for {remaining[part]} of {part}: none finished"
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    """Cancel what is queued or running; print what it was, or that there was nothing."""
+    names, options = split_studies(arguments.words, CANCEL_OPTIONS)
+    if not names:
+        raise UserError("cancel: give a study's name, as in: bnrecon cancel burkholz2024")
+    outputs, scale = outputs_folder(options.get("outputs")), options.get("scale")
+    from bnrecon.reproduction.study import SCALES
+
+    if scale is not None:
+        require_choice("scale=", scale, SCALES)
+    from bnrecon.jobs.record import cancel
+
+    sweeps = [name for name in names if is_sweep(outputs, name)]
+    if scale is not None and sweeps:
+        raise UserError(f"scale={scale}: {sweeps[0]} is a sweep, which has none; leave it out")
+    for name in names:
+        folder = outputs / ("sweeps" if name in sweeps else "studies") / name
+        lines = cancel(folder, scale)
+        for line in lines or [f"no job of {name} is known that waits or runs ({folder})"]:
+            output.write(line)
+    return exit_codes.DONE

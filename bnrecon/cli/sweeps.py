@@ -7,13 +7,12 @@ import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Parser
-from bnrecon.cli.user_modules import import_user_module
+from bnrecon.cli.user_modules import WithUserModules, import_user_modules
 from bnrecon.config import checks, composition
-from bnrecon.config.schema import RunConfig
 from bnrecon.jobs import executors
 from bnrecon.jobs.computation import InProcess
 from bnrecon.jobs.work import SWEEP, Batch, Detached, Outcome, Work
@@ -36,12 +35,8 @@ logger = logging.getLogger(__name__)
 CODES = {"done": exit_codes.DONE, "mistake": exit_codes.MISTAKE, "failed": exit_codes.FAILED}
 
 
-class SweepRun(RunWork):
+class SweepRun(WithUserModules, RunWork):
     """A run of a sweep, which prints its own table; the label has what is not the same for all."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Another process imports the user's modules before it looks at any target."""
-        return _load, (self.overrides, self.label, self.config)
 
     @property
     def label(self) -> str:
@@ -60,21 +55,10 @@ class SweepRun(RunWork):
         return f"loss {finished.result.loss}"
 
 
-def _load(overrides: tuple[str, ...], label: str, config: RunConfig) -> SweepRun:
-    for name in config.imports:
-        import_user_module(name)
-    return SweepRun("runs", {"options": label}, overrides, config)
-
-
 def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Namespace) -> int:
     """Compute what a sweep lacks, print the table of all runs; return the worst exit code.
 
-    A run that fails costs the others nothing.
-
-    Args:
-        plan: the runs.
-        options: who computes them.
-        arguments: the parsed command line, which jobs of a cluster plan again.
+    A run that fails costs the others nothing. Jobs of a cluster plan again from ``arguments``.
 
     Raises:
         UserError: an option that is not possible; nothing is computed.
@@ -129,7 +113,8 @@ def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
     for words, composed in plan.runs:
         config = composition.from_hydra(composed)
         label = " ".join(word for word in words if word not in common) or " ".join(words)
-        runs.append(_load(tuple(words), label, config))
+        import_user_modules(config.imports)
+        runs.append(SweepRun("runs", {"options": label}, tuple(words), config))
         checks.require_folders(config)
     for run in runs:
         preparation.check_names(run.config)

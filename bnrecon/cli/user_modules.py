@@ -7,6 +7,8 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterable
+from typing import Any
 
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import is_loading
@@ -14,13 +16,26 @@ from bnrecon.runtime.interruption import is_loading
 ADVICE = "give a module's name, importable from here, as in imports=[my_targets]"
 
 
-def import_user_module(name: str) -> None:
-    """Import a user's module, from the current folder too.
+class WithUserModules:
+    """Work of a run: another process imports the user's modules before it looks at any target."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import_user_modules(state["config"].imports)
+        vars(self).update(state)
+
+
+def import_user_modules(names: Iterable[str]) -> None:
+    """Import a user's modules, from the current folder too.
 
     Raises:
         UserError: for a name that is no module's, and for whatever the module raises, in one line
             with the place.
     """
+    for name in names:
+        _import(name)
+
+
+def _import(name: str) -> None:
     module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
     if not re.fullmatch(r"\w+(\.\w+)*", module):
         raise UserError(f"imports={name}: {ADVICE}")

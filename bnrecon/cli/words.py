@@ -19,10 +19,6 @@ def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict
     >>> split(["burkholz2024", "outputs=elsewhere"], ("scale", "outputs"))
     (['burkholz2024'], {'outputs': 'elsewhere'})
 
-    Args:
-        words: what was given.
-        options: the options that the command takes.
-
     Raises:
         UserError: another option, or one given twice.
     """
@@ -64,12 +60,9 @@ def is_sweep(outputs: Path, name: str) -> bool:
 
 
 def outputs_folder(name: str | None, others: Sequence[str] = (), to: str = "list one kind") -> Path:
-    """An outputs folder that there is, by the name that was given; ``None`` stands for the usual.
+    """An outputs folder that there is, by its name; ``None`` stands for the usual one.
 
-    Args:
-        name: what was given.
-        others: what else might have been meant.
-        to: what one of the others is given for.
+    One of ``others``, which is given ``to`` do something, might have been meant.
 
     Raises:
         UserError: there is no such folder.

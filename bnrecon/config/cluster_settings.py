@@ -49,10 +49,7 @@ def config_file() -> Path:
 def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> ClusterSettings:
     """The settings of ``slurm.yaml``, and over them those of the command line.
 
-    Args:
-        config_dir: a folder whose ``slurm.yaml`` is read, if it has one; otherwise the user's own
-            (``config_file``) is.
-        overrides: words as ``slurm.mem=8G``.
+    If ``config_dir`` has no such file, the user's own (``config_file``) is read.
 
     >>> read(Path(), ["slurm.time=1:30:00", "slurm.mem=500MB", "slurm.setup=module load cuda"])
     ClusterSettings(..., mem='500M', time=90, cpus=1, setup=('module load cuda',), ...)

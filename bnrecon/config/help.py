@@ -11,6 +11,7 @@ from typing import Any
 
 from bnrecon.config.composition import compose
 from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig
+from bnrecon.runtime.digests import default_of
 from bnrecon.runtime.options import KINDS, field_types, limits_text
 
 WIDTH = 100
@@ -32,9 +33,8 @@ class Option:
 def options(config: RunConfig | None = None) -> list[Option]:
     """All options: data, target, features, solver, train, and a run's own.
 
-    Args:
-        config: gives the values instead of the defaults, and the family of the target. Without it
-            the options of all families are listed, each where it first occurs.
+    A ``config`` gives values instead of defaults, and the family of the target. Without it the
+    options of all families are listed, each where it first occurs.
 
     >>> [option.name for option in options()][:3]
     ['data.name', 'data.root', 'data.download']
@@ -95,11 +95,7 @@ def text(overrides: Sequence[str] = ()) -> str:
 def _options(spec: type, prefix: str, values: Any) -> Iterable[Option]:
     kinds = field_types(spec)
     for field in dataclasses.fields(spec):
-        default = field.default
-        if values is not None:
-            default = getattr(values, field.name)
-        elif field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
+        default = default_of(field) if values is None else getattr(values, field.name)
         yield Option(
             prefix + field.name,
             " or ".join(KINDS[kind] for kind in kinds[field.name] if kind in KINDS) or "a list",

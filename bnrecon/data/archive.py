@@ -25,14 +25,8 @@ def read_archive(
     """Read the arrays ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
 
     Images are uint8 (N, H, W, C), class numbers whole numbers (N,) from 0 on. ``classes``, the
-    names of the classes, may be left out; without names they are numbers.
-
-    Args:
-        path: the archive.
-        name: of the data set.
-        count: number of its classes; as many as there are names or numbers where ``None``.
-        known: their names in order; any are taken where ``None``.
-        shape: (H, W, C) of its images; that of the first one where ``None``.
+    names of the classes, may be left out; without names they are numbers. ``None`` stands for any
+    ``count`` of classes, any ``known`` names in order, and any ``shape`` (H, W, C) of the images.
 
     Raises:
         UserError: where the archive is damaged, or holds something else.

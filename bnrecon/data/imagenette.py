@@ -39,10 +39,7 @@ SIDE = 128  # 658 MB in all
 
 
 class _Imagenette(Published):
-    """Imagenette: 9,469 training and, as test images, the 3,925 of its ``val`` folder.
-
-    Read from the smallest published size that need not be enlarged, or a larger one at hand.
-    """
+    """Of the smallest published size that need not be enlarged, or a larger one at hand."""
 
     url = "https://github.com/fastai/imagenette"
 

@@ -52,7 +52,11 @@ class StreamedImages:
 
     def hold_out(self, count: int, limit: int | None = None) -> Self:
         """Test on the ``count`` training images of the last digests of class/name."""
-        chosen = sorted(self.train_files, key=_name_digest)[len(self.train_files) - count :]
+
+        def digest(item: tuple[Path, int]) -> bytes:  # as good as random, the same in every folder
+            return hashlib.blake2b(_class_and_name(item[0]), digest_size=16).digest()
+
+        chosen = sorted(self.train_files, key=digest)[len(self.train_files) - count :]
         held = set(chosen)
         train = [item for item in self.train_files if item not in held]
         return replace(self, train_files=train, test_files=chosen[:limit], _held_out=count)
@@ -151,11 +155,6 @@ class StreamedImages:
 def _class_and_name(path: Path) -> bytes:
     """An image's path below its split; a name need not be UTF-8."""
     return f"{path.parent.name}/{path.name}".encode("utf-8", "surrogateescape")
-
-
-def _name_digest(item: tuple[Path, int]) -> bytes:
-    """What orders images as good as at random, the same in every folder."""
-    return hashlib.blake2b(_class_and_name(item[0]), digest_size=16).digest()
 
 
 def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

@@ -28,16 +28,10 @@ Split = tuple[np.ndarray, np.ndarray]  # uint8 images (N, H, W, C) and class num
 def list_split(
     folder: Path, expected: Sequence[str] | None, limit: int | None = None
 ) -> tuple[list[str], list[tuple[Path, int]]]:
-    """List a split's images.
+    """List a split's images: the sorted names of the classes, each image's path and class number.
 
-    Args:
-        folder: the split, which holds a folder for each class.
-        expected: the classes that must be there; any where ``None``.
-        limit: how many images to list at most. They are taken from the classes in turn, so that a
-            few still show all classes.
-
-    Returns:
-        The sorted names of the classes, and each image's path with its class number.
+    The split holds a folder for each of the ``expected`` classes, or of any. At most ``limit``
+    images are listed, from the classes in turn, so that a few still show all classes.
 
     Raises:
         UserError: where the classes are not the expected ones, or one is empty.

@@ -55,10 +55,7 @@ def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Ten
 
 
 def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
-    """Haar-distributed orthonormal columns (rows, if there are fewer), from a QR decomposition.
-
-    The signs are those of R's diagonal.
-    """
+    """Haar-distributed orthonormal columns (rows, if there are fewer), by QR with R's signs."""
     if normal.shape[0] < normal.shape[1]:
         return _orthonormal_columns(normal.T).T
     q, r = torch.linalg.qr(normal)

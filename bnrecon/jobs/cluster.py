@@ -31,12 +31,8 @@ GUESSED = {"smoke": 5.0, "laptop": 300.0, "paper": 6 * 3600.0}
 class Cluster:
     """Gives work to a cluster's jobs, unless an earlier command has, and waits for them.
 
-    Args:
-        batch: what the work is of, which a job plans again.
-        options: what is asked of the cluster.
-        processes: how many processes of this machine share the work, for ``cluster=local``.
-        seconds: how long a piece of work takes, by part, as far as it is known.
-        device: where this machine's processes compute.
+    ``processes`` of this machine, on ``device``, share it with ``cluster=local``. ``seconds`` are
+    those that a piece of work takes, by part, as far as they are known.
 
     Raises:
         UserError: the cluster cannot be used from here.

@@ -98,11 +98,9 @@ def details_to(log: Path | None) -> Iterator[None]:
 
 
 class InProcess:
-    """Computes in this process; another command on this machine may share the same work.
+    """Computes in this process; another command on this machine may share work and locks.
 
-    Args:
-        locks_folder: the folder of the locks that such commands share.
-        log: the file that the details are written to; ``None`` to show them.
+    Without a ``log`` details are shown.
     """
 
     name = "this process"

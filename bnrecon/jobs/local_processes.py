@@ -52,13 +52,8 @@ class LocalProcesses:
 
     One that dies (for want of memory, say) takes nothing with it but the work that it was at, and
     another one takes its place. All end with this process, however it ends: at the next safe
-    point, and, where this one is there to see to it, after a minute at the latest.
-
-    Args:
-        jobs: number of processes.
-        locks_folder: the folder of the locks that two commands on this machine share.
-        log: the k-th process writes its details beside this file; see ``process_log``.
-        device: the device that the work is for.
+    point, and, where this one is there to see to it, after a minute at the latest. Each writes its
+    details beside ``log``; see ``process_log``.
     """
 
     def __init__(self, jobs: int, locks_folder: Path, log: Path, device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,6 @@ class Regions(Sequence[Region]):
             return [self[i] for i in range(*index.indices(len(self)))]
         corners = self.polygons.vertices[index, : self.polygons.counts[index]]
         return Region(corners, self.maps[index, :, 1:], self.maps[index, :, 0])
-
-    def __iter__(self) -> Iterator[Region]:
-        return (self[i] for i in range(len(self)))
 
     def areas(self) -> np.ndarray:
         """Each region's area (R,)."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import filelock
 from safetensors import SafetensorError, safe_open
 
-from bnrecon.runtime import files
+from bnrecon.runtime import files, locks
 
 E = TypeVar("E")
 
@@ -116,9 +116,7 @@ def lock_holder(folder: Path) -> str | None:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        with contextlib.suppress(OSError, ValueError):
-            return _text(folder / ".holder")[:100].strip() or "another process"
-        return "another process"
+        return locks.holder(folder)
     except OSError:  # a folder that cannot be written: nobody can be seen at work there
         return None
     lock.release()
@@ -153,7 +151,9 @@ def _run(folder: Path) -> Mapping[str, Any]:
         damage = _reason(folder, "result.json", error)
     requested = None
     with contextlib.suppress(OSError, *WRONG_CONTENT):
-        requested = len(json.loads(_text(folder / "config.json"))["seeds"])
+        files.require_regular(folder / "config.json")
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        requested = len(config["seeds"])
     begun = any(folder.glob("config.json")) or bool(seeds)
     done = sum(
         files.read_if_valid(seed / "result.json", files.read_json) is not None for seed in seeds
@@ -195,12 +195,6 @@ def _target(folder: Path) -> Mapping[str, Any]:
     except WRONG_CONTENT as error:
         damage, reached = _reason(folder, "checkpoint.safetensors", error), {}
     return _unfinished(folder, damage, begun=True) | reached
-
-
-def _text(path: Path) -> str:
-    """A file's text; a pipe or a device, which might never end, is not opened."""
-    files.require_regular(path)
-    return path.read_text(encoding="utf-8")
 
 
 def _weights_metadata(path: Path) -> Mapping[str, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bnrecon.config.schema import SPECS, TARGETS, RunConfig
+from bnrecon.runtime.digests import default_of, dotted
 
 NOT_RECORDED = "not recorded"
 
@@ -24,7 +25,7 @@ def differing_options(
     >>> differing_options(schema | {"seeds": [0]}, schema | {"seeds": [1], "threads": None})
     {'seeds': ([0], [1])}
     """
-    flat = [dict(_flatten(config)) for config in (one, other)]
+    flat = [dict(dotted(config)) for config in (one, other)]
     names = dict.fromkeys(name for options in flat for name in options)
     families = (str(options.get("target.family")) for options in flat)
     specs: list[Any] = [TARGETS.get(family, SPECS["target"]) for family in families]
@@ -39,24 +40,13 @@ def differing_options(
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options by dotted name."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
 @functools.cache
 def _defaults(target: type) -> dict[str, Any]:
     """The defaults of all options that have one."""
-    defaults = {}
-    specs = SPECS | {"target": target}
-    for prefix, spec in (("", RunConfig), *((f"{group}.", spec) for group, spec in specs.items())):
-        for field in dataclasses.fields(spec):
-            if field.default is not dataclasses.MISSING:
-                defaults[prefix + field.name] = field.default
-            elif field.default_factory is not dataclasses.MISSING:
-                defaults[prefix + field.name] = field.default_factory()
-    return defaults
+    specs = {"": RunConfig} | {f"{group}.": spec for group, spec in SPECS.items()}
+    defaults = {
+        prefix + field.name: default_of(field)
+        for prefix, spec in (specs | {"target.": target}).items()
+        for field in dataclasses.fields(spec)
+    }
+    return {name: value for name, value in defaults.items() if value is not dataclasses.MISSING}

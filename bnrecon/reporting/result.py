@@ -143,12 +143,12 @@ class SeedRecord(SeedResult):
     def from_json(cls, content: Mapping[str, Any]) -> SeedRecord:
         """Read the content of ``seed-N/result.json``."""
         layers = tuple(map(LayerReport.from_json, content["layers"]))
-        return _read(
+        return from_stored(
             cls,
             content,
             layers=layers,
             notes=tuple(content["notes"]),
-            predictions=(counts := content.get("predictions")) and _read(Predictions, counts),
+            predictions=(counts := content.get("predictions")) and from_stored(Predictions, counts),
         )
 
     @classmethod
@@ -288,17 +288,17 @@ class RunResult:
                 ),
                 seconds,
                 solving,
-                predictions=predictions and _read(Predictions, predictions),
+                predictions=predictions and from_stored(Predictions, predictions),
             )
             for seed, accuracy, seconds, solving, predictions in zip(*columns, strict=True)
         )
-        return _read(
+        return from_stored(
             cls,
             {**content, **source},
-            data=_read(DataSummary, content["data"]),
-            target=_read(TargetSummary, content["target"]),
+            data=from_stored(DataSummary, content["data"]),
+            target=from_stored(TargetSummary, content["target"]),
             seeds=seeds,
-            evaluation=_read(Evaluation, source["evaluated"]),
+            evaluation=from_stored(Evaluation, source["evaluated"]),
             notes=tuple(content["notes"]),
         )
 
@@ -357,12 +357,8 @@ def read_all(paths: Iterable[Path]) -> tuple[dict[Path, RunResult], list[str]]:
     return results, problems
 
 
-def _read(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:
-    """A dataclass from entries of its names and ``parts``; one with a default may be missing."""
-    values = dict(parts)
+def from_stored(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:
+    """A dataclass from stored entries of its names and ``parts``; other entries are left out."""
     # mypy has no way to say that T is a dataclass.
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        name, optional = field.name, field.default is not dataclasses.MISSING
-        if name not in parts and (name in content or not optional):
-            values[name] = content[name]
-    return kind(**values)
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: content[name] for name in names if name in content} | parts)

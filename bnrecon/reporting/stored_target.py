@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from bnrecon.config.schema import TARGETS
 from bnrecon.data import DataSpec, load
+from bnrecon.reporting.result import from_stored
 from bnrecon.runtime import files
 from bnrecon.runtime.digests import tensor_digest
 from bnrecon.runtime.errors import UserError, nearest
@@ -20,8 +20,6 @@ from bnrecon.targets.building import build_target
 from bnrecon.targets.location import ABOUT, WEIGHTS
 from bnrecon.targets.register import check_family
 from bnrecon.targets.spec import CustomTarget, TargetRequest, TrainSpec
-
-T = TypeVar("T")
 
 # Shape of an image and number of classes, where the data set's name says them.
 SHAPES = {
@@ -86,11 +84,6 @@ def target_request(config: Mapping[str, Any], root: str | None = None) -> Target
     family = config["target"].get("family", config["target"]["name"])
     check_family(family)
     data = config["data"] if root is None else {**config["data"], "root": root}
-    target = _spec(TARGETS.get(family, CustomTarget), config["target"])
-    return TargetRequest(target, _spec(TrainSpec, config["train"]), _spec(DataSpec, data), Path())
-
-
-def _spec(kind: type[T], stored: Mapping[str, Any]) -> T:
-    """A spec of stored options; one that there no longer is is left out."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type] # a dataclass, which mypy cannot be told
-    return kind(**{name: value for name, value in stored.items() if name in names})
+    target = from_stored(TARGETS.get(family, CustomTarget), config["target"])
+    train, images = from_stored(TrainSpec, config["train"]), from_stored(DataSpec, data)
+    return TargetRequest(target, train, images, Path())

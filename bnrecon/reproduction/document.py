@@ -21,10 +21,7 @@ INTERVALS = (
 def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Claim]]:
     """The claims that a study's finished results decide, by part in the paper's order.
 
-    Args:
-        study: the paper.
-        outputs: the folder that holds ``runs``, and a folder of the study's name with ``tasks``.
-        scale: the scale of the results.
+    ``outputs`` holds ``runs``, and a folder of the study's name with ``tasks``.
 
     Raises:
         Damaged: a result cannot be read.
@@ -44,17 +41,10 @@ def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Cl
 def document(
     study: Study, outputs: Path, scale: str = "laptop", link: str = "../../outputs"
 ) -> str:
-    """The document, made from the files of ``outputs`` alone.
+    """The document, made from the tables ``outputs/NAME/PART-SCALE.md`` alone, to which it links.
 
-    Args:
-        study: the paper.
-        outputs: the folder that holds the written tables, ``NAME/PART-SCALE.md`` and so on.
-        scale: the scale of the results.
-        link: the path to ``outputs`` as seen from the document.
-
-    Returns:
-        Markdown: the findings, then each part: what its claims say, figure, caption, table,
-        evidence. Details stand on the part's page, to which it links.
+    It is Markdown: the findings, then each part: what its claims say, figure, caption, table,
+    evidence. Details stand on the part's page. ``link`` leads from the document to ``outputs``.
     """
     summary, *sections = study.summary.partition("\n## ")
     command = f"bnrecon study {study.name} scale={scale}"
@@ -134,13 +124,9 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
 def findings_table(
     study: Study, claims: Mapping[str, Sequence[Claim]], page: str = "", beyond: bool = False
 ) -> str:
-    """A line for each claim whose text has one (``parts.Statement.finding``).
+    """A line for each of ``claims_by_part`` whose text has one (``parts.Statement.finding``).
 
-    Args:
-        study: the paper.
-        claims: from ``claims_by_part``.
-        page: the paper's page as seen from the table, to whose parts the claims link.
-        beyond: those that go beyond the paper, instead of the paper's.
+    They link to the parts of the paper's ``page``. They are the paper's, or those ``beyond`` it.
     """
     rows = ["| claim | verdict | number |", "|---|---|---|"]
     for name, decided in claims.items():

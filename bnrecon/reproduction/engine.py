@@ -67,11 +67,7 @@ def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
 
 
 def plan_again(words: Sequence[str]) -> dict[str, Work]:
-    """All work of a study by key, and the targets that it reads, for a job that computes some.
-
-    Args:
-        words: the study's name, parts and options, as on the command line.
-    """
+    """All work of a study by key, and the targets that it reads, for a job that computes some."""
     parts = plan(read_study(words[0]), requests.read(words[0], words[1:]))
     return with_targets([item for part in parts for item in part.work])
 
@@ -82,12 +78,6 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
     Damaged files are named, set aside and computed again, the others stay untouched. Images that
     cannot be found are reported before anything is computed. Work that fails is reported, and the
     rest goes on. Stopped at any point and called again, it continues from there.
-
-    Args:
-        work: tasks and runs, in the order in which they are to be computed.
-        executor: computes what is missing. Where several processes do, targets that several pieces
-            of work read are trained first.
-        batch: what the work is of, and where the locks, the log and the progress lie.
 
     Raises:
         RunError: some of it failed.
@@ -121,13 +111,8 @@ def compute(
 ) -> list[Outcome]:
     """Compute work, and keep the batch's progress file; return the outcomes of what failed.
 
-    Where several processes compute, targets that several pieces read are trained first.
-
-    Args:
-        work: what is missing, by key.
-        executor: who computes.
-        batch: what the work is of.
-        show: whether to show a bar, and a line for each piece.
+    Where several processes compute, targets that several pieces read are trained first. ``show``
+    says whether to show a bar, and a line for each piece.
     """
     targets = shared_targets(list(work.values())) if executor.processes != 1 else []
     planned: dict[str, Work] = {item.key: item for item in targets} | dict(work)
@@ -199,11 +184,8 @@ def _remaining(ended: int, total: int, seconds: float) -> str:
 def collect_finished(batch: Batch, work: Sequence[Work]) -> None:
     """Collect what a batch's jobs computed while nobody waited; with nothing left, it has ended.
 
-    What failed of other work stays, for the command that asks for it.
-
-    Args:
-        batch: what the work is of.
-        work: what was requested, of which nothing is missing.
+    Nothing of ``work`` is missing. What failed of other work stays, for the command that asks for
+    it.
     """
     if not submissions(batch.folder, batch.scale):
         return

@@ -31,11 +31,8 @@ def write(
 ) -> tuple[str, list[Path]]:
     """Write the requested parts' files: the pages as Markdown and the drawn figures' files.
 
-    Args:
-        study: the paper.
-        request: its parts, scale and options.
-        folder: where to write; the request's own folder by default.
-        redraw: draw every figure, also where the numbers in the folder are the same.
+    They go to the request's own folder, or to another one. With ``redraw`` every figure is drawn,
+    also where the numbers there are the same.
 
     Raises:
         UserError: an impossible request.

@@ -147,13 +147,7 @@ class _Keeper:
 
 @contextlib.contextmanager
 def keep(batch: Batch, executor: Executor, work: Iterable[Work]) -> Iterator[_Keeper]:
-    """Keep a batch's progress file for the block; at its end the file says how it ended.
-
-    Args:
-        batch: what the work is of; an earlier file is replaced.
-        executor: who computes.
-        work: what is missing.
-    """
+    """Keep a batch's progress file, a new one, for the block; at last it says how that ended."""
     work = list(work)
     batch.folder.mkdir(parents=True, exist_ok=True)
     # Another command that shares the work goes on in the old file.

@@ -68,12 +68,6 @@ def read(
 ) -> StudyRequest:
     """Read what follows a study's name on the command line.
 
-    Args:
-        name: the study.
-        options: parts and options.
-        detach: whether to leave once a cluster has the jobs.
-        config_dir: a folder with the user's own ``slurm.yaml``.
-
     >>> read("random_features", ["matching", "jobs=2", "device=cpu"]).words_without_executor
     ['random_features', 'matching', 'scale=laptop', 'device=cpu']
 

@@ -55,10 +55,7 @@ class StudyStatus:
 def studies(outputs: Path, shipped: Path, known: Mapping[str, Sequence[str]]) -> list[StudyStatus]:
     """The studies of which something is stored, own ones first, by name and scale.
 
-    Args:
-        outputs: the folder of runs and studies.
-        shipped: the folder of what ships.
-        known: the parts of each study that there is, by the study's name.
+    ``known`` are the parts of each study that there is, by the study's name.
     """
     written = [(folder, False) for folder in subfolders(outputs / "studies")]
     read_only = [(shipped / name, True) for name in known if (shipped / name).is_dir()]

@@ -36,12 +36,8 @@ def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
 def train_one(options: Sequence[str], look: Look | None = None) -> dict[str, Any]:
     """Train the network that these options describe, or take the trained one.
 
-    Args:
-        options: overrides of a run; an interrupted training continues from its checkpoint.
-        look: computes further columns from the trained network, its images and the device.
-
-    Returns:
-        Width, epochs, accuracies in percent, test images and seconds of training.
+    Returns width, epochs, accuracies in percent, test images and seconds of training, and what
+    ``look`` computes from the trained network, its images and the device.
     """
     trained, data, device = obtain(options)
     config = trained.about["config"]
@@ -69,11 +65,7 @@ def training_tasks(
 ) -> list[Task]:
     """One task per setting and seed, all settings once before any is trained again.
 
-    Args:
-        settings: overrides by the setting's name.
-        common: overrides of all settings, which come first.
-        seeds: training seeds.
-        options: the user's options, which come last.
+    Overrides come in this order: ``common`` ones, those of the setting, the user's ``options``.
 
     Raises:
         UserError: an option sets what the settings differ by, or the seed.

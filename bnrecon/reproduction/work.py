@@ -17,7 +17,7 @@ from bnrecon.data import DataSpec, load
 from bnrecon.jobs.work import Work, target_key
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
-from bnrecon.run import finished, main_job, target_job
+from bnrecon.run import finished, main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files, hardware, locks
 from bnrecon.runtime.errors import UserError
@@ -272,7 +272,7 @@ class TargetWork:
 
     def compute(self) -> str:
         """Train the target."""
-        return target_job.train_only(self.config).partition("\n")[0]
+        return main_job.train_only(self.config).partition("\n")[0]
 
 
 def with_targets(work: Sequence[Work]) -> dict[str, Work]:

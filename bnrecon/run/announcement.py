@@ -77,14 +77,8 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
 def source_images(config: RunConfig, flops: int, images: int, device: torch.device) -> int:
     """How many test images go through the real source network.
 
-    All, where its collapsed form is another function (tanh, sigmoid) or where that is affordable;
-    else ``source_images``.
-
-    Args:
-        config: of the run; ``evaluate`` decides, unless it is ``auto``.
-        flops: operations of the source network for one image.
-        images: the number of test images.
-        device: where the network runs.
+    All, where its collapsed form is another function (tanh, sigmoid) or where that is affordable,
+    by its operations for one image; else ``source_images``. ``evaluate`` may decide otherwise.
     """
     collapse_differs = not FIRST_ACTIVATIONS[config.features.activation].exact
     affordable = collapse_differs or flops * images <= SOURCE_FLOPS[device.type]

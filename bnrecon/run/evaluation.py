@@ -49,15 +49,9 @@ def evaluate_source(
     others are from another prediction is measured by the largest difference of a logit on those;
     fewer than ``FEWEST`` images are too few to tell it, and the others' reserve is 0.
 
-    Args:
-        source: the real source network.
-        collapsed: the same function with every layer's two convolutions and scale as one.
-        target: the network that was reconstructed.
-        data: the images.
-        device: where the networks are.
-        source_images: how many images go through ``source``; the others go through ``collapsed``.
-            All go through ``target``.
-        description: what a progress bar is labelled with; no bar without it.
+    ``collapsed`` is the function of ``source`` with every layer's two convolutions and scale as
+    one. All images go through it and ``target``, ``source_images`` of them through ``source``.
+    Without a ``description`` there is no progress bar.
 
     Raises:
         RunError: logits are not finite.
@@ -74,7 +68,11 @@ def evaluate_source(
         margins = -wanted.topk(2).values.diff()[:, 0]
         hardest = torch.zeros(images, dtype=torch.bool)
         hardest[margins.argsort(stable=True)[:tested]] = True
-        real = _source_logits(source, hardest, data, device, bar)
+        logits = []
+        for x in _batches_of(hardest, data, device):
+            logits.append(finite_logits(source(x), "the source network").cpu())
+            bar.update(len(x))
+        real = torch.cat(logits)
     classes, of_target = merged.index_put((hardest,), real).argmax(1), wanted.argmax(1)
     right, target_right = classes == labels, of_target == labels
     to_target = _largest(real - wanted[hardest])
@@ -108,17 +106,6 @@ def _logits(
         labels.append(y.cpu())
         bar.update(len(y))
     return torch.cat(wanted), torch.cat(merged), torch.cat(labels)
-
-
-def _source_logits(
-    source: nn.Module, chosen: torch.Tensor, data: Images, device: torch.device, bar: tqdm
-) -> torch.Tensor:
-    """Logits of the real source network on the chosen test images, in their order."""
-    logits: list[torch.Tensor] = []
-    for x in _batches_of(chosen, data, device):
-        logits.append(finite_logits(source(x), "the source network").cpu())
-        bar.update(len(x))
-    return torch.cat(logits)
 
 
 def _batches_of(chosen: torch.Tensor, data: Images, device: torch.device) -> Iterator[torch.Tensor]:

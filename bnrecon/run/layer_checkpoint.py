@@ -19,13 +19,8 @@ VECTORS = ("x", "residual", "direction", "energy", "reference")  # of a KrylovSt
 class LayerCheckpoint:
     """A ``Checkpoint`` in a file: the state of a layer that takes minutes or hours to solve.
 
-    Args:
-        path: of the file.
-        about: what the state belongs to: layer, seed and the seed's key.
-        seconds: between two states that are written.
-
-    Attributes:
-        before: seconds that were spent on the state that was loaded.
+    ``about`` says what the state belongs to: layer, seed and the seed's key. ``seconds`` pass
+    between two states that are written, and ``before`` were spent on the one that was loaded.
     """
 
     def __init__(self, path: Path, about: Mapping[str, object], seconds: float | None = None):

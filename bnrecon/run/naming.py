@@ -19,11 +19,7 @@ def run_folder(config: RunConfig, data: Images | None = None) -> Path:
 
     An option that is added later therefore leaves the names of old runs as they are. For a user's
     own images (``data=folder``, ``imagenet``, registered ones) the hash covers the pixels, for a
-    user's own code its source.
-
-    Args:
-        config: the run.
-        data: its images, if they are loaded already; only a user's own images are ever loaded.
+    user's own code its source. Only a user's own images are ever loaded, unless ``data`` has them.
     """
     content = digests.differences_from_defaults(config, VOLATILE)
     if has_pixels_of_the_user(config.data.name):

@@ -37,10 +37,6 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
 
     Resumable: layers that were solved and seeds that were finished before are read, not repeated.
 
-    Args:
-        run: what is rebuilt, from which features and by which solver.
-        seed: what all features are drawn from.
-
     Raises:
         RunError: a layer cannot be solved, or what was saved does not come back.
     """
@@ -62,7 +58,11 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
     for report in layers:
         logger.log(logging.DEBUG if report.converged else logging.WARNING, layer_line(seed, report))
     solving_seconds = solved.seconds + time.monotonic() - started
-    outcome = _evaluate(run, plan, source, f"testing seed {seed}")
+    network, data = run.target.network, run.data
+    flops = estimate.source_flops(plan, estimate.pixels(network, data.shape))
+    tested = source_images(run.config, flops, data.sizes[1], run.device)
+    what = (source, collapse(source), network, data, run.device, tested)
+    outcome = evaluate_source(*what, f"testing seed {seed}")
     if note := _far_logits(run, layers, outcome):
         logger.warning("seed %d: %s", seed, note)
         notes = [*notes, note]
@@ -144,14 +144,6 @@ def _with_option_names(report: LayerReport) -> LayerReport:
     return dataclasses.replace(
         report, solution=dataclasses.replace(report.solution, diagnosis=diagnosis)
     )
-
-
-def _evaluate(run: RunContext, plan: Plan, source: nn.Module, what: str) -> SourceEvaluation:
-    """Test the source network; as many images go through it as the request and the cost allow."""
-    network, data = run.target.network, run.data
-    flops = estimate.source_flops(plan, estimate.pixels(network, data.shape))
-    tested = source_images(run.config, flops, data.sizes[1], run.device)
-    return evaluate_source(source, collapse(source), network, data, run.device, tested, what)
 
 
 def _far_logits(run: RunContext, layers: Sequence[LayerReport], outcome: SourceEvaluation) -> str:

@@ -28,12 +28,7 @@ OTHER_ORIGIN = "another version of bnrecon, kind of device, target or code"
 class SolvedLayers:
     """The layers of a seed, each stored as soon as it is solved; those solved before are read.
 
-    Args:
-        folder: of the seed.
-        key: of the run's seeds; layers of another one are solved again.
-
-    Attributes:
-        seconds: of solving, before an interruption.
+    Layers of another ``key`` are solved again. ``seconds`` are those before an interruption.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -115,11 +110,8 @@ def read_seed(
 ) -> SeedRecord | None:
     """A seed's record, if it is of its folder's seed, has this key, and its files can be read.
 
-    Args:
-        folder: the seed's.
-        key: of the run's seeds; ``None`` for any.
-        with_source: whether the source network's file must be there too.
-        repair: set damaged files aside; the run's lock must be held.
+    ``None`` stands for any key. ``with_source`` the source network's file must be there too. For
+    ``repair``, which sets damaged files aside, the run's lock must be held.
     """
     record = files.read_if_valid(folder / "result.json", SeedRecord.read, repair)
     if record is not None and (folder.name, record.key) != (

@@ -22,15 +22,8 @@ def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = LU
 
     The features of a layer depend on its distribution, shape, width, seed and number, and on
     nothing of the target (``SharedFactorization``). A solution that does not reach the tolerance is
-    not stored, so that its run solves the layer alone.
-
-    Args:
-        runs: that are not finished; each has the lock of its folder.
-        seed: what features are drawn from.
-        least: equations of a layer, up to which each run solves it in seconds.
-
-    Returns:
-        How many layers were solved and stored.
+    not stored, so that its run solves the layer alone; so are layers of up to ``least`` equations.
+    Each run has the lock of its folder. Returns how many layers were solved and stored.
     """
     stored = [SolvedLayers(run.folder / f"seed-{seed}", run.seed_key) for run in runs]
     by_features: dict[object, list[Pending]] = {}

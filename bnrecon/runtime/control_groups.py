@@ -11,9 +11,7 @@ from pathlib import Path, PurePosixPath
 def groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path]:
     """The folders of the process's own group and of those above it, as far as they are seen here.
 
-    Args:
-        controller: of version 1, such as ``memory``; the groups of version 2 have all of them.
-        proc: what ``/proc`` is.
+    Of version 1 each ``controller``, such as ``memory``, has its own; those of version 2 have all.
     """
     for folder, mount in _own_groups(controller, proc):
         for level in (folder, *folder.parents):

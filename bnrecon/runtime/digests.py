@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,11 +30,24 @@ def differences_from_defaults(
         if dataclasses.is_dataclass(value):
             found |= differences_from_defaults(value, volatile, name + ".")
             continue
-        factory = field.default_factory
-        default = field.default if factory is dataclasses.MISSING else factory()
-        if value != default or field.name == "name":
+        if value != default_of(field) or field.name == "name":
             found[name] = value
     return found
+
+
+def default_of(field: dataclasses.Field) -> Any:
+    """The default of a dataclass's field, ``dataclasses.MISSING`` where it has none."""
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
+def dotted(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested options by dotted name, as in ``train.lr``."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def content_key(content: Mapping[str, Any]) -> str:

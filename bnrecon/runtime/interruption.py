@@ -38,9 +38,8 @@ def handle_signals(postpone: bool = False) -> Iterator[None]:
     ``finish_loading`` is called, and from then on it raises ``KeyboardInterrupt``. Does nothing
     outside the main thread, which alone receives signals.
 
-    Args:
-        postpone: have ``finish_loading`` raise for a signal that comes before it. For a job, which
-            has to say how it ended, or that it is to be queued again.
+    ``postpone`` has ``finish_loading`` raise for a signal that comes before it: a job has to say
+    how it ended, or that it is to be queued again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -82,10 +81,8 @@ def ending_with_parent(parent: int | None = None) -> Iterator[None]:
     """Within the block SIGTERM comes once the process that started this one has ended.
 
     Whoever is killed cannot tell its processes to stop; without it they would go on for hours. At
-    the end of the block this process ends, too, if nobody is left to give it more to do.
-
-    Args:
-        parent: that process, which may have ended before the block; by default the present parent.
+    the end of the block this process ends, too, if nobody is left to give it more to do. The
+    ``parent``, by default the present one, may have ended before the block.
     """
     parent, done = parent or os.getppid(), threading.Event()
 

@@ -47,11 +47,8 @@ def lock_file(
     The lock is the operating system's: it is released when its holder is killed, so that no stale
     lock is ever left.
 
-    Args:
-        path: the lock file; its folder is created.
-        waiting: makes the message to log while another process holds the lock; without it the
-            block does not wait and its value is ``False``.
-        required: whether a file system without such locks is refused; otherwise it is gone without.
+    ``waiting`` makes the message to log while another process holds the lock; without it the block
+    does not wait. Unless ``required``, nothing is locked on a file system without such locks.
 
     Raises:
         UserError: the folder cannot be written, or its file system has no such locks. A lock that
@@ -100,30 +97,26 @@ def lock_file(
 def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[None]:
     """Hold a folder's lock for the block. A second process waits, and logs for what and for whom.
 
-    Args:
-        folder: created if need be.
-        purpose: completes the message "waiting for process 1 on host to finish ...".
-        shared: whether folders in it may be locked and written by others meanwhile.
+    ``shared`` says whether folders in it may be locked and written by others meanwhile.
     """
-    holder = folder / ".holder"
-
-    def waiting() -> str:
-        try:
-            files.require_regular(holder)
-            who = holder.read_text(encoding="utf-8", errors="replace")[:100].strip()
-        except (OSError, files.Damaged):
-            who = ""
-        return f"waiting for {who or 'another process'} to finish {purpose}"
-
-    with lock_file(folder / ".lock", waiting):
+    with lock_file(folder / ".lock", lambda: f"waiting for {holder(folder)} to finish {purpose}"):
         if _are_taken.get():
             # Left by a process that was killed while it wrote; only the holder writes here.
             for left, _, _ in files.partial_files(folder, below=not shared):
                 left.unlink(missing_ok=True)
         files.remove_leftovers(folder)
         with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
-            files.write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
+            files.write_text(folder / ".holder", f"process {os.getpid()} on {socket.gethostname()}")
         yield
+
+
+def holder(folder: Path) -> str:
+    """Who holds a folder's lock, as far as it says."""
+    who, path = "", folder / ".holder"
+    with contextlib.suppress(OSError, ValueError):
+        files.require_regular(path)
+        who = path.read_text(encoding="utf-8")[:100].strip()
+    return who or "another process"
 
 
 def lock_work(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bnrecon.runtime import files, locks
+from bnrecon.runtime.digests import dotted
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +33,10 @@ Opener = Callable[
 
 
 class Trackers:
-    """The libraries that the runs of a command are sent to.
+    """The libraries, by name, that the runs of a command are sent to, below ``folder``.
 
-    Args:
-        openers: of each library, by its name.
-        folder: of ``runs/NAME/metrics.jsonl``.
-        views: a command for each that shows what it has.
-        whole: send each run as a whole at its end, as ``bnrecon export`` does, not row by row.
+    Each has a command in ``views`` that shows what it has. ``whole`` sends a run at its end, as
+    ``bnrecon export`` does, not row by row.
     """
 
     def __init__(
@@ -149,21 +147,18 @@ class TrackedRun:
 NO_TRACKERS = Trackers()
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Plain]:
+def flatten(config: Mapping[str, Any]) -> dict[str, Plain]:
     """Nested options by their names on the command line, lists and ``None`` as they are written.
 
     >>> flatten({"train": {"lr": 0.1, "seed": None}, "seeds": [0, 1]})
     {'train.lr': 0.1, 'train.seed': 'null', 'seeds': '[0,1]'}
     """
-    flat: dict[str, Plain] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
-        elif isinstance(value, list | tuple):
-            flat[f"{prefix}{name}"] = f"[{','.join(map(str, value))}]"
-        else:
-            flat[f"{prefix}{name}"] = "null" if value is None else value
-    return flat
+    return {
+        name: f"[{','.join(map(str, value))}]"
+        if isinstance(value, list | tuple)
+        else ("null" if value is None else value)
+        for name, value in dotted(config)
+    }
 
 
 def _key(row: Mapping[str, float]) -> tuple[Any, ...]:

@@ -60,11 +60,8 @@ def dropout_resnet(
     average of what is left and a linear layer. As printed, pooling and the 1x1 convolution follow
     every block; eight poolings do not fit images of 32 pixels a side, which five halve to one.
 
-    Args:
-        shape: channels, height and width of an image, of 2 pixels or more a side.
-        classes: number of logits.
-        width: 64 in the paper; all channels are in proportion.
-        depth: residual blocks of each width, 2 in the paper's example.
+    For images (C, H, W) of 2 pixels or more a side. The defaults are the paper's; all channels are
+    in proportion to the width.
 
     Raises:
         UserError: for smaller images.
@@ -96,12 +93,9 @@ def dropout_cnn(shape: tuple[int, int, int], classes: int, width: int = 96) -> n
     max-pooling; a 3x3 convolution without padding, a 1x1 convolution, the average of what is left
     and a linear layer.
 
-    Args:
-        shape: channels, height and width of an image, of 2 pixels or more a side. The 3x3
-            convolution is padded for sides below 24, and for those below 8 a pooling is left out
-            where one pixel is left.
-        classes: number of logits.
-        width: 96 in the paper; all channels are in proportion.
+    For images (C, H, W) of 2 pixels or more a side. The 3x3 convolution is padded for sides below
+    24, and for those below 8 a pooling is left out where one pixel is left. All channels are in
+    proportion to the width, 96 in the paper.
 
     Raises:
         UserError: for smaller images.

@@ -122,13 +122,9 @@ def initialize_from_data(
 def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module:
     """Set the biases of all Linear and Conv2d layers, in place: the paper's two comparisons.
 
-    Args:
-        network: a bias is added where a layer has none.
-        kind: ``zero``, or ``random``: uniform within 1 / sqrt(fan-in), PyTorch's default.
-        seed: of the random biases, which are independent of what torch draws from this seed.
-
-    Returns:
-        The network.
+    A bias is added where a layer has none. They are ``zero``, or ``random``: uniform within
+    1 / sqrt(fan-in), PyTorch's default, and independent of what torch draws from this seed. Returns
+    the network.
 
     >>> initialize_biases(nn.Linear(4, 2, bias=False), "zero").bias.tolist()
     [0.0, 0.0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from bnrecon.data import Images
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.runtime import digests, distributed
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.hardware import can_compile
+from bnrecon.runtime.hardware import can_compile, has_fast_bfloat16
 from bnrecon.targets.given_weights import given_digest
-from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import target_code
 from bnrecon.targets.spec import TargetRequest
+from bnrecon.targets.step import TrainingPlan
 
 # Options that say how a target is trained, and not what it becomes.
 HOW = frozenset(("target.name", "target.weights", "train.time_limit", "train.checkpoint_seconds"))
@@ -41,6 +40,12 @@ def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
     return TrainingPlan(spec, autocast_dtype(spec.precision, device), compiled)
 
 
+def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """Resolve ``auto`` (bfloat16 where the device has units for it), ``float32``, ``bfloat16``."""
+    fast = precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16(device))
+    return torch.bfloat16 if fast else torch.float32
+
+
 def target_folder(request: TargetRequest, data: Images, device: torch.device) -> Path:
     """Where a target lies: the folder of one that is trained, or the one that it will have.
 
@@ -53,17 +58,9 @@ def target_folder(request: TargetRequest, data: Images, device: torch.device) ->
     folder = own_folder(request, data, device.type, own)
     if any((folder / name).exists() for name in (ABOUT, CHECKPOINT)):
         return folder
-    others = (other for _, _, other in _folders(request, data, own))
-    return next(filter(_is_whole, others), folder)
-
-
-def _folders(
-    request: TargetRequest, data: Images, own: torch.dtype
-) -> Iterator[tuple[str, torch.dtype, Path]]:
-    """The folders of all kinds of devices, and of all precisions where any will do."""
     dtypes = DTYPES if request.train.precision == "auto" else (own,)
-    for kind, dtype in itertools.product(DEVICES, dtypes):
-        yield kind, dtype, own_folder(request, data, kind, dtype)
+    others = (own_folder(request, data, *kind) for kind in itertools.product(DEVICES, dtypes))
+    return next(filter(_is_whole, others), folder)
 
 
 def _is_whole(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -53,17 +54,8 @@ def vgg(
     The 18 layers of Burkholz 2024, Sect. 3.2 are 17 convolutions in groups (2, 3, 4, 4, 4) and the
     linear layer; at width 64 on RGB images they have 594,378 parameters, BatchNorm's included.
 
-    Args:
-        shape: channels, height and width of an image.
-        classes: number of logits.
-        width: channels of every convolution.
-        groups: number of convolutions in each group. After a group follows a 2x2 max-pooling,
-            skipped where the side is 1 already (``skipped_poolings``). The side that is left at
-            the end is averaged.
-        activation: a name in ``ACTIVATIONS``.
-        poolings: how many groups, the first ones, a max-pooling follows; ``None`` for all.
-        norm_position: of the BatchNorm, ``"before"`` or ``"after"`` the activation.
-        padding: the ``padding_mode`` of the convolutions.
+    For images of a shape (C, H, W); the options are those of ``VggTarget``. A group's 2x2
+    max-pooling is skipped where the side is 1 already (``skipped_poolings``).
 
     >>> network = vgg((3, 32, 32), 10, width=64, groups=[2, 3, 4, 4, 4], activation="relu")
     >>> parameter_count(network)
@@ -87,11 +79,8 @@ def vgg(
             sides = [side // 2 for side in sides]
     if max(sides) > 1:
         features.add_module("average", nn.AdaptiveAvgPool2d(1))
-    network = nn.Sequential()
-    network.add_module("features", features)
-    network.add_module("flatten", nn.Flatten())
-    network.add_module("classifier", nn.Linear(width, classes))
-    return network
+    linear = nn.Linear(width, classes)
+    return nn.Sequential(OrderedDict(features=features, flatten=nn.Flatten(), classifier=linear))
 
 
 def skipped_poolings(shape: tuple[int, int, int], groups: list[int]) -> int:

@@ -14,13 +14,8 @@ def replace_modules(
 ) -> nn.Module:
     """Replace the chosen modules of a network, in place, each once and wherever it is used.
 
-    Args:
-        network: its modules, and what they hold, are looked at from the outside in.
-        chosen: whether a module is to be replaced; what it holds is not looked at then.
-        replacement: of a chosen module.
-
-    Returns:
-        The network, or its replacement where it is itself chosen.
+    They are looked at from the outside in; what a chosen one holds is not. Returns the network, or
+    its replacement where it is itself chosen.
 
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> is_relu = lambda module: isinstance(module, nn.ReLU)

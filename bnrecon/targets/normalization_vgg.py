@@ -6,6 +6,7 @@ Burkholz 2024, Sect. 3.2.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -47,21 +48,8 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     Theorem 3.1). Why g = 1, both papers' implicit start, trains slowly, and what
     ``start="weights"`` does, is derived in ``bnrecon.targets.relative_step``.
 
-    Args:
-        shape: channels, height and width of an image.
-        classes: number of logits.
-        width: channels of every layer.
-        groups: number of convolutions before each pooling.
-        activation: a name in ``bnrecon.targets.models.ACTIVATIONS``.
-        features: a name in ``DISTRIBUTIONS``; ``none``: one trained convolution instead of every
-            pair, the same network in its original parameterization.
-        excess: c1 - n, features beyond the number of equations.
-        inner: what stands between the two convolutions, ``batchnorm`` or ``scale``; ``mask``: one
-            trained convolution instead, of the weights that sparse_id_cond features select.
-        oversampling: c1 / n, instead of ``excess``.
-        start: root mean square of what a layer trains at its start, a name in ``STARTS``.
-        step: what the relative step of that start is multiplied by.
-        layout: ``poolings`` of ``vgg``, whose other options keep their defaults.
+    For images of a shape (C, H, W); the options are those of ``NormalizationVggTarget``. With
+    features ``none`` or inner ``mask`` one trained convolution takes the place of every pair.
 
     Raises:
         UserError: for a name that is not known, or a width that the features do not allow.
@@ -110,13 +98,10 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
             setattr(convolutions, name, replacement(module))
     linear = model.get_submodule("classifier")
     assert isinstance(linear, nn.Linear)
-    network = nn.Sequential()
-    network.add_module("features", convolutions)
-    network.add_module("classifier", replacement(linear))
-    network.add_module("classifier_norm", nn.BatchNorm2d(classes))
-    network.add_module("average", nn.AdaptiveAvgPool2d(1))
-    network.add_module("flatten", nn.Flatten())
-    return network
+    layers = {"features": convolutions, "classifier": replacement(linear)}
+    layers["classifier_norm"] = nn.BatchNorm2d(classes)
+    layers |= {"average": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    return nn.Sequential(OrderedDict(layers))
 
 
 def _convolution(weight: torch.Tensor) -> nn.Conv2d:

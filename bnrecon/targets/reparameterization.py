@@ -87,16 +87,9 @@ def reparameterize(
 ) -> nn.Module:
     """Put every convolution's and linear layer's weight behind its fixed factors, in place.
 
-    Args:
-        network: the network; left as it is where neither of the next two is given.
-        condition: condition number of the factors (``singular_values``).
-        density: share p that random masks keep of every weight. The initial weights are multiplied
-            by 1 / sqrt(p) once, which keeps their variance.
-        seed: of the factors.
-        spectrum: the law of the factors of this condition number.
-
-    Returns:
-        The network.
+    They have a ``condition`` number and its law, ``spectrum`` (``singular_values``), or are random
+    masks of ``density`` p; the initial weights are then multiplied by 1 / sqrt(p) once, which keeps
+    their variance. With neither the network, which is returned, is left as it is.
 
     >>> network = reparameterize(nn.Sequential(nn.Linear(4, 3)), None, 0.5, seed=0)
     >>> bool((network[0].weight == 0).any()), list(network.state_dict())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,21 @@ from torch import nn
 
 from bnrecon.runtime import distributed
 from bnrecon.runtime.errors import UserError, first_line
-from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.spec import TrainSpec
 
 logger = logging.getLogger(__name__)
 
 TRIALS = 3  # steps in which a compiled network may fail: they compile, capture and replay
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A ``TrainSpec`` and what it leaves to the machine, resolved."""
+
+    spec: TrainSpec  # how to train
+    dtype: torch.dtype  # of forward and backward pass (autocast); weights are float32
+    # Whether to try torch.compile; if it fails, the network runs as it is unless spec.compile=on
+    compiled: bool = False
 
 
 class Step:

@@ -20,9 +20,8 @@ from bnrecon.runtime.errors import Diverged, Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import measure_accuracy
-from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.spec import TrainSpec
-from bnrecon.targets.step import Step
+from bnrecon.targets.step import Step, TrainingPlan
 
 logger = logging.getLogger(__name__)
 

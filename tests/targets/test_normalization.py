@@ -17,7 +17,6 @@ from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.building import build_target
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm1d, NoisyBatchNorm2d
 from bnrecon.targets.normalization import change_normalization, initialize_statistics
-from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.spec import (
     INITIALIZATIONS,
     DropoutCnnTarget,
@@ -27,6 +26,7 @@ from bnrecon.targets.spec import (
     TargetRequest,
     TrainSpec,
 )
+from bnrecon.targets.step import TrainingPlan
 from bnrecon.targets.store import obtain_target
 from bnrecon.targets.trainer import train
 

@@ -18,8 +18,8 @@ from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.building import build_target
-from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
+from bnrecon.targets.step import TrainingPlan
 from bnrecon.targets.trainer import Trainer, train
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
@@ -38,7 +38,7 @@ from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
 from bnrecon.targets.normalization import initialize_statistics
-from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.step import TrainingPlan
 from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
 from bnrecon.targets.building import build_target
 from bnrecon.targets.trainer import train

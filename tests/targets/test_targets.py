@@ -13,7 +13,6 @@ from bnrecon.runtime import files
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets import location
-from bnrecon.targets import plan as plans
 from bnrecon.targets.building import training_bytes
 from bnrecon.targets.location import is_trained, target_folder
 from bnrecon.targets.models import (
@@ -23,7 +22,6 @@ from bnrecon.targets.models import (
     parameter_count,
     skipped_poolings,
 )
-from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.register import FAMILIES, build
 from bnrecon.targets.spec import (
     ACTIVATION_NAMES,
@@ -33,6 +31,7 @@ from bnrecon.targets.spec import (
     TrainSpec,
     VggTarget,
 )
+from bnrecon.targets.step import TrainingPlan
 from bnrecon.targets.store import obtain_target
 from bnrecon.targets.trainer import train, warmup_cosine
 
@@ -242,9 +241,9 @@ def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, tmp_
         config = composition.compose((*overrides, f"targets={tmp_path}"))
         return target_folder(config.target_request, digits, cpu)
 
-    monkeypatch.setattr(plans, "has_fast_bfloat16", lambda device: True)
+    monkeypatch.setattr(location, "has_fast_bfloat16", lambda device: True)
     trained = folder()
-    monkeypatch.setattr(plans, "has_fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(location, "has_fast_bfloat16", lambda device: False)
     assert folder() != trained
     assert folder("train.precision=bfloat16") == trained
     assert folder("train.precision=float32") == folder()

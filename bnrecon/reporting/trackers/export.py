@@ -26,9 +26,7 @@ FILES = {"runs": "result.json", "targets": "target.json"}
 def find_finished(words: Iterable[str], outputs: Path) -> list[Path]:
     """The files of the finished runs and targets that words name; all where there are no words.
 
-    Args:
-        words: outputs folders, or their runs or targets, or names of these in ``outputs``.
-        outputs: the outputs folder.
+    Words are outputs folders, or their runs or targets, or names of these in ``outputs``.
 
     Raises:
         UserError: a word names nothing that is finished.

@@ -157,10 +157,7 @@ class Report:
 
 
 def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
-    """Read what is finished of the studies, and draw their figures.
-
-    Args:
-        requests: the studies, all with the same scale, options and outputs folder.
+    """Read what is finished of studies of one scale, options and outputs, and draw their figures.
 
     Raises:
         UserError: an impossible request.

@@ -63,9 +63,7 @@ def _kept_link(link: re.Match[str]) -> str:
 def inline(text: str, errata: Mapping[str, str]) -> Markup:
     """A text as HTML: everything is escaped first, so that no part of it is taken for HTML.
 
-    Args:
-        text: what a study says of its numbers; names in it may be a user's.
-        errata: the anchors of the errata on the page, by number.
+    ``errata`` are the anchors of those on the page, by number.
 
     >>> print(inline("`a<b>` in erratum 17 & <i>", {"17": "e17"}))
     <code>a&lt;b&gt;</code> in <a href="#e17">erratum 17</a> &amp; &lt;i&gt;

@@ -12,11 +12,7 @@ BEGINNING = 4096  # bytes in which a report says by this line that it is one
 
 
 def check_place(path: Path, overwrite: bool) -> None:
-    """Refuse a place where no report can be written.
-
-    Args:
-        path: the file.
-        overwrite: whether a file that is no report may be lost.
+    """Refuse a place where no report can be written; ``overwrite`` allows a file that is none.
 
     Raises:
         UserError: it is a folder, or a file that is no report, or lies below a file.
