@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         plan_layers,
         reconstruct,
         solve_layer,
+        solve_layers,
     )
     from bnrecon.reconstruction.source_file import collapse, load_source
     from bnrecon.reporting.stored_target import load_target
