@@ -126,8 +126,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     for data, network in itertools.product(rows["data"].unique(), TARGETS):
         cell = _measured(rows, network, data)
         differences[f"{network} on {data}"] = paired_difference_by(cell, "affine", False, True)
-    shown = (f"{cell}: {trained_networks.describe(d)}" for cell, d in differences.items())
-    numbers["shown"] = "; ".join(shown)
     means = [d.mean for d in with_values(differences.values())] or [float("nan")]
     halves = [d.half_width or 0.0 for d in with_values(differences.values())]
     numbers |= {"least": min(means), "most": max(means), "widest": max(halves, default=0.0)}
@@ -138,4 +136,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-PART = part(__file__, tasks, summarize, decide=decide, options=common_options, reported=reported)
+MORE: dict[str, Any] = {"options": common_options, "reported": reported}
+MORE["excerpt"] = lambda table: table[table["fixed"] != "not measured"]
+PART = part(__file__, tasks, summarize, decide=decide, **MORE)

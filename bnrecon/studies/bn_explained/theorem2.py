@@ -276,6 +276,6 @@ TASKS = join(
     sweep(counterexamples, "counterexamples", {}),
     sweep(compare_pairs, "{activation}, {_units}", OVER, {"seeds": SEEDS}),
 )
-UNUSED = ["Corollary 1, largest error", "zero bias: F a point"]  # said by claims
-EXCERPT = only("units before", "8", "5 5", "4 4 4", "4", "3 2", drop=UNUSED)
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+SHOWN = ["activation", "units before", *(COUNTS[of] for of in COUNTS if "empty" not in of)]
+EXCERPT = only("units before", "8", "5 5", "4 4 4", "4", "3 2")
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda lines: EXCERPT(lines)[SHOWN])
