@@ -129,7 +129,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     means = [d.mean for d in with_values(differences.values())] or [float("nan")]
     halves = [d.half_width or 0.0 for d in with_values(differences.values())]
     numbers |= {"least": min(means), "most": max(means), "widest": max(halves, default=0.0)}
-    numbers["comparisons"] = len(differences)
     return {
         "as printed": not any(numbers[name]["large"] for name in printed),
         "trained": decide_within(differences.values(), NEGLIGIBLE),
