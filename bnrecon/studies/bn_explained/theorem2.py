@@ -249,7 +249,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     columns = ("same", "same_violated", "other", "other_violated", "nearer_than_zero")
     numbers = {name: int(random[name].sum()) for name in columns} | {
         "example": "".join(
-            f" (counterexample: {r.layer_near:g} < {r.layer_far:g}, but {r.near:g} > {r.far:g})"
+            f" ({r.layer_near:g} < {r.layer_far:g} from z, but {r.near:g} > {r.far:g} from x)"
             for r in example.itertuples()
         ),
         "error": random[["on_line", "on_point"]].max().max(),

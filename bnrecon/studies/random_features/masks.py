@@ -170,6 +170,5 @@ FIXED |= {"features": USED, "channels": CHANNELS}
 TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-UNUSED = ["features", "width c1", *list(FORMATS)[2:]]
-EXCERPT = only("features", ID_COND, drop=UNUSED)
+EXCERPT = only("features", ID_COND, drop=["features", "width c1", *list(FORMATS)[2:]])
 PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)

@@ -200,7 +200,8 @@ def _counts(rows: pd.DataFrame) -> str:
 
 
 def _example(row: pd.Series) -> dict[str, Any]:
-    return {"setting": row["setting"], "matched": _matched(row.to_dict())}
+    setting = f"{row['setting']}, p = {row['feature_density']:g}"
+    return {"setting": setting, "matched": _matched(row.to_dict())}
 
 
 def _factor(
