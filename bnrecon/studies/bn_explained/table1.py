@@ -114,7 +114,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     sizes = (f"{n} of width {w:g} (Appendix D: {listed[str(n)]})" for n, w in widths.items())
     numbers: dict[str, Any] = {"sizes": ", ".join(sizes), "negligible": NEGLIGIBLE}
     numbers["training"] = trained_networks.describe_training(rows)
-    numbers["seconds"] = rows["seconds"].sum()
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
         shares = [(cell["fixed"] + cell["learned"]) / 200 for cell in values]
@@ -126,6 +125,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     for data, network in itertools.product(rows["data"].unique(), TARGETS):
         cell = _measured(rows, network, data)
         differences[f"{network} on {data}"] = paired_difference_by(cell, "affine", False, True)
+    numbers |= {"seconds": rows["seconds"].sum(), "comparisons": len(differences)}
     means = [d.mean for d in with_values(differences.values())] or [float("nan")]
     halves = [d.half_width or 0.0 for d in with_values(differences.values())]
     numbers |= {"least": min(means), "most": max(means), "widest": max(halves, default=0.0)}
