@@ -118,7 +118,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "share": 100 * largest["one_sided"].sum() / largest["networks"].sum(),
         "single": int(narrow["one_sided"].sum()),
         "narrow": narrow["networks"].sum(),
-        "networks": random["networks"].max(),
     }
     failing = numbers["failing"] + example["one_sided"].sum()
     return {
