@@ -16,7 +16,7 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.parts import Decisions, part, sweep
+from bnrecon.reproduction.parts import Decisions, only, part, sweep
 from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (6, 6, 6, 6)
@@ -247,11 +247,6 @@ def _enough(rows: pd.DataFrame) -> int:
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
-PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    draw,
-    decide,
-    excerpt=lambda table: table[table["layer"] == table["layer"].max()].drop(columns="layer"),
-)
+UNUSED = ["layer", "network", "lines through the hull", "of those in the window"]
+EXCERPT = only("layer", f"{len(WIDTHS)}", drop=[*UNUSED, "distance to the nearest line"])
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

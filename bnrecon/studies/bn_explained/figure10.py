@@ -244,7 +244,7 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     return f"{edge_of}: a wider range may differ." if names else ""
 
 
-EXCERPT = only(drop=["validation accuracy by learning rate"])
+EXCERPT = only(drop=["validation accuracy by learning rate", "rate", "training accuracy"])
 PART = part(
     __file__, tasks, summarize, draw, decide, fill_caption, options=common_options, excerpt=EXCERPT
 )

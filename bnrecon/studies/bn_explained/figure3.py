@@ -22,7 +22,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, join, merge, part, sweep
+from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
 from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers, square
 
 CENTRE = (1.0, 1.0)  # off the origin, where all folded hyperplanes of zero bias meet
@@ -293,9 +293,9 @@ def _compare_ways(compared: pd.DataFrame) -> Decisions:
         units, last = small["units"].sum(), small[small["layer"] == LAYERS[-1]]
         norm = last[last["setting"] == SETTINGS[-1]]
         exact = (
-            f" At width {int(small['width'].iloc[0])} the local map counts "
-            f"{100 * small['local'].sum() / units:.0f}% of the exact partition's units, with a "
-            f"mean absolute deviation of {100 * small['deviation'].sum() / units:.0f}% at a point. "
+            f" At width {int(small['width'].iloc[0])} that map counts "
+            f"{100 * small['local'].sum() / units:.0f}% of the exact partition's units (mean "
+            f"absolute deviation at a point {100 * small['deviation'].sum() / units:.0f}%). "
             f"Neither sees facets: {norm['facets'].sum() / norm['units'].sum():.0f} for each unit "
             f"at layer {LAYERS[-1]} with BN."
         )
@@ -313,4 +313,5 @@ def _span(ratios: Ratios) -> str:
     return span([ratio.mean for ratio in ratios if ratio], ".2f", absent="none counted")
 
 
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: table.iloc[:, :6])
+ENDS = only("layer", LAYERS[0], LAYERS[-1], drop=["at the data, to mean"])
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: ENDS(table.iloc[:, :6]))

@@ -22,7 +22,7 @@ from bnrecon.partition import (
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction import intervals
+from bnrecon.reproduction import intervals, parts
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.parts import Decisions, Task, merge, no_overrides, part, refuse_compared
 from bnrecon.runtime.errors import UserError
@@ -346,4 +346,7 @@ def _check_sampling(rows: pd.DataFrame) -> Decisions:
 
 
 FORMATS = dict.fromkeys(NAMES.values(), ".0f")
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS)
+EXCERPT = parts.only(drop=[*NAMES.values()])  # they are in the figure
+PART = part(
+    __file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
+)

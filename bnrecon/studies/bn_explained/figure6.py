@@ -309,5 +309,5 @@ TASKS = join(
     sweep(draw_boundaries, "boundaries", {}, SHOWN),
     sweep(measure_seed, "seed {seed}", {"seed": SEEDS}, MEASURED),
 )
-RATIOS = only(drop=[f"{name}, B = {size}" for name in MEASURES for size in SIZES])
+RATIOS = only(drop=[f"{name}, B = {n}" for name in MEASURES for n in SIZES] + ["distance, ratio"])
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=RATIOS)

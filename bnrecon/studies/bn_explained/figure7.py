@@ -199,4 +199,5 @@ def _decide_noise(ratios: pd.DataFrame) -> str:
 UNITS = [(unit, unit + 1) for unit in range(len(MEANS))]
 SIZE = {"draws": DRAWS, "bins": BINS, "seed": 0}
 TASKS = sweep(measure_unit, "unit {_number}", {("unit", "_number"): UNITS}, SIZE)
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=only("W z", "N(1, 1)"))
+EXCERPT = only("W z", "N(1, 1)", drop=["W z", "mean of μ", "mean of σ"])
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

@@ -15,7 +15,7 @@ from bnrecon.partition import Folds, partition, set_statistics
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, part, sweep
+from bnrecon.reproduction.parts import Decisions, only, part, sweep
 from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (16, 16, 16, 16)
@@ -205,4 +205,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
-PART = part(__file__, TASKS, summarize, draw, decide)
+EXCERPT = only("layer", "2", "3", "4", drop=["Eq. 8, relative error", "spread of the ratio"])
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

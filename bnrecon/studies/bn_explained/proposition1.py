@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from bnrecon.reproduction.parts import Decisions, part, sweep
+from bnrecon.reproduction.parts import Decisions, only, part, sweep
 from bnrecon.studies.bn_explained.small_networks import SLOPES
 
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
@@ -135,7 +135,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line = {"activation": activation, "entries of γ": signs}
         for name, (_, title) in RECIPES.items():
             error = _worst(group, name)
-            line[title] = "undefined" if np.isnan(error) else f"{error:.0e}"
+            line[title] = "undefined" if np.isnan(error) else f"{error:.1g}"
         lines.append(line | {"networks": len(group)})
     return pd.DataFrame(lines)
 
@@ -145,15 +145,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     if set(rows["signs"]) != set(SIGNS):  # what is finished decides nothing
         return {}, {}
     positive, both = (rows[rows["signs"] == signs] for signs in SIGNS[:2])
-    negative, absolute = both["printed_eval"], both["activation"] == "absolute value"
+    negative = both["printed_eval"]
     numbers = {
         "networks": len(rows),
         "repaired": _worst(rows, "signed"),
         "positive": _worst(positive, "printed"),
         "least": negative.min(),
         "most": negative.max(),
-        "sizes": _worst(both[absolute], "sizes"),
-        "sizes_relu": _worst(both[~absolute], "sizes"),
     }
     as_printed: bool | str = bool(negative.max() < TOLERANCE)
     if numbers["positive"] < TOLERANCE < negative.min():
@@ -164,4 +162,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 OVER = {"activation": ACTIVATIONS, "signs": SIGNS}
 TASKS = sweep(compare_absorptions, "{activation}, gamma {signs}", OVER, {"seeds": SEEDS})
-PART = part(__file__, TASKS, summarize, decide=decide)
+EXCERPT = only("entries of γ", "of both signs", drop=["entries of γ", "networks"])
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=EXCERPT)

@@ -298,6 +298,6 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
     return {"setting": holds if _agrees(fixed, "mean").all() else "undecided"}, numbers
 
 
-SHOWN = only("z", "normal", "±1", INPUTS["shared"].format("ReLU"))
+SHOWN = only("z", "normal", INPUTS["shared"].format("ReLU"), drop=["mini-batches", "((B-1)/B)²"])
 SIZES = only("B", 2, 16, 256)
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: SIZES(SHOWN(table)))

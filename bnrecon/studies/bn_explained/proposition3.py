@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, join, part, sweep
+from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.studies.bn_explained.small_networks import SLOPES, digit_vectors, draw_network
 
 WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
@@ -132,4 +132,6 @@ TASKS = join(
     sweep(counterexample, "counterexample", {}),
     sweep(count_one_sided, NAME, OVER, {"networks": NETWORKS}),
 )
-PART = part(__file__, TASKS, summarize, draw, decide)
+UNUSED = ["networks", "one-sided, B = 4", "one-sided, B = 16"]
+ROWS, EXCERPT = only("networks", *NETWORKS.values()), only("width", 1, 2, 16, 256, drop=UNUSED)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: EXCERPT(ROWS(table)))

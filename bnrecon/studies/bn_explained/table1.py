@@ -114,7 +114,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     sizes = (f"{n} of width {w:g} (Appendix D: {listed[str(n)]})" for n, w in widths.items())
     numbers: dict[str, Any] = {"sizes": ", ".join(sizes), "negligible": NEGLIGIBLE}
     numbers["training"] = trained_networks.describe_training(rows)
-    numbers["seconds"] = rows["seconds"].sum()
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
         shares = [(cell["fixed"] + cell["learned"]) / 200 for cell in values]
@@ -126,16 +125,16 @@ def decide(rows: pd.DataFrame) -> Decisions:
     for data, network in itertools.product(rows["data"].unique(), TARGETS):
         cell = _measured(rows, network, data)
         differences[f"{network} on {data}"] = paired_difference_by(cell, "affine", False, True)
-    shown = (f"{cell}: {trained_networks.describe(d)}" for cell, d in differences.items())
-    numbers["shown"] = "; ".join(shown)
+    numbers |= {"seconds": rows["seconds"].sum(), "comparisons": len(differences)}
     means = [d.mean for d in with_values(differences.values())] or [float("nan")]
     halves = [d.half_width or 0.0 for d in with_values(differences.values())]
     numbers |= {"least": min(means), "most": max(means), "widest": max(halves, default=0.0)}
-    numbers["comparisons"] = len(differences)
     return {
         "as printed": not any(numbers[name]["large"] for name in printed),
         "trained": decide_within(differences.values(), NEGLIGIBLE),
     }, numbers
 
 
-PART = part(__file__, tasks, summarize, decide=decide, options=common_options, reported=reported)
+MORE: dict[str, Any] = {"options": common_options, "reported": reported}
+MORE["excerpt"] = lambda table: table[table["fixed"] != "not measured"]
+PART = part(__file__, tasks, summarize, decide=decide, **MORE)

@@ -361,5 +361,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-EXCERPT = only("points B", 64, 4096, 16384, drop=[*OFFSETS.values()])
+EXCERPT = only("points B", 64, 16384, drop=[*OFFSETS.values(), "units", "better thresholds"])
 PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=EXCERPT)

@@ -249,7 +249,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     columns = ("same", "same_violated", "other", "other_violated", "nearer_than_zero")
     numbers = {name: int(random[name].sum()) for name in columns} | {
         "example": "".join(
-            f" (counterexample: {r.layer_near:g} < {r.layer_far:g}, but {r.near:g} > {r.far:g})"
+            f" ({r.layer_near:g} < {r.layer_far:g} from z, but {r.near:g} > {r.far:g} from x)"
             for r in example.itertuples()
         ),
         "error": random[["on_line", "on_point"]].max().max(),
@@ -276,6 +276,6 @@ TASKS = join(
     sweep(counterexamples, "counterexamples", {}),
     sweep(compare_pairs, "{activation}, {_units}", OVER, {"seeds": SEEDS}),
 )
-UNUSED = ["Corollary 1, largest error", "zero bias: F a point"]  # said by claims
-EXCERPT = only("units before", "8", "5 5", "4 4 4", "4", "3 2", drop=UNUSED)
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+SHOWN = ["activation", "units before", *(COUNTS[of] for of in COUNTS if "empty" not in of)]
+EXCERPT = only("units before", "8", "5 5", "4 4 4", "4", "3 2")
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda lines: EXCERPT(lines)[SHOWN])

@@ -310,5 +310,6 @@ TASKS = join(
     sweep(vary_sigma, "sweep of sigma, {activation}", VARIED, {"seeds": FOLDS}),
     sweep(measure_spread, "sigma on the digits", {}, {"units": RANDOM_UNITS}),
 )
-EXCERPT = only("activation", *small.SLOPES, drop=[*ANGLES])  # the figure has the rows of sigma
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+ENDS = only("inputs D", "2", "64")
+EXCERPT = only("activation", *small.SLOPES, drop=[*ANGLES, "units", "folds"])  # sigma: the figure
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda t: EXCERPT(ENDS(t)))

@@ -19,6 +19,8 @@ from bnrecon.reproduction.intervals import (
     with_values,
 )
 
+ALIKE = ["width", "epochs", "seconds"]  # columns of ``compare_settings`` that pages leave out
+
 
 def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
     """Computes the mean of a column's values with its 95% interval; without values there is none.

@@ -24,7 +24,7 @@ from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.parts import Decision, Decisions, Task, part, read_reported, read_text
 from bnrecon.reproduction.trainings import training_tasks
-from bnrecon.studies.random_features.averages import compare_settings
+from bnrecon.studies.random_features.averages import ALIKE, compare_settings
 from bnrecon.targets.spec import TrainSpec
 
 TEXT = read_text(__file__)
@@ -145,15 +145,16 @@ def reported(row: Mapping[str, Any]) -> dict[str, Any]:
     return {f"reported_imagenet_{split}": printed.get(split) for split in SPLITS}
 
 
-def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
+def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """How little the factors of the larger condition numbers differ, and of other rates."""
     conditions = sorted(float(name) for name in set(rows["setting"]) & set(REPORTED) - {BASELINE})
     at_other_rates = set(rows["setting"]) & set(BASELINES)
-    differ = ""
+    numbers = rows[["width", "epochs"]].min().to_dict() | {"differ": ""}
     if len(conditions) > 1:
         apart = quantiles_apart(conditions)
-        differ = TEXT.sentence("differ", condition=conditions[0], apart=apart) + " "
-    return {"differ": differ, "at_other_rates": TEXT.sentence("rates") if at_other_rates else ""}
+        numbers["differ"] = TEXT.sentence("differ", condition=conditions[0], apart=apart) + " "
+    numbers["at_other_rates"] = TEXT.sentence("rates") if at_other_rates else ""
+    return numbers
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
@@ -206,13 +207,7 @@ def decide_fall(*differences: Interval | None) -> str:
     return intervals.decide((one and -one for one in differences), least=2)
 
 
-PART = part(
-    __file__,
-    tasks,
-    summarize,
-    decide=decide,
-    numbers=caption_numbers,
-    options=OPTIONS.__getitem__,
-    reported=reported,
-    excerpt=lambda table: table.head(len(REPORTED) + 1).drop(columns="seconds"),  # and pooled
-)
+UNUSED = [*ALIKE, "compared with"]
+MORE = {"numbers": caption_numbers, "options": OPTIONS.__getitem__, "reported": reported}
+MORE["excerpt"] = lambda table: table.head(len(REPORTED) + 1).drop(columns=UNUSED)  # and pooled
+PART = part(__file__, tasks, summarize, decide=decide, **MORE)

@@ -270,4 +270,5 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     )
 
 
-PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers, excerpt=only(drop=SAME))
+EXCERPT = only("excess c1 - n", 0, drop=[*SAME, "excess c1 - n", TITLES["svd_lu_lbfgs"]])
+PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers, excerpt=EXCERPT)

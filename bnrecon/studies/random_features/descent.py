@@ -175,5 +175,6 @@ def _columns(square: pd.DataFrame) -> Decision:
 
 OVER = {"channels": CHANNELS, "features": ANY_WIDTH}
 TASKS = sweep(measure_descent, "{features}, {channels}", OVER, {"draws": DRAWS})
-EXCERPT = only("c0 = c2", *(sizes[0] for sizes in CHANNELS.values()), drop=["draws"])  # the largest
+DROPPED = ["draws", "c0 = c2", "κ, c1/n = 0.95", "κ, c1/n = 1.05"]
+EXCERPT = only("c0 = c2", *(sizes[0] for sizes in CHANNELS.values()), drop=DROPPED)  # the largest
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

@@ -241,14 +241,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
         apart = pair[judged] if double else apart
         alike[precision] = bool(pair[judged] <= limit)
         numbers = {"pair": pair[judged], "others": span(others[judged], ".1e")}
-        numbers |= {"controls": len(NAMES)}
         evidence.append(TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group))))
         branch += "" if double else _branch(group, differences)
     failed = not exact or not alike.get("float64", True)
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
     verdict = "contradicted" if failed else "confirmed" if decided else "undecided"
     same = "equal bit for bit" if exact else "different"
-    numbers = {"same": same, "apart": apart, "steps": rows["step"].max()}
+    numbers = {"same": same, "apart": apart, "steps": rows["step"].max(), "controls": len(NAMES)}
     numbers |= {"precisions": "; ".join(evidence), "orders": len(ORDERS), "starts": len(STARTS)}
     return {"Theorem 3.1": verdict}, numbers | {"branch": branch}
 
@@ -291,5 +290,5 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
-EXCERPT = only(drop=["steps", "last loss"])
+EXCERPT = only(drop=["steps", "last loss", COLUMNS["first"]])
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
 from bnrecon.reporting.statistics import proportion_interval
-from bnrecon.reproduction.parts import Decision, Decisions, part, read_reported, sweep
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_reported, sweep
 from bnrecon.studies.random_features import sparse_matching
 
 REPORTED = read_reported(__package__)["example"]
@@ -134,4 +134,5 @@ def _more(target: str, rows: pd.DataFrame) -> Decision:
 
 
 TASKS = sweep(measure_density, "{target}", {"target": tuple(INPUTS)}, {"draws": DRAWS})
-PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers)
+UNUSED = ["draws", *(f"p for probability {p:g}" for p in PROBABILITIES if p != WANTED)]
+PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers, excerpt=only(drop=UNUSED))

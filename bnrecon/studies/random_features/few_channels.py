@@ -186,5 +186,5 @@ NAME, OVER = "{features}, c2 = {outputs}, c0 = {inputs}", ("features", "outputs"
 TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
 DECIMALS = ("distance from the law", "mean of s⁴ (law: 2)", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "normal: 1/(c2 + 3)"], ".3f")
-EXCERPT = only("n", 36, 1600, drop=["c0"])  # the largest
+EXCERPT = only("n", 36, 1600, drop=["c0", "n", *DECIMALS[1:3]])  # the largest
 PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)

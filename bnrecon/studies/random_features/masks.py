@@ -170,5 +170,5 @@ FIXED |= {"features": USED, "channels": CHANNELS}
 TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-EXCERPT = only("features", ID_COND, drop=permuting.DETAILS)
+EXCERPT = only("features", ID_COND, drop=["features", "width c1", *list(FORMATS)[2:]])
 PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)

@@ -200,8 +200,8 @@ def _counts(rows: pd.DataFrame) -> str:
 
 
 def _example(row: pd.Series) -> dict[str, Any]:
-    density = row["feature_density"]
-    return {"setting": row["setting"], "density": density, "matched": _matched(row.to_dict())}
+    setting = f"{row['setting']}, p = {row['feature_density']:g}"
+    return {"setting": setting, "matched": _matched(row.to_dict())}
 
 
 def _factor(
@@ -220,5 +220,8 @@ FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
 SIZE = {"outputs": ENUMERATED, "inputs": ENUMERATED, "densities": DENSITIES}
 ENUMERATION = sweep(sparse_matching.enumerate_targets, "enumeration", {}, SIZE)
 TASKS = join(sweep(simulate, "all", {}, {"draws": DRAWS}), ENUMERATION)
-EXCERPT = only("feature density p", 0.5, 0.7, 0.8, 0.9)
-PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=EXCERPT)
+PRINTED = only("statement", "Theorem 4.2", "Theorem 4.3, k as printed", "Fig. 1 (e), k as printed")
+NEAR = only("feature density p", 0.5, 0.7, 0.8, 0.9, drop=[PARTITION])
+PART = part(
+    __file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=lambda t: PRINTED(NEAR(t))
+)

@@ -109,4 +109,5 @@ TASKS = join(
     sweep(examples, "examples", {}),
     sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, SIZE),
 )
-PART = part(__file__, TASKS, summarize, decide=decide, excerpt=only(drop=["draws"]))
+DROPPED = ["draws", "c0 = c2 = 10", "c0 = c2 = 20", "largest n - rank"]
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=only(drop=DROPPED))

@@ -21,7 +21,7 @@ from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import differences_by_seed, paired_difference_by
 from bnrecon.reproduction.parts import Decisions, Task, part, read_reported
 from bnrecon.reproduction.trainings import training_tasks
-from bnrecon.studies.random_features.averages import compare_settings, errorbar_by
+from bnrecon.studies.random_features.averages import ALIKE, compare_settings, errorbar_by
 
 REPORTED = read_reported(__package__)["section5"]
 TARGET = "target=vgg18_normalization"
@@ -192,13 +192,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers | {"epochs": epochs, "width": width}
 
 
-PART = part(
-    __file__,
-    tasks,
-    summarize,
-    draw,
-    decide,
-    options=OPTIONS.__getitem__,
-    reported=lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])},
-    excerpt=lambda table: table[table["trained"].map(step_of).isna()].drop(columns="seconds"),
-)
+UNUSED = [*ALIKE, "training accuracy", "compared with"]
+MORE: dict[str, Any] = {"options": OPTIONS.__getitem__}
+MORE["reported"] = lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])}
+MORE["excerpt"] = lambda table: table[table["trained"].map(step_of).isna()].drop(columns=UNUSED)
+PART = part(__file__, tasks, summarize, draw, decide, **MORE)

@@ -21,7 +21,7 @@ from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import decide_within, paired_difference_by
 from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part
 from bnrecon.reproduction.trainings import training_tasks
-from bnrecon.studies.random_features.averages import compare_settings
+from bnrecon.studies.random_features.averages import ALIKE, compare_settings
 from bnrecon.targets.building import build_target
 
 DEVICE = torch.device("cpu")
@@ -166,6 +166,6 @@ def decide_loss(loss: Interval) -> str:
     return intervals.decide([MARGIN - loss], least=2)
 
 
-DROPPED = ["seconds", "largest relative difference of logits"]
+DROPPED = [*ALIKE, "training accuracy", "largest relative difference of logits"]
 EXCERPT = only("trained", ALL, *MASKED.values(), *SCALES.values(), drop=DROPPED)
 PART = part(__file__, tasks, summarize, decide=decide, options=OPTIONS.__getitem__, excerpt=EXCERPT)

@@ -235,5 +235,6 @@ SIZE = {"channels": CHANNELS, "draws": DRAWS}
 TASKS = sweep(measure_spectrum, "{features}, {aspect:g}", {("aspect", "features"): PAIRS}, SIZE)
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")
 FORMATS |= dict.fromkeys(["distance from the law", "distance from the printed density"], ".3f")
-EXCERPT = only(drop=["c0 = c2", "condition number, median", "of the law"])
+UNUSED = ["c0 = c2", "λ", "edges of the law", "condition number, median", "of the law"]
+EXCERPT = only("c1", 2000, 2500, drop=UNUSED)
 PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)
