@@ -234,6 +234,14 @@ def _with_ends(changes: dict[str, Interval | None]) -> str:
 
 
 UNUSED = ["V", "training accuracy", *(f"var({of}), measured, batches of V" for of in ("μ", "σ²"))]
-MORE: dict[str, Any] = {"numbers": fill_caption, "options": common_options, "reported": reported}
-MORE["excerpt"] = lambda table: table[table["test accuracy"] != "not measured"].drop(columns=UNUSED)
-PART = part(__file__, tasks, summarize, draw, decide, **MORE)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    draw,
+    decide,
+    numbers=fill_caption,
+    options=common_options,
+    reported=reported,
+    excerpt=lambda table: table[table["test accuracy"] != "not measured"].drop(columns=UNUSED),
+)

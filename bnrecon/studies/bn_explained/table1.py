@@ -135,6 +135,17 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-MORE: dict[str, Any] = {"options": common_options, "reported": reported}
-MORE["excerpt"] = lambda table: table[table["fixed"] != "not measured"]
-PART = part(__file__, tasks, summarize, decide=decide, **MORE)
+def measured(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that were trained here."""
+    return table[table["fixed"] != "not measured"]
+
+
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    decide=decide,
+    options=common_options,
+    reported=reported,
+    excerpt=measured,
+)

@@ -265,5 +265,13 @@ SAY_SHARED = partial(permuting.say_shared, TEXT)
 SHOWN = ("He normal", *permuting.SINGLE_ENTRIES)  # the others are near He normal
 UNUSED = [*permuting.DETAILS, "best found", "best permutation (exact)", "width c1"]
 EXCERPT = only("features", *SHOWN, drop=UNUSED)
-SHORT = {"formats": FORMATS, "excerpt": lambda table: EXCERPT(table)[:6]}  # the paper's sizes
-PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, **SHORT)
+PART = part(
+    __file__,
+    TASKS,
+    summarize,
+    draw,
+    decide,
+    SAY_SHARED,
+    formats=FORMATS,
+    excerpt=lambda table: EXCERPT(table)[:6],  # the paper's sizes
+)

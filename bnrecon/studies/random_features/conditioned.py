@@ -208,6 +208,13 @@ def decide_fall(*differences: Interval | None) -> str:
 
 
 UNUSED = [*ALIKE, "compared with"]
-MORE = {"numbers": caption_numbers, "options": OPTIONS.__getitem__, "reported": reported}
-MORE["excerpt"] = lambda table: table.head(len(REPORTED) + 1).drop(columns=UNUSED)  # and pooled
-PART = part(__file__, tasks, summarize, decide=decide, **MORE)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    decide=decide,
+    numbers=caption_numbers,
+    options=OPTIONS.__getitem__,
+    reported=reported,
+    excerpt=lambda table: table.head(len(REPORTED) + 1).drop(columns=UNUSED),  # and pooled
+)

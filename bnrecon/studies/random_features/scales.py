@@ -193,7 +193,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 UNUSED = [*ALIKE, "training accuracy", "compared with"]
-MORE: dict[str, Any] = {"options": OPTIONS.__getitem__}
-MORE["reported"] = lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])}
-MORE["excerpt"] = lambda table: table[table["trained"].map(step_of).isna()].drop(columns=UNUSED)
-PART = part(__file__, tasks, summarize, draw, decide, **MORE)
+PART = part(
+    __file__,
+    tasks,
+    summarize,
+    draw,
+    decide,
+    options=OPTIONS.__getitem__,
+    reported=lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])},
+    excerpt=lambda table: table[table["trained"].map(step_of).isna()].drop(columns=UNUSED),
+)
