@@ -9,12 +9,14 @@ import sys
 import tempfile
 
 import pytest
+import torch
 from places import OUTPUTS, SHIPPED
 
 from bnrecon.cli.main import main
 from bnrecon.data import DATASETS, DataSpec, load
 from bnrecon.features import DISTRIBUTIONS
 from bnrecon.reconstruction import duration
+from bnrecon.runtime import hardware
 from bnrecon.solvers import SOLVERS
 from bnrecon.studies import registry
 from bnrecon.targets.register import FAMILIES
@@ -129,3 +131,10 @@ def succeed(command):
         return out, err
 
     return run
+
+
+@pytest.fixture
+def integer_products(monkeypatch):
+    """``torch._int_mm`` with exact sums, also where oneDNN's units saturate them."""
+    if not hardware._integer_sums_are_exact():
+        monkeypatch.setattr(torch, "_int_mm", lambda a, b: a.int() @ b.int())

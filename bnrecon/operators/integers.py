@@ -17,7 +17,8 @@ SUM_LIMIT = 2**31  # what sums in 32 bits stay below
 EXPANDED_BYTES = 2**26  # up to which signs are kept at one byte each, and not as bits
 NARROW = 128  # numbers in the shorter rows, up to which a transpose of the longer ones pays
 Signs = tuple[Rows, Rows, float]  # B^T and A in 1, -1 and 0, and what products are multiplied by
-LOOKED_AT = 1000  # numbers of a matrix that tell it from one of signs in nearly every case
+LOOKED_AT = 1000  # numbers, or rows, of a matrix that tell what it is in nearly every case
+OFFSET = 0.1  # norm of the mean row, in root mean squares of rows' norms, that counts as mean 0
 
 
 def round_to_levels(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -174,7 +175,7 @@ class IntegerProducts(Products):
 
 
 class IntegerGradients(Products):
-    """M x in bf16 or float32, and M^T y in sums of 8-bit integers, of any features.
+    """M x in bf16 or float32, and M^T y in sums of 8-bit integers, of features of mean 0.
 
     Of A and B the one with the longer rows is rounded to 255 levels a row, and y to 255 levels; the
     other factor is exact. M^T y is then off by about a hundredth, which a Krylov method takes as a
@@ -202,6 +203,8 @@ class IntegerGradients(Products):
             self.operator = exact.to(precision)
         self.swapped = self.inputs > self.outputs
         long, short = (first, second) if self.swapped else (second, first)
+        if precision.factors == torch.float32:  # the copy that M x reads
+            short = self.operator.transposed if self.swapped else self.operator.first
         self.short = short.to(torch.float32)
         self.long = torch.empty(long.shape, dtype=torch.int8, device=exact.device)
         steps = torch.empty(len(long), dtype=torch.float32, device=exact.device)
@@ -210,13 +213,22 @@ class IntegerGradients(Products):
             rows = long[part].to(torch.float32)
             torch.amax(rows.abs(), 1, out=steps[part]).div_(LEVELS)
             scale = torch.where(steps[part] > 0, steps[part], 1.0)
-            self.long[part] = rows.div(scale[:, None]).round_()
+            self.long[part] = rows.div(scale[:, None]).round_().clamp_(-LEVELS, LEVELS)
         self.steps = steps
 
     @staticmethod
     def suit(exact: KhatriRao) -> bool:
-        """Whether sums of 32 bits hold the products."""
-        return max(exact.transposed.shape[1], exact.first.shape[1]) * LEVELS**2 < SUM_LIMIT
+        """Whether sums of 32 bits hold the products, and entries have mean 0, by the first rows.
+
+        Others give M a few large singular values, where errors of gradients cost iterations.
+        """
+        factors = exact.transposed, exact.first
+        if max(factor.shape[1] for factor in factors) * LEVELS**2 >= SUM_LIMIT:
+            return False
+        few = min(LOOKED_AT, exact.shape[1])
+        limit = (few * OFFSET**2 + 4) ** 0.5  # without an offset the sum is about as long as 1
+        seen = [factor[:few].double() for factor in factors]
+        return all(rows.sum(0).norm() <= limit * rows.norm() for rows in seen)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M x, for x (c1,)."""

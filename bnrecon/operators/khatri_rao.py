@@ -97,8 +97,8 @@ class KhatriRao(Operator):
         """M x = vec(B diag(x) A)."""
         many = x.reshape(len(x), -1)
         m, c0, k = len(self.second), self.first.shape[1], many.shape[1]
-        # In float64 the product with the longer rows on the right takes three quarters of the time.
-        swapped = self._widened and m >= k * c0
+        # In float64 a processor takes three quarters of the time with the longer rows on the right.
+        swapped = self._widened and k == 1 and m >= c0 and self.device.type == "cpu"
         product = torch.zeros(m, k * c0, dtype=self.dtype, device=self.device)
         product = product.T.contiguous() if swapped else product
         with self.precision.products():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import platform
@@ -125,14 +126,22 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 def has_fast_int8(device: torch.device) -> bool:
     """Whether PyTorch multiplies 8-bit integers by units that this processor has (VNNI, AMX).
 
-    Without oneDNN it does so in a loop, slower than in float32. Nothing is known of GPUs: their
-    products of integers have not been tried here.
+    Without oneDNN it does so in a loop, slower than in float32; where oneDNN is kept from these
+    units (``ONEDNN_MAX_CPU_ISA``), sums of two products saturate at 16 bits. Nothing is known of
+    GPUs: their products of integers have not been tried here.
     """
     onednn = torch.backends.mkldnn
     if device.type != "cpu" or not (onednn.is_available() and getattr(onednn, "enabled", True)):
         return False
     units = {"amx_int8", "avx512_vnni", "avx_vnni"}
-    return hasattr(torch, "_int_mm") and not units.isdisjoint(_processor_flags())
+    present = hasattr(torch, "_int_mm") and not units.isdisjoint(_processor_flags())
+    return present and _integer_sums_are_exact()
+
+
+@functools.cache
+def _integer_sums_are_exact() -> bool:
+    largest = torch.full((64, 256), 127, dtype=torch.int8)
+    return bool((torch._int_mm(largest, largest.T.contiguous()) == 256 * 127**2).all())
 
 
 def _processor_flags() -> list[str]:

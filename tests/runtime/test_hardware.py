@@ -246,8 +246,12 @@ def test_units_of_a_processor_are_told_by_its_flags(flags, bfloat16, int8, tmp_p
     monkeypatch.setattr(hardware.platform, "system", lambda: "Linux")
     if not flags:
         info.write_text("processor\t: 0\n")
+    monkeypatch.setattr(hardware, "_integer_sums_are_exact", lambda: True)
     assert (hardware.has_fast_bfloat16(cpu), hardware.has_fast_int8(cpu)) == (bfloat16, int8)
     assert not hardware.has_fast_int8(torch.device("meta"))
+    monkeypatch.setattr(hardware, "_integer_sums_are_exact", lambda: False)
+    assert not hardware.has_fast_int8(cpu)
+    monkeypatch.setattr(hardware, "_integer_sums_are_exact", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not hardware.has_fast_int8(cpu)
     monkeypatch.setattr(hardware.platform, "system", lambda: "Darwin")

@@ -7,7 +7,8 @@ import torch
 from random_layer import Kept, random_layer
 
 from bnrecon.features import LayerShape
-from bnrecon.operators.integers import IntegerProducts
+from bnrecon.operators.integers import IntegerGradients, IntegerProducts
+from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 from bnrecon.solvers import iterative
 from bnrecon.solvers.iterative import expected_iterations
@@ -24,7 +25,7 @@ def system_of(oversampling=1.5, name="sign", shape=SHAPE, storage="regenerate"):
 
 
 @pytest.fixture(autouse=True)
-def machine_with_integers(every_precision, monkeypatch):
+def machine_with_integers(every_precision, integer_products, monkeypatch):
     monkeypatch.setattr(iterative, "has_fast_int8", lambda device: True)
 
 
@@ -67,13 +68,20 @@ def test_the_residual_that_is_carried_along_is_the_true_one():
     assert true < 1e-13
 
 
-@pytest.mark.parametrize(("name", "storage"), [("sign", "regenerate"), ("he_normal", "memory")])
-def test_scales_are_near_those_of_minimum_norm(name, storage):
-    system = system_of(name=name, storage=storage)
+@pytest.mark.parametrize(
+    ("name", "storage", "oversampling", "most"),
+    [
+        ("sign", "regenerate", 1.5, 0.01),
+        ("he_normal", "memory", 1.5, 0.013),
+        ("he_normal", "memory", 1.1, 0.025),
+    ],
+)
+def test_scales_are_near_those_of_minimum_norm(name, storage, oversampling, most):
+    system = system_of(oversampling, name, storage=storage)
     near = solve(system, SolverSpec("matrix_free")).scale
     least = torch.linalg.lstsq(system.operator.dense(), system.rhs, driver="gelsd").solution
-    assert 1e-3 < float((near - least).norm() / least.norm()) < 1.2e-2
-    assert 1e-6 < float(near.norm() / least.norm()) - 1 < 1e-4
+    assert 1e-3 < float((near - least).norm() / least.norm()) < most
+    assert 1e-6 < float(near.norm() / least.norm()) - 1 < 3e-4
 
 
 def reaches(step):
@@ -149,7 +157,22 @@ def test_where_integers_do_not_pay_bf16_is_taken(options, solver, fast, monkeypa
     monkeypatch.setattr(iterative, "has_fast_int8", lambda device: fast)
     report = solve(system_of(**options), SolverSpec(solver)).report
     assert report.precision.startswith("bfloat16")
+    assert "int8" not in report.precision
     assert report.converged
+
+
+def test_gradients_are_exact_where_sums_would_not_be_or_features_have_a_mean(monkeypatch):
+    system, spec = system_of(name="he_normal", storage="memory"), SolverSpec("matrix_free")
+    assert "int8" in solve(system, spec).report.precision
+    operator = system.operator
+    for part in (operator.transposed, operator.first):
+        moved = [
+            part + 0.2 * part.std() if each is part else each
+            for each in (operator.transposed, operator.first)
+        ]
+        assert not IntegerGradients.suit(KhatriRao(*moved))
+    monkeypatch.setattr("bnrecon.operators.integers.SUM_LIMIT", 1000)
+    assert "int8" not in solve(system, spec).report.precision
 
 
 @pytest.mark.parametrize("shape", [SHAPE, LayerShape(30, 20), LayerShape(3, 30)])
