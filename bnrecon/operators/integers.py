@@ -1,4 +1,4 @@
-"""Products in 8-bit integers, faster than in bf16: of random signs, and M^T y of any features."""
+"""Products in 8-bit integers, faster than in bf16: of random signs, and M^T y of others."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def round_to_levels(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Round each column of (length, k) to whole multiples of 1/127 of its largest entry.
 
     Returns:
-        The multiples as int8 (length, k), and their steps in float64 (k,), 0 for a column of zeros.
+        The multiples as int8 (length, k), and their steps (k,), 0 for a column of zeros.
 
     >>> round_to_levels(torch.tensor([[127.0], [-63.7], [0.2]], dtype=torch.float64))
     (tensor([[127],
             [-64],
             [  0]], dtype=torch.int8), tensor([1.], dtype=torch.float64))
     """
-    steps = vectors.abs().amax(0).to(torch.float64) / LEVELS
+    steps = vectors.abs().amax(0) / LEVELS
     levels = vectors / torch.where(steps > 0, steps, 1.0)
     return levels.round_().clamp_(-LEVELS, LEVELS).to(torch.int8), steps
 
@@ -207,14 +207,11 @@ class IntegerGradients(Products):
             short = self.operator.transposed if self.swapped else self.operator.first
         self.short = short.to(torch.float32)
         self.long = torch.empty(long.shape, dtype=torch.int8, device=exact.device)
-        steps = torch.empty(len(long), dtype=torch.float32, device=exact.device)
+        self.steps = torch.empty(len(long), dtype=torch.float32, device=exact.device)
         for start in range(0, len(long), TILE_ROWS):
             part = slice(start, start + TILE_ROWS)
-            rows = long[part].to(torch.float32)
-            torch.amax(rows.abs(), 1, out=steps[part]).div_(LEVELS)
-            scale = torch.where(steps[part] > 0, steps[part], 1.0)
-            self.long[part] = rows.div(scale[:, None]).round_().clamp_(-LEVELS, LEVELS)
-        self.steps = steps
+            levels, self.steps[part] = round_to_levels(long[part].to(torch.float32).T)
+            self.long[part] = levels.T
 
     @staticmethod
     def suit(exact: KhatriRao) -> bool:
@@ -245,7 +242,7 @@ class IntegerGradients(Products):
             part = slice(start, start + rows)
             reached = torch._int_mm(self.long[part], table) * self.short[part]
             torch.sum(reached, 1, out=product[part])
-        return product.mul_(self.steps).mul_(step.to(self.dtype))
+        return product.mul_(self.steps).mul_(step)
 
 
 def _expanded(rows: Rows, device: torch.device) -> HeldRows:
