@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,7 +19,6 @@ from bnrecon.studies.giannou2023.teacher import Samples, Sizes, mean_squared_err
 
 Networks = TypeVar("Networks", bound=nn.Module)
 MOMENTUM, BATCH = 0.9, 256
-ACTIVATIONS = 1_600_000  # of a layer that are computed at once: more do not fit into a cache
 EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
 # The learning rate's factor at the fraction t of the training that is done.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -55,6 +55,37 @@ class Trained(Generic[Networks]):
     tried: list[dict[str, Any]]  # a row per setting and selecting run, NaN where it diverged
 
 
+class ReluProduct(torch.autograd.Function):
+    """relu(scale * x + shift) V^T, setting after setting: a setting's activations fit a cache.
+
+    Of x (S, B, c), scales and shifts (S, Q, c) and V (S, d, c), to (S, Q, B, d). Scales and shifts
+    alone have gradients. Activations are computed again for these rather than stored.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        """The products."""
+        ctx.save_for_backward(*tensors)
+        x, scales, shifts, weights = tensors
+        outputs = x.new_empty(*scales.shape[:2], weights.shape[1], x.shape[1])
+        for run, setting in np.ndindex(*scales.shape[:2]):
+            hidden = torch.addcmul(shifts[run, setting], x[run], scales[run, setting]).relu_()
+            torch.mm(weights[run], hidden.T, out=outputs[run, setting])
+        return outputs.mT
+
+    @staticmethod
+    def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """With g = [hidden > 0] * (gradient V): sums over samples of x * g and of g."""
+        x, scales, shifts, weights = ctx.saved_tensors
+        of_scales, of_shifts = torch.empty_like(scales), torch.empty_like(shifts)
+        for run, setting in np.ndindex(*scales.shape[:2]):
+            hidden = torch.addcmul(shifts[run, setting], x[run], scales[run, setting]).relu_()
+            inner = hidden.sign_().mul_(gradients[run, setting] @ weights[run])
+            torch.sum(inner, 0, out=of_shifts[run, setting])
+            torch.sum(inner.mul_(x[run]), 0, out=of_scales[run, setting])
+        return None, of_scales, of_shifts, None
+
+
 class SourceNetworks(nn.Module):
     """f(x) = sum relu(norm(V relu(norm(W x)))), of which only scales and shifts are trained.
 
@@ -79,7 +110,7 @@ class SourceNetworks(nn.Module):
         super().__init__()
         runs, width, side = first.shape
         self.normalization = normalization
-        self.first, self.second = first.float(), second.float()[:, None]
+        self.first, self.second = first.float(), second.float()
         shapes = [(runs, settings, 1, size) for size in (width, side)]
         self.scales = nn.ParameterList(map(torch.ones, shapes))
         if scales is not None:
@@ -92,22 +123,23 @@ class SourceNetworks(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(S, B, d) -> (S, Q, B)."""
         hidden = self._normalized(0, (x @ self.first.mT)[:, None])
-        hidden = torch.relu(torch.addcmul(self.shifts[0], hidden, self.scales[0]))
-        hidden = self._normalized(1, hidden @ self.second.mT)
+        inner = [parameters[0][:, :, 0] for parameters in (self.scales, self.shifts)]
+        hidden = self._normalized(1, ReluProduct.apply(hidden[:, 0], *inner, self.second))
         return torch.relu(torch.addcmul(self.shifts[1], hidden, self.scales[1])).sum(-1)
 
     def _normalized(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         """Zero mean and unit variance over samples (``batch``) or over units (``layer``)."""
-        if self.normalization == "layer":
-            variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
-        elif self.training:
-            variance, mean = torch.var_mean(x, -2, correction=0, keepdim=True)
+        if self.normalization == "batch" and not self.training:
+            return (x - self.means[layer]) * (self.variances[layer] + EPS).rsqrt()
+        dim = -1 if self.normalization == "layer" else -2
+        mean = x.mean(dim, keepdim=True)
+        centred = x - mean  # several times as fast as torch.var_mean
+        variance = centred.square().mean(dim, keepdim=True)
+        if self.normalization == "batch":
             unbiased = variance.detach() * (x.shape[-2] / (x.shape[-2] - 1))
             self.means[layer].lerp_(mean.detach(), STATISTICS_MOMENTUM)
             self.variances[layer].lerp_(unbiased, STATISTICS_MOMENTUM)
-        else:
-            mean, variance = self.means[layer], self.variances[layer]
-        return (x - mean) * (variance + EPS).rsqrt()
+        return centred * (variance + EPS).rsqrt()
 
 
 def draw_start(runs: Sequence[int], side: int) -> torch.Tensor:
@@ -193,7 +225,7 @@ def train_sources(
         start = None if scales is None else scales[run : run + 1]
         return SourceNetworks(w, v, settings, normalization, opening, start)
 
-    return _select_and_train(build, first.shape[1], samples, sizes)
+    return _select_and_train(build, samples, sizes)
 
 
 def train_students(
@@ -201,24 +233,21 @@ def train_students(
 ) -> tuple[Trained[DenseNetworks], torch.Tensor]:
     """The same for dense students, and their weights (S, d, d)."""
     trained = _select_and_train(
-        lambda run, settings: DenseNetworks([runs[run]], side, settings), side, samples, sizes
+        lambda run, settings: DenseNetworks([runs[run]], side, settings), samples, sizes
     )
     weights = [networks.weight.detach()[0, number] for networks, number in trained.networks]
     return trained, torch.stack(weights)
 
 
 def _select_and_train(
-    build: Callable[[int, int], Networks], width: int, samples: Samples, sizes: Sizes
+    build: Callable[[int, int], Networks], samples: Samples, sizes: Sizes
 ) -> Trained[Networks]:
     """Select the optimizer on the selecting runs' validation samples, by the mean of their errors.
 
-    ``build`` is called with a run's index and the number of settings, which are trained in blocks.
-    The other runs are then trained with the selected setting.
+    ``build`` is called with a run's index and the number of settings. The other runs are then
+    trained with the selected setting.
     """
     candidates = all_optimizers(sizes.rates)
-    count = math.ceil(len(candidates) * BATCH * width / ACTIVATIONS)
-    size = math.ceil(len(candidates) / count)
-    blocks = [candidates[first : first + size] for first in range(0, len(candidates), size)]
 
     def train_run(run: int, settings: list[Optimizer]) -> tuple[Networks, torch.Tensor]:
         networks, ours = build(run, len(settings)), samples.of_run(run)
@@ -226,8 +255,8 @@ def _select_and_train(
         errors = [evaluate(networks, ours, part)[0] for part in ("test", "validation")]
         return networks, torch.stack(errors)
 
-    trials = [[train_run(run, block) for block in blocks] for run in range(sizes.selecting)]
-    errors = torch.stack([torch.cat([pair for _, pair in trial], 1) for trial in trials])
+    trials = [train_run(run, candidates) for run in range(sizes.selecting)]
+    errors = torch.stack([pair for _, pair in trials])
     best = int(errors[:, 1].mean(0).argmin())
     pairs = errors.mT.nan_to_num(posinf=math.nan).tolist()
     tried = [
@@ -235,7 +264,7 @@ def _select_and_train(
         for run, by_setting in enumerate(pairs)
         for (mse, selecting), setting in zip(by_setting, candidates, strict=True)
     ]
-    networks = [(trial[best // size][0], best % size) for trial in trials]
+    networks = [(trained, best) for trained, _ in trials]
     tested = errors[:, 0, best].tolist()
     for run in range(sizes.selecting, len(samples.teachers)):
         others, pair = train_run(run, [candidates[best]])
