@@ -138,6 +138,17 @@ def has_fast_int8(device: torch.device) -> bool:
     return present and _integer_sums_are_exact()
 
 
+def onednn_is_faster(device: torch.device) -> bool:
+    """Whether oneDNN multiplies float32 with wider vectors than MKL: on AMD's with AVX-512.
+
+    MKL, which PyTorch calls for them, has 256-bit vectors there. What is asked is the processor's
+    kind and not a measured product, so that a run has the same bits again.
+    """
+    libraries = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+    vendor = "AuthenticAMD" in _processor_entry("vendor_id")
+    return device.type == "cpu" and libraries and vendor and "avx512f" in _processor_flags()
+
+
 @functools.cache
 def _integer_sums_are_exact() -> bool:
     largest = torch.full((64, 256), 127, dtype=torch.int8)
@@ -145,10 +156,14 @@ def _integer_sums_are_exact() -> bool:
 
 
 def _processor_flags() -> list[str]:
+    return _processor_entry("flags", "Features")
+
+
+def _processor_entry(*names: str) -> list[str]:
     if platform.system() != "Linux" or not CPUINFO.exists():
         return []
     with CPUINFO.open(encoding="utf-8") as lines:
-        return next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+        return next((line.split() for line in lines if line.startswith(names)), [])
 
 
 def can_compile(device: torch.device) -> bool:

@@ -9,7 +9,8 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import FLOAT32
-from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable, require_square
+from bnrecon.solvers import factorization
+from bnrecon.solvers.base import Answer, Unsuitable, require_square
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
@@ -32,30 +33,13 @@ def check_dense(rows: int, columns: int, _orthogonal: bool) -> None:
         )
 
 
-def factorize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """LU with row pivoting in the memory of ``matrix``, which must be stored by columns.
-
-    Raises ``LinAlgError`` for an exactly singular matrix.
-    """
-    if not matrix.T.is_contiguous():
-        raise ValueError(
-            "the matrix is not stored by columns, and could not be factorized in place"
-        )
-    pivots = torch.empty(len(matrix), dtype=torch.int32, device=matrix.device)
-    singular = torch.empty((), dtype=torch.int32, device=matrix.device)
-    torch.linalg.lu_factor_ex(matrix, out=(matrix, pivots, singular))
-    if int(singular):
-        raise LinAlgError(f"pivot {int(singular)} is zero")
-    return matrix, pivots
-
-
-def _factors(operator: Operator) -> tuple[torch.Tensor, torch.Tensor]:
+def _factors(operator: Operator) -> factorization.Factorization:
     n = operator.shape[0]
     # A laptop's; only for the time the bar expects
     speed = 1e11 if operator.dtype == torch.float32 else 5e10
     precision = str(operator.dtype).removeprefix("torch.")
     with clock(f"LU of {n} x {n} in {precision}", 2 / 3 * n**3 / speed):
-        return factorize(operator.dense())
+        return factorization.factorize(operator.dense())
 
 
 def lu_memory(rows: int, columns: int) -> int:
@@ -75,7 +59,7 @@ def lu(system: System, _spec: SolverSpec) -> Answer:
     factors = _factors(system.operator)
 
     def solve(residual: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.lu_solve(*factors, residual[:, None])[:, 0]
+        return factors.solve(residual[:, None])[:, 0]
 
     x = solve(system.rhs)
     residual = system.rhs - system.operator.matvec(x)
@@ -90,7 +74,8 @@ def lu(system: System, _spec: SolverSpec) -> Answer:
 
 def refined_memory(rows: int, columns: int) -> int:
     """Bytes: M in float32, factorized in place, and the vectors of GMRES."""
-    return 4 * rows * columns + 16 * RESTART * columns + 2**26
+    panels = 24 * factorization.PANEL * columns  # six copies of one, where the LU is by panels
+    return 4 * rows * columns + 16 * RESTART * columns + panels + 2**26
 
 
 def refined(system: System, spec: SolverSpec) -> Answer:
@@ -123,7 +108,7 @@ def corrected(
 
 
 def approximate_inverse(
-    matvec: Callable[[torch.Tensor], torch.Tensor], factors: tuple[torch.Tensor, torch.Tensor]
+    matvec: Callable[[torch.Tensor], torch.Tensor], factors: factorization.Factorization
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """An approximate inverse of M from its LU in float32, also where M is nearly singular.
 
@@ -145,10 +130,10 @@ def approximate_inverse(
         columns = residuals.reshape(len(residuals), -1)
         sizes = columns.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
         scaled = (columns / sizes).to(torch.float32)
-        solved = torch.linalg.lu_solve(*factors, scaled, adjoint=transposed)
+        solved = factors.solve(scaled, transposed)
         return (solved.to(torch.float64) * sizes).reshape(residuals.shape)
 
-    n, device = len(factors[0]), factors[0].device
+    n, device = len(factors.factors), factors.factors.device
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.empty(0, n, dtype=torch.float64, device=device) for _ in range(2))
     for _ in range(min(APART, n)):

@@ -14,7 +14,7 @@ from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
-from bnrecon.solvers import dense
+from bnrecon.solvers import dense, factorization
 from bnrecon.solvers.base import Answer, LinAlgError, Solution, Unsuitable, require_memory
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.solving import check_finite, solve_with
@@ -75,7 +75,7 @@ class SharedFactorization:
         self.extra = extra.to(matrix.device) * size
         try:
             with exact_float32():
-                self.factors = dense.factorize(self._joined())
+                self.factors = factorization.factorize(self._joined())
         except LinAlgError:
             raise RunError(f"the {n} x {n} matrix of features is singular") from None
         self._inverse = dense.approximate_inverse(self._product, self.factors)

@@ -24,7 +24,7 @@ from bnrecon.reconstruction.assembly import build_layer
 from bnrecon.reconstruction.collapse import LayerErrors, collapse_layer
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers import dense
+from bnrecon.solvers import factorization
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.models import resnet
 
@@ -58,8 +58,8 @@ def test_the_three_calls_do_what_the_one_call_does(model):
 @pytest.mark.parametrize("width", ["minimum", "maximum"])
 def test_a_layer_of_several_networks_is_solved_by_one_factorization(width, monkeypatch):
     made = []
-    factorize = dense.factorize
-    monkeypatch.setattr(dense, "factorize", lambda m: made.append(m.shape) or factorize(m))
+    factorize = factorization.factorize
+    monkeypatch.setattr(factorization, "factorize", lambda m: made.append(m.shape) or factorize(m))
     networks = [enliven(nn.Sequential(nn.Conv2d(3, 4, 3)), (3, 8, 8)) for _ in range(3)]
     plans = [plan_layers(network, FeatureSpec(width=width), seed=5) for network in networks]
     solutions = bnrecon.solve_layers([plan.layers[0] for plan in plans])

@@ -229,6 +229,25 @@ def test_a_block_runs_with_its_threads_and_no_more_than_there_are_processors():
 
 
 @pytest.mark.parametrize(
+    ("vendor", "flags", "faster"),
+    [
+        ("AuthenticAMD", "avx2 avx512f", True),
+        ("AuthenticAMD", "avx2", False),
+        ("GenuineIntel", "avx2 avx512f", False),
+    ],
+)
+def test_onednn_is_faster_where_mkl_takes_half_of_the_vector(vendor, flags, faster, monkeypatch):
+    entries = {"vendor_id": ["vendor_id", ":", vendor], "flags": flags.split()}
+    monkeypatch.setattr(hardware, "_processor_entry", lambda name, *_: entries[name])
+    for library in (torch.backends.mkldnn, torch.backends.mkl):
+        monkeypatch.setattr(library, "is_available", lambda: True)
+    assert hardware.onednn_is_faster(torch.device("cpu")) == faster
+    assert not hardware.onednn_is_faster(torch.device("cuda"))
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    assert not hardware.onednn_is_faster(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
     ("flags", "bfloat16", "int8"),
     [
         ("flags\t\t: fpu avx2 avx512_bf16 avx512_vnni", True, True),

@@ -5,8 +5,10 @@ import torch
 from random_layer import gaussian, random_layer
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.solvers import SolverSpec, choose, solve
-from bnrecon.solvers.dense import approximate_inverse, factorize, gmres
+from bnrecon.solvers import SolverSpec, choose, factorization, solve
+from bnrecon.solvers.base import LinAlgError
+from bnrecon.solvers.dense import approximate_inverse, gmres
+from bnrecon.solvers.factorization import by_lapack, by_panels, factorize
 
 SHAPE = LayerShape(6, 6, (3, 3))  # 324 equations, 319 of them at minimum width
 ILL_CONDITIONED = (251, 493, 528)  # of 600 seeds the three whose plain LU is worst
@@ -124,8 +126,54 @@ def test_gmres_stops_once_float64_can_gain_no_more():
     factors = factorize(system.operator.dense())
 
     def exact(residual):
-        return torch.linalg.lu_solve(*factors, residual[:, None])[:, 0]
+        return factors.solve(residual[:, None])[:, 0]
 
     x, steps = gmres(system.operator, system.rhs, exact, 1e-17, 400)
     assert residual(system, x) < rounding(system, x)
     assert steps < 12
+
+
+@pytest.fixture
+def small_panels(monkeypatch):
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("without oneDNN")
+    monkeypatch.setattr(factorization, "PANEL", 24)
+    monkeypatch.setattr(factorization, "TILE", 40)
+
+
+@pytest.mark.parametrize("n", [1, 23, 24, 25, 130, 400])
+def test_an_lu_by_panels_errs_as_lapacks_does(small_panels, n):
+    """By one panel, a part of one, and several; with M and with its transpose."""
+    matrix, columns = gaussian(n, n, seed=n).float(), gaussian(n, 3, seed=1).float()
+    lapacks, panels = (factor(matrix.T.contiguous().T) for factor in (by_lapack, by_panels))
+    for transposed, exact in ((False, matrix.double()), (True, matrix.double().T)):
+        errors = [
+            torch.linalg.norm(exact @ factors.solve(columns, transposed).double() - columns)
+            for factors in (panels, lapacks)
+        ]
+        assert errors[0] < 3 * errors[1] + 1e-6
+    size = matrix.abs().sum()
+    order, lower = panels.order, panels.factors.tril(-1) + torch.eye(n)
+    assert (lower @ panels.factors.triu() - matrix.T[order]).abs().sum() < 1e-5 * size
+    assert lower.abs().max() <= 1  # pivoting was partial
+
+
+def test_an_lu_by_panels_names_the_pivot_that_is_zero(small_panels):
+    matrix = gaussian(60, 60).float()
+    matrix[30] = 0
+    with pytest.raises(LinAlgError, match="pivot 31 is zero"):
+        by_panels(matrix.T.contiguous().T)
+
+
+def test_panels_are_taken_where_their_products_are_faster(small_panels, monkeypatch):
+    monkeypatch.setattr(factorization, "BY_PANELS", 100)
+    matrix = gaussian(120, 120)
+    for faster in (True, False):
+        monkeypatch.setattr(factorization, "onednn_is_faster", lambda _, faster=faster: faster)
+        for n, by in ((120, faster), (99, False)):
+            made = factorize(matrix[:n, :n].T.float().contiguous().T)
+            assert isinstance(made, factorization.Panels) == by
+        assert isinstance(factorize(matrix.T.contiguous().T), factorization.Lapack)  # float64
+    matrix = matrix.float().T.contiguous().T
+    before = matrix.data_ptr()
+    assert factorize(matrix).factors.data_ptr() == before

@@ -37,7 +37,8 @@ from bnrecon.reproduction.parts import (
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer
-from bnrecon.solvers.dense import approximate_inverse, corrected, factorize
+from bnrecon.solvers.dense import approximate_inverse, corrected
+from bnrecon.solvers.factorization import by_lapack
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize, minimize_weight_error
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.layers import STAGES, TARGETS, SingleLayer, single_layer
@@ -180,8 +181,8 @@ def _solutions(system: System, spec: SolverSpec) -> Solutions:
     products, exact = (operator.matvec, operator.rmatvec), system.operator
     with exact_float32():
         started = time.perf_counter()
-        factors = factorize(operator.dense())
-        start = torch.linalg.lu_solve(*factors, rhs[:, None])[:, 0]
+        factors = by_lapack(operator.dense())
+        start = factors.solve(rhs[:, None])[:, 0]
         yield LU, Answer(start, 0), time.perf_counter() - started
         if spec.name == "lu_lbfgs_defaults":
             yield _timed(DEFAULTS, lambda: minimize(*products, rhs, start, spec, PYTORCHS))
