@@ -119,7 +119,7 @@ class PlannedLayer:
             return Choice(name, "", columns)
         orthogonal = distribution(self.features.name).orthogonal
         limits = (self.room, self.solver.tolerance)
-        return choose(self.rows, columns, orthogonal, *limits, patterned=orthogonal)
+        return choose(self.rows, columns, orthogonal, *limits, orthogonal, self.device)
 
     @property
     def solver_memory(self) -> int:

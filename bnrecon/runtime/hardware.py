@@ -20,6 +20,7 @@ from bnrecon.runtime.errors import UserError
 
 # Multiply-adds of a product that are worth a thread of their own: below a millisecond's work.
 THREAD_OPERATIONS = 3 * 10**7
+ZEN_5 = 26  # its cpu family
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -139,14 +140,16 @@ def has_fast_int8(device: torch.device) -> bool:
 
 
 def onednn_is_faster(device: torch.device) -> bool:
-    """Whether oneDNN multiplies float32 with wider vectors than MKL: on AMD's with AVX-512.
+    """Whether oneDNN multiplies float32 with wider units than MKL: on AMD's Zen 5 and later.
 
-    MKL, which PyTorch calls for them, has 256-bit vectors there. What is asked is the processor's
-    kind and not a measured product, so that a run has the same bits again.
+    MKL, which PyTorch's LAPACK calls, has 256-bit vectors on AMD's processors, and a Zen 4, which
+    has AVX-512, too, 256-bit units. What is asked is the processor's kind and not a measured
+    product, so that a run has the same bits again.
     """
     libraries = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
-    vendor = "AuthenticAMD" in _processor_entry("vendor_id")
-    return device.type == "cpu" and libraries and vendor and "avx512f" in _processor_flags()
+    family = [int(entry) for entry in _processor_entry("cpu family") if entry.isdecimal()]
+    amd = "AuthenticAMD" in _processor_entry("vendor_id") and "avx512f" in _processor_flags()
+    return device.type == "cpu" and libraries and amd and max(family, default=0) >= ZEN_5
 
 
 @functools.cache

@@ -9,13 +9,12 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import FLOAT32
+from bnrecon.runtime.torch_modes import PROCESSOR
 from bnrecon.solvers import factorization
-from bnrecon.solvers.base import Answer, Unsuitable, require_square
+from bnrecon.solvers.base import Answer, require_square
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-# Libraries of dense linear algebra index entries by 32-bit integers: n² may not reach 2^31.
-LARGEST = 46_340
 MOST_STEPS = 400  # of GMRES, where ``SolverSpec.max_iterations`` gives no other limit
 RESTART = 60  # GMRES vectors held before a restart: 2 · 60 · 8 n bytes
 APART = 2  # singular values that the approximate inverse treats apart
@@ -23,14 +22,15 @@ CORRECTIONS = 10  # of the float64 LU, at most; one suffices unless κ(M) nears 
 
 
 def check_dense(rows: int, columns: int, _orthogonal: bool) -> None:
-    """Square, and small enough for 32-bit indexing."""
+    """Square, and small enough for LAPACK."""
     require_square(rows, columns)
-    if rows > LARGEST:
-        raise Unsuitable(
-            f"dense LU of {rows} unknowns has more than 2^31 entries, which dense libraries do not "
-            "index safely; "
-            "use solver=matrix_free with oversampling=1.5"
-        )
+    factorization.check(rows, factorization.LARGEST)
+
+
+def check_refined(rows: int, columns: int, _orthogonal: bool) -> None:
+    """Square, and small enough for an LU in float32 on some device."""
+    require_square(rows, columns)
+    factorization.check(rows, factorization.largest(PROCESSOR))
 
 
 def _factors(operator: Operator) -> factorization.Factorization:
@@ -74,8 +74,8 @@ def lu(system: System, _spec: SolverSpec) -> Answer:
 
 def refined_memory(rows: int, columns: int) -> int:
     """Bytes: M in float32, factorized in place, and the vectors of GMRES."""
-    panels = 24 * factorization.PANEL * columns  # six copies of one, where the LU is by panels
-    return 4 * rows * columns + 16 * RESTART * columns + panels + 2**26
+    factors = 4 * rows * columns + factorization.panel_memory(columns)
+    return factors + 16 * RESTART * columns + 2**26
 
 
 def refined(system: System, spec: SolverSpec) -> Answer:
@@ -133,7 +133,7 @@ def approximate_inverse(
         solved = factors.solve(scaled, transposed)
         return (solved.to(torch.float64) * sizes).reshape(residuals.shape)
 
-    n, device = len(factors.factors), factors.factors.device
+    n, device = len(factors.triangles), factors.triangles.device
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.empty(0, n, dtype=torch.float64, device=device) for _ in range(2))
     for _ in range(min(APART, n)):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 
 from bnrecon.runtime.hardware import onednn_is_faster
-from bnrecon.solvers.base import LinAlgError
+from bnrecon.runtime.torch_modes import PROCESSOR
+from bnrecon.solvers.base import LinAlgError, Unsuitable
 
+LARGEST = 46_340  # of LAPACK, whose indices have 32 bits: n² may not reach 2^31
 BY_PANELS = 8_192  # unknowns from which on panels are faster
 PANEL, TILE = 768, 2048  # columns that are eliminated at once, and a product's rows and columns
 
@@ -18,7 +21,7 @@ PANEL, TILE = 768, 2048  # columns that are eliminated at once, and a product's 
 class Factorization(ABC):
     """What solves systems of one matrix (n, n), again and again."""
 
-    factors: torch.Tensor  # L and U, in the memory of the matrix
+    triangles: torch.Tensor  # L and U, in the memory of the matrix
 
     @abstractmethod
     def solve(self, columns: torch.Tensor, transposed: bool = False) -> torch.Tensor:
@@ -33,7 +36,7 @@ class Lapack(Factorization):
 
     def solve(self, columns: torch.Tensor, transposed: bool = False) -> torch.Tensor:
         """M^-1 times (n, k), or (M^T)^-1."""
-        return torch.linalg.lu_solve(self.factors, self.pivots, columns, adjoint=transposed)
+        return torch.linalg.lu_solve(self.triangles, self.pivots, columns, adjoint=transposed)
 
 
 @dataclass(frozen=True)
@@ -46,30 +49,53 @@ class Panels(Factorization):
         """M^-1 times (n, k), or (M^T)^-1."""
         triangle = torch.linalg.solve_triangular
         if transposed:
-            middle = triangle(self.factors, columns[self.order], upper=False, unitriangular=True)
-            return triangle(self.factors, middle, upper=True)
-        middle = triangle(self.factors.T, columns, upper=False)
-        solved = triangle(self.factors.T, middle, upper=True, unitriangular=True)
+            middle = triangle(self.triangles, columns[self.order], upper=False, unitriangular=True)
+            return triangle(self.triangles, middle, upper=True)
+        middle = triangle(self.triangles.T, columns, upper=False)
+        solved = triangle(self.triangles.T, middle, upper=True, unitriangular=True)
         return torch.empty_like(solved).index_copy_(0, self.order, solved)
 
 
 def factorize(matrix: torch.Tensor) -> Factorization:
     """LU with partial pivoting in the memory of ``matrix``, which must be stored by columns.
 
-    Raises ``LinAlgError`` for an exactly singular matrix.
+    Raises ``LinAlgError`` where it is exactly singular, ``Unsuitable`` where it has too many
+    entries.
     """
+    n, device, single = len(matrix), matrix.device, matrix.dtype == torch.float32
+    check(n, largest(device) if single else LARGEST)
     if not matrix.T.is_contiguous():
         raise ValueError(
             "the matrix is not stored by columns, and could not be factorized in place"
         )
-    if matrix.dtype == torch.float32 and panels_pay(len(matrix), matrix.device):
-        return by_panels(matrix)
-    return by_lapack(matrix)
+    return by_panels(matrix) if single and panels_pay(n, device) else by_lapack(matrix)
+
+
+def check(unknowns: int, most: float) -> None:
+    """Raise ``Unsuitable`` for more unknowns than an LU takes."""
+    if unknowns > most:
+        raise Unsuitable(
+            f"dense LU of {unknowns} unknowns has more than 2^31 entries, which dense libraries do "
+            "not index safely; use solver=matrix_free with oversampling=1.5"
+        )
 
 
 def panels_pay(unknowns: int, device: torch.device) -> bool:
-    """Whether ``factorize`` takes panels in float32: where these are faster."""
-    return unknowns >= BY_PANELS and onednn_is_faster(device)
+    """Whether ``factorize`` takes panels in float32: they are faster, or LAPACK takes no more."""
+    return unknowns > LARGEST or (unknowns >= BY_PANELS and onednn_is_faster(device))
+
+
+def panel_memory(unknowns: int) -> int:
+    """Bytes of an LU by panels beside the matrix: copies of a panel, and tiles."""
+    if not panels_pay(unknowns, PROCESSOR):
+        return 0
+    return 20 * PANEL * unknowns + 12 * TILE**2
+
+
+def largest(device: torch.device) -> float:
+    """The most unknowns of a matrix in float32: panels have 64-bit indices, LAPACK 32-bit ones."""
+    panels = device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return math.inf if panels else LARGEST
 
 
 def by_lapack(matrix: torch.Tensor) -> Lapack:
@@ -85,20 +111,24 @@ def by_panels(matrix: torch.Tensor) -> Panels:
     """The LU of M^T by panels of columns, its products being oneDNN's; float32 on the CPU.
 
     LAPACK exchanges rows. In M^T, whose rows are M's columns, these lie one after the other, and an
-    exchange costs little. On AMD's processors oneDNN multiplies with 512-bit vectors, where MKL,
-    which PyTorch's LAPACK calls, has 256.
+    exchange costs little. On a Zen 5 oneDNN multiplies with 512-bit vectors, where MKL, which
+    PyTorch's LAPACK calls, has 256.
     """
     rows = matrix.T
-    n, order = len(rows), torch.arange(len(rows))
+    n, order = len(rows), torch.arange(len(rows), device=rows.device)
     for start in range(0, n, PANEL):
         stop = min(start + PANEL, n)
         panel, swaps, singular = torch.linalg.lu_factor_ex(rows[start:, start:stop])
-        _check(start * bool(singular) + int(singular))
+        _check(int(singular) and start + int(singular))
         moved: dict[int, int] = {}
         for row, other in enumerate(swaps.tolist(), start=1):
             moved[row], moved[other] = moved.get(other, other), moved.get(row, row)
-        to, source = (start - 1 + torch.tensor(list(which)) for which in (moved, moved.values()))
-        for tile in (*rows.split(TILE, 1), order):
+        to, source = (
+            torch.tensor(list(which), device=rows.device) + start - 1
+            for which in (moved, moved.values())
+        )
+        beside = (rows[:, :start], rows[:, stop:])
+        for tile in (*(tile for some in beside for tile in some.split(TILE, 1)), order):
             tile[to] = tile[source]
         rows[start:, start:stop] = panel
         if stop == n:
@@ -114,6 +144,7 @@ def by_panels(matrix: torch.Tensor) -> Panels:
             left = some[:, start:stop].contiguous().to_mkldnn()
             for tile, factor in zip(some[:, stop:].split(TILE, 1), packed, strict=True):
                 tile -= torch.nn.functional.linear(left, factor).to_dense()
+        del packed, panel
     return Panels(rows, order)
 
 

@@ -61,7 +61,7 @@ SOLVERS = {
             closed_form.closed_form, closed_form.memory, check=closed_form.check, products=True
         ),
         _built_in(dense.lu, dense.lu_memory, check=dense.check_dense, square=True),
-        _built_in(dense.refined, dense.refined_memory, check=dense.check_dense, square=True),
+        _built_in(dense.refined, dense.refined_memory, check=dense.check_refined, square=True),
         _built_in(
             iterative.matrix_free,
             iterative.memory,

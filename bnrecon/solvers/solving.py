@@ -12,12 +12,12 @@ from bnrecon.operators.structured import Kronecker, Selection
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory, exact_float32, threads_for
-from bnrecon.runtime.torch_modes import outside_torch_modes
+from bnrecon.runtime.torch_modes import PROCESSOR, outside_torch_modes
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, require_memory
 from bnrecon.solvers.checkpoint import Checkpoint
-from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose
+from bnrecon.solvers.factorization import largest
 from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.report import SolverReport
@@ -45,6 +45,7 @@ def choose(
     memory: float,
     tolerance: float = 1e-10,
     patterned: bool = False,
+    device: torch.device = PROCESSOR,
 ) -> Choice:
     """Pick the solver for a system.
 
@@ -61,6 +62,7 @@ def choose(
         memory: free bytes.
         tolerance: the relative residual to reach.
         patterned: whether features follow a pattern, so that none can be left out.
+        device: where it is solved: LAPACK and GPUs factorize up to 46,340 unknowns.
 
     >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9).solver
     'matrix_free'
@@ -85,7 +87,7 @@ def choose(
         short, near = "as many features as equations", "0"
     why = f"{short}: the spectrum of M reaches down to {near}"
     need = lookup(direct).memory(rows, rows)
-    if rows > LARGEST:
+    if rows > largest(device):
         why += f", and {rows} unknowns are too many for a dense LU: slow, and may fall short"
         return Choice("matrix_free", why, columns)
     if need > memory:
@@ -195,9 +197,9 @@ def solve_with(
 
 def _choose_for(system: System, spec: SolverSpec) -> Choice:
     rows, columns = system.operator.shape
-    memory = available_memory(system.rhs.device)
-    patterned = isinstance(system.matrix, Selection | Kronecker)
-    return choose(rows, columns, system.orthogonal, memory, spec.tolerance, patterned)
+    device, patterned = system.rhs.device, isinstance(system.matrix, Selection | Kronecker)
+    limits = (available_memory(device), spec.tolerance)
+    return choose(rows, columns, system.orthogonal, *limits, patterned, device)
 
 
 def _solve_as_chosen(

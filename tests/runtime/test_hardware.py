@@ -229,16 +229,21 @@ def test_a_block_runs_with_its_threads_and_no_more_than_there_are_processors():
 
 
 @pytest.mark.parametrize(
-    ("vendor", "flags", "faster"),
+    ("vendor", "family", "flags", "faster"),
     [
-        ("AuthenticAMD", "avx2 avx512f", True),
-        ("AuthenticAMD", "avx2", False),
-        ("GenuineIntel", "avx2 avx512f", False),
+        ("AuthenticAMD", 26, "avx2 avx512f", True),
+        ("AuthenticAMD", 25, "avx2 avx512f", False),  # Zen 4, whose units have 256 bits
+        ("AuthenticAMD", 26, "avx2", False),
+        ("GenuineIntel", 26, "avx2 avx512f", False),
     ],
 )
-def test_onednn_is_faster_where_mkl_takes_half_of_the_vector(vendor, flags, faster, monkeypatch):
-    entries = {"vendor_id": ["vendor_id", ":", vendor], "flags": flags.split()}
-    monkeypatch.setattr(hardware, "_processor_entry", lambda name, *_: entries[name])
+def test_onednn_is_faster_where_mkl_takes_half_of_a_unit(
+    vendor, family, flags, faster, tmp_path, monkeypatch
+):
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"vendor_id\t: {vendor}\ncpu family\t: {family}\nflags\t: {flags}\n")
+    monkeypatch.setattr(hardware, "CPUINFO", info)
+    monkeypatch.setattr(hardware.platform, "system", lambda: "Linux")
     for library in (torch.backends.mkldnn, torch.backends.mkl):
         monkeypatch.setattr(library, "is_available", lambda: True)
     assert hardware.onednn_is_faster(torch.device("cpu")) == faster

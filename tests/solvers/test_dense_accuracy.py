@@ -73,7 +73,8 @@ def test_a_tolerance_below_rounding_is_reported_as_missed(solver):
 
 def test_corrections_need_no_more_memory_than_the_factors():
     """At 46,340 unknowns, the most that an LU takes, eight vectors are below the 64 MiB allowed."""
-    from bnrecon.solvers.dense import LARGEST, lu_memory
+    from bnrecon.solvers.dense import lu_memory
+    from bnrecon.solvers.factorization import LARGEST
 
     assert lu_memory(LARGEST, LARGEST) - 8 * LARGEST**2 > 8 * 8 * LARGEST
     assert choose(4000, 4000, False, lu_memory(4000, 4000)).solver == "lu"
@@ -153,8 +154,8 @@ def test_an_lu_by_panels_errs_as_lapacks_does(small_panels, n):
         ]
         assert errors[0] < 3 * errors[1] + 1e-6
     size = matrix.abs().sum()
-    order, lower = panels.order, panels.factors.tril(-1) + torch.eye(n)
-    assert (lower @ panels.factors.triu() - matrix.T[order]).abs().sum() < 1e-5 * size
+    order, lower = panels.order, panels.triangles.tril(-1) + torch.eye(n)
+    assert (lower @ panels.triangles.triu() - matrix.T[order]).abs().sum() < 1e-5 * size
     assert lower.abs().max() <= 1  # pivoting was partial
 
 
@@ -175,5 +176,12 @@ def test_panels_are_taken_where_their_products_are_faster(small_panels, monkeypa
             assert isinstance(made, factorization.Panels) == by
         assert isinstance(factorize(matrix.T.contiguous().T), factorization.Lapack)  # float64
     matrix = matrix.float().T.contiguous().T
-    before = matrix.data_ptr()
-    assert factorize(matrix).factors.data_ptr() == before
+    assert by_panels(matrix).triangles.data_ptr() == matrix.data_ptr()
+
+
+@pytest.mark.parametrize("seed", ILL_CONDITIONED)
+def test_refined_corrects_an_lu_by_panels(small_panels, monkeypatch, seed):
+    monkeypatch.setattr(factorization, "factorize", by_panels)
+    system = minimum_width(seed)
+    solution = solve(system, SolverSpec("refined"))
+    assert residual(system, solution.scale) < 0.5 * rounding(system, solution.scale)

@@ -12,7 +12,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.precision import FLOAT64
-from bnrecon.solvers import SOLVERS, Unsuitable, choose, solve
+from bnrecon.solvers import SOLVERS, Unsuitable, choose, factorization, solve
 from bnrecon.solvers.spec import SolverSpec
 
 CPU = torch.device("cpu")
@@ -139,7 +139,7 @@ def test_refined_lu_reaches_float64_on_a_hundred_draws(width):
         assert solve(system, SolverSpec("refined")).report.relative_residual < 1e-10, seed
 
 
-def test_auto_takes_the_cheapest_exact_solver_and_says_why():
+def test_auto_takes_the_cheapest_exact_solver_and_says_why(monkeypatch):
     memory = 16 * 10**9
 
     def picked(rows, columns, orthogonal=False, memory=memory):
@@ -155,9 +155,16 @@ def test_auto_takes_the_cheapest_exact_solver_and_says_why():
     assert picked(20000, 20000) == ("refined", 20000)
     assert picked(1000, 900) == ("least_squares", 900)
     assert picked(36864, 36864, memory=5 * 10**9) == ("matrix_free", 36864)
-    assert "6.2 GB" in choose(36864, 36864, False, 5 * 10**9).reason
+    monkeypatch.setattr(factorization, "onednn_is_faster", lambda _: False)
+    assert "5.5 GB" in choose(36864, 36864, False, 5 * 10**9).reason
+    assert (
+        "too many for a dense LU"
+        in choose(90000, 90000, False, 10**15, device=torch.device("meta")).reason
+    )
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert picked(90000, 90000, memory=10**15) == ("refined", 90000)  # by panels
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert picked(90000, 90000, memory=10**15) == ("matrix_free", 90000)
-    assert "too many for a dense LU" in choose(90000, 90000, False, 10**15).reason
 
 
 def test_a_few_features_more_than_equations_are_factorized_not_iterated():
@@ -311,17 +318,20 @@ def test_lu_works_in_the_memory_of_the_matrix():
 
     matrix = gaussian(50, 50).T
     copy = matrix.clone()
-    factorization = factorize(matrix)
-    assert factorization.factors.data_ptr() == matrix.data_ptr()
+    lu = factorize(matrix)
+    assert lu.triangles.data_ptr() == matrix.data_ptr()
     identity = torch.eye(50, dtype=torch.float64)
-    assert torch.allclose(copy @ factorization.solve(identity), identity)
+    assert torch.allclose(copy @ lu.solve(identity), identity)
     with pytest.raises(ValueError, match="not stored by columns"):
         factorize(copy.contiguous())
 
 
-def test_dense_lu_beyond_32_bit_indexing_is_refused():
+def test_dense_lu_beyond_32_bit_indexing_is_refused(monkeypatch):
     from bnrecon.solvers.register import lookup
 
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    lookup("refined").check(46_341, 46_341, False)  # by panels
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     for solver in sorted(SQUARE):
         lookup(solver).check(46_340, 46_340, False)
         with pytest.raises(

@@ -80,7 +80,8 @@ class ReluProduct(torch.autograd.Function):
         of_scales, of_shifts = torch.empty_like(scales), torch.empty_like(shifts)
         for run, setting in np.ndindex(*scales.shape[:2]):
             hidden = torch.addcmul(shifts[run, setting], x[run], scales[run, setting]).relu_()
-            inner = hidden.sign_().mul_(gradients[run, setting] @ weights[run])
+            inner = gradients[run, setting] @ weights[run]
+            inner = torch.ops.aten.threshold_backward(inner, hidden, 0)
             torch.sum(inner, 0, out=of_shifts[run, setting])
             torch.sum(inner.mul_(x[run]), 0, out=of_scales[run, setting])
         return None, of_scales, of_shifts, None
@@ -203,9 +204,10 @@ def train(
 
 def evaluate(networks: nn.Module, samples: Samples, part: str) -> torch.Tensor:
     """Mean squared errors (S, Q) on a part of the samples; infinite where training diverged."""
+    chunks = zip(samples.x[part].split(4096, 1), samples.y[part].split(4096, 1), strict=True)
     with torch.inference_mode():
-        outputs = [networks(chunk) for chunk in samples.x[part].split(4096, dim=1)]
-    error = mean_squared_error(torch.cat(outputs, -1), samples.y[part][:, None])
+        sums = [mean_squared_error(networks(x), y[:, None]) * y.shape[1] for x, y in chunks]
+    error = torch.stack(sums).sum(0) / samples.y[part].shape[1]
     return error.nan_to_num(nan=math.inf, posinf=math.inf)
 
 
