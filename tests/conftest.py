@@ -11,11 +11,14 @@ import tempfile
 import pytest
 import torch
 from places import OUTPUTS, SHIPPED
+from processes import SMALLEST, TWO_SEEDS
 
 from bnrecon.cli.main import main
+from bnrecon.config.composition import compose
 from bnrecon.data import DATASETS, DataSpec, load
 from bnrecon.features import DISTRIBUTIONS
 from bnrecon.reconstruction import duration
+from bnrecon.run import main_job
 from bnrecon.runtime import hardware
 from bnrecon.solvers import SOLVERS
 from bnrecon.studies import registry
@@ -95,6 +98,22 @@ def shipped_outputs(tmp_path_factory):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).symlink_to(OUTPUTS / name, target_is_directory=True)
     return folder
+
+
+def _finished_outputs(tmp_path_factory, options):
+    outputs = tmp_path_factory.mktemp("outputs")
+    main_job.run(compose([*options, f"outputs={outputs}"]))
+    return outputs
+
+
+@pytest.fixture(scope="session")
+def smallest_outputs(tmp_path_factory):
+    return _finished_outputs(tmp_path_factory, SMALLEST)
+
+
+@pytest.fixture(scope="session")
+def two_seed_outputs(tmp_path_factory):
+    return _finished_outputs(tmp_path_factory, TWO_SEEDS)
 
 
 @pytest.fixture(autouse=True)

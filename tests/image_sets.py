@@ -10,8 +10,6 @@ from bnrecon.data import load
 from bnrecon.data.small_images import CIFAR10_CLASSES
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["Bomb", "pixels", "refused", "tree", "write_cifar"]
-
 
 def pixels(count, seed, side=32):
     """Random pictures (N, H, W, C)."""

@@ -7,8 +7,6 @@ from torch import nn
 
 from bnrecon.reconstruction.kernels import LAYERS
 
-__all__ = ["CASES", "DIMS", "KERNEL", "label", "make"]
-
 # Movements of a kernel with 1, 2 or 3 sides of up to 3 taps; side lengths are given per dimension.
 PLAIN = {
     "valid": {},

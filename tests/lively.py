@@ -5,8 +5,6 @@ from torch import nn
 
 from bnrecon.targets.register import build
 
-__all__ = ["NETWORKS", "Composed", "Residual", "difference", "enliven", "outputs", "small_vgg"]
-
 
 def enliven(network, shape, seed=0):
     """Give a network other running statistics and normalizations than the initial ones."""

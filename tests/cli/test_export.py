@@ -3,26 +3,16 @@
 import shutil
 
 import pytest
-from processes import TWO_SEEDS
 
-from bnrecon.config.composition import compose
-from bnrecon.run import main_job
 from bnrecon.runtime import extras
 
 pytest.importorskip("tensorboard")
 
 
-@pytest.fixture(scope="module")
-def run_once(tmp_path_factory):
-    outputs = tmp_path_factory.mktemp("outputs")
-    main_job.run(compose([*TWO_SEEDS, f"outputs={outputs}"]))
-    return outputs
-
-
 @pytest.fixture
-def outputs(run_once, tmp_path):
+def outputs(two_seed_outputs, tmp_path):
     """A run and its target, of which no tracker knows."""
-    return shutil.copytree(run_once, tmp_path / "outputs")
+    return shutil.copytree(two_seed_outputs, tmp_path / "outputs")
 
 
 def only(folder):

@@ -197,12 +197,14 @@ def test_one_entry_an_output_leaves_no_equation():
 
 
 @pytest.mark.parametrize("features", ["he_normal", "id_cond", "ortho_cond"])
-def test_a_changed_skip_connection_is_noticed(features):
+def test_a_changed_skip_connection_or_frozen_weight_is_noticed(features):
     network = reconstruct(
         enliven(nn.Conv2d(3, 3, 3), (3, 5, 5)), FeatureSpec(features, skip="inner")
     ).network
     before = network.frozen_digest()
-    with torch.no_grad():
-        network.skip[0, 0] += 1
-    assert network.frozen_digest() != before
+    for weight, by in ((network.skip.data, 1), (network.first.weight.data, 1e-6)):
+        kept = weight.clone()
+        weight[0, 0] += by
+        assert network.frozen_digest() != before
+        weight.copy_(kept)
     assert torch.equal(network.features.skip_weight, torch.eye(3))

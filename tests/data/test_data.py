@@ -212,23 +212,6 @@ def test_files_that_are_no_images_by_their_names_are_counted_and_left_out(tmp_pa
     )
 
 
-def test_files_at_hand_are_read_without_a_download_or_a_lock(tmp_path, monkeypatch):
-    class AtHand:
-        base_folder = "cifar-10-batches-py"
-        classes = tuple("0123456789")
-
-        def __init__(self, root, train, download=False):
-            assert not download
-            self.data, self.targets = (
-                np.full((10, 32, 32, 3), int(train), np.uint8),
-                list(range(10)),
-            )
-
-    monkeypatch.setattr(datasets, "CIFAR10", AtHand)
-    assert load(DataSpec("cifar10", str(tmp_path))).sizes == (10, 10)
-    assert not list(tmp_path.iterdir())
-
-
 def png(width, height, depth, colour, rows, **chunks):
     """A PNG file of these raw rows, each with its filter byte in front."""
 
@@ -637,6 +620,14 @@ def test_one_folder_holds_both_cifars(tmp_path, monkeypatch, first, second):
     assert (ten.classes, ten.sizes) == (CIFAR10_CLASSES, (10, 10))
     assert (hundred.classes, hundred.sizes) == (HUNDRED, (100, 100))
     assert torch.equal(ten.train_x[ten.train_y.argsort()], torch.from_numpy(pixels(10, 1)))
+
+
+def test_files_at_hand_are_read_without_a_download_or_a_lock(tmp_path, monkeypatch):
+    torchvision_files(tmp_path, monkeypatch, "cifar10")
+    monkeypatch.setattr(datasets.CIFAR10, "download", lambda self: pytest.fail("downloaded"))
+    before = sorted(tmp_path.rglob("*"))
+    assert load(DataSpec("cifar10", str(tmp_path))).sizes == (10, 10)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_tree_of_the_other_cifar_is_refused_with_where_this_one_goes(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from image_sets import Bomb, refused
+from image_sets import Bomb, pixels, refused
 from local_server import answer
 from PIL import Image
 from scipy.io import savemat
@@ -17,12 +17,7 @@ from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
 
 LABELS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
-
-
-def pixels(split):
-    """Twelve random pictures (N, H, W, C)."""
-    generator = np.random.default_rng(split == "train")
-    return generator.integers(0, 256, (len(LABELS), 32, 32, 3), dtype=np.uint8)
+PIXELS = {"train": pixels(12, 1), "test": pixels(12, 0)}
 
 
 def torchvision_files(root, monkeypatch):
@@ -32,7 +27,7 @@ def torchvision_files(root, monkeypatch):
     for split in ("train", "test"):
         path = root / f"{split}_32x32.mat"
         labels = np.where(LABELS == 0, 10, LABELS).astype(np.uint8)[:, None]
-        savemat(path, {"X": pixels(split).transpose(1, 2, 3, 0), "y": labels})
+        savemat(path, {"X": PIXELS[split].transpose(1, 2, 3, 0), "y": labels})
         address, checksum = "http://127.0.0.1:9", hashlib.md5(path.read_bytes()).hexdigest()
         expected[split] = [f"{address}/{path.name}", path.name, checksum]
     monkeypatch.setattr(datasets.SVHN, "split_list", expected)
@@ -43,12 +38,12 @@ def lay_out(root, layout, monkeypatch):
     if layout == "torchvision":
         torchvision_files(root, monkeypatch)
     elif layout == "archive":
-        arrays = {f"{split}_x": pixels(split) for split in ("train", "test")}
+        arrays = {f"{split}_x": PIXELS[split] for split in ("train", "test")}
         arrays |= {f"{split}_y": LABELS for split in ("train", "test")}
         np.savez(root / "svhn.npz", classes=list("0123456789"), **arrays)
     else:
         for split in ("train", "test"):
-            for number, (picture, label) in enumerate(zip(pixels(split), LABELS, strict=True)):
+            for number, (picture, label) in enumerate(zip(PIXELS[split], LABELS, strict=True)):
                 folder = (root / "svhn" if layout == "tree" else root) / split / str(label)
                 folder.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(picture).save(folder / f"{number}.png")
@@ -65,7 +60,7 @@ def test_every_layout_holds_the_same_images_and_the_label_10_is_the_digit_0(
     splits = (("train", data.train_x, data.train_y), ("test", data.test_x, data.test_y))
     for split, images, labels in splits:
         found = {bytes(x.numpy()): int(y) for x, y in zip(images, labels, strict=True)}
-        written = zip(pixels(split), LABELS, strict=True)
+        written = zip(PIXELS[split], LABELS, strict=True)
         assert found == {picture.tobytes(): label for picture, label in written}
 
 

@@ -77,7 +77,7 @@ def operators():
 
 
 @pytest.mark.parametrize("operator", list(operators()))
-def test_products_agree_with_the_dense_form(operator):
+def test_products_agree_with_the_dense_form_in_float64_and_float32(operator):
     dense = operator.dense()
     rows, columns = operator.shape
     assert dense.shape == operator.shape
@@ -89,15 +89,10 @@ def test_products_agree_with_the_dense_form(operator):
     if not isinstance(operator, Eliminated):
         assert torch.allclose(operator.column_norms(), dense.norm(dim=0))
     x, y = gaussian(columns, seed=2), gaussian(rows, seed=3)
-    assert torch.allclose(operator.matvec(x) @ y, x @ operator.rmatvec(y), rtol=1e-11)
-
-
-@pytest.mark.parametrize("operator", list(operators()))
-def test_every_operator_goes_to_float32(operator):
-    rounded = operator.to(FLOAT32)
-    x = gaussian(operator.shape[1])
-    assert rounded.dtype == rounded.dense().dtype == torch.float32
     expected = operator.matvec(x)
+    assert torch.allclose(expected @ y, x @ operator.rmatvec(y), rtol=1e-11)
+    rounded = operator.to(FLOAT32)
+    assert rounded.dtype == rounded.dense().dtype == torch.float32
     assert (rounded.matvec(x.float()).double() - expected).norm() <= 1e-5 * expected.norm()
 
 

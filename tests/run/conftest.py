@@ -3,26 +3,6 @@
 import shutil
 
 import pytest
-from processes import SMALLEST, TWO_SEEDS
-
-from bnrecon.config.composition import compose
-from bnrecon.run import main_job
-
-
-def _finished_outputs(tmp_path_factory, options):
-    outputs = tmp_path_factory.mktemp("outputs")
-    main_job.run(compose([*options, f"outputs={outputs}"]))
-    return outputs
-
-
-@pytest.fixture(scope="session")
-def smallest_outputs(tmp_path_factory):
-    return _finished_outputs(tmp_path_factory, SMALLEST)
-
-
-@pytest.fixture(scope="session")
-def two_seed_outputs(tmp_path_factory):
-    return _finished_outputs(tmp_path_factory, TWO_SEEDS)
 
 
 def _copy(outputs, to):

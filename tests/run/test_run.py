@@ -156,13 +156,6 @@ def test_a_target_is_trained_alone_and_taken_from_its_folder(succeed, tmp_path):
 # Options
 
 
-@pytest.mark.parametrize("solver", ["lu", "lu_lbfgs_defaults", "matrix_free"])
-def test_a_solver_runs_from_the_command_line(succeed, stored_targets, tmp_path, solver):
-    options = ["scale=smoke", f"solver={solver}", stored_targets, f"outputs={tmp_path}"]
-    out, _ = succeed("run", *options)
-    assert {layer["solver"] for layer in result_of(out)["layers"]} == {solver}
-
-
 def run_with(succeed, tmp_path, *options):
     out, _ = succeed("run", "scale=smoke", *options, f"outputs={tmp_path}")
     return result_of(out)

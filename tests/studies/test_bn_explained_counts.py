@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 
-from bnrecon.data import DataSpec, load
 from bnrecon.partition import count_by_local_map, fold_distances
 from bnrecon.studies.bn_explained import figure3, figure4
 from bnrecon.studies.bn_explained.figure3 import (
@@ -137,11 +136,6 @@ def test_the_verdicts_of_figure_3_are_those_of_its_rows(focus, rim, verdicts):
 
 
 # Figure 4
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSpec("digits"))
 
 
 def test_pixels_from_0_to_1_are_those_of_the_files(digits):

@@ -56,17 +56,6 @@ def grid(window, side):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_regions_are_where_the_signs_of_all_units_are_the_same(setting):
-    layers = draw_layers(figure1.WIDTHS, setting, draw_clusters(3), 3)
-    plane = square((0.2, -0.1), 3.0)
-    points = grid(plane.window, 71)
-    region = partition(layers, plane).regions.locate(points)
-    pattern = np.unique(signs(layers, points), axis=0, return_inverse=True)[1].ravel()
-    pairs = {(int(a), int(b)) for a, b in zip(region, pattern, strict=True)}
-    assert len(pairs) == len(set(region)) == len(set(pattern)) > 15
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
 def test_lines_and_regions_of_the_hull_are_those_of_a_grid_in_it(setting):
     """A grid misses small regions, and never sees one that is not there."""
     points = draw_clusters(1)

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from processes import TWO_SEEDS, finish, folder_of, start, wait_until
+from processes import TWO_SEEDS, finish, start, wait_until
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import files
@@ -105,11 +105,11 @@ def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(succeed, tm
     assert [value for _, value in scalars["epoch/loss"]] == losses
 
 
-def test_a_tracker_makes_no_difference_to_the_result(tracked, tmp_path, succeed):
+def test_a_tracker_makes_no_difference_to_the_result(tracked, two_seed_outputs):
     folder, _ = tracked
-    out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    assert folder_of(out).name == folder.name
-    ours, plain = (RunResult.read(place / "result.json") for place in (folder, folder_of(out)))
+    (other,) = two_seed_outputs.glob("runs/*")
+    assert other.name == folder.name
+    ours, plain = (RunResult.read(place / "result.json") for place in (folder, other))
     assert ours.accuracies == plain.accuracies
     errors = [[layer.relative_error for layer in r.layers] for r in (ours, plain)]
     assert errors[0] == errors[1]
