@@ -16,6 +16,7 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.data import DataSpec, load
 from bnrecon.jobs.work import Work, target_key
 from bnrecon.reporting.result import RunResult
+from bnrecon.reproduction import pieces
 from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
 from bnrecon.run import finished, main_job
 from bnrecon.run.naming import run_folder
@@ -214,20 +215,20 @@ class TaskWork(_Stored[TaskResult]):
         started, config = time.monotonic(), self._config
         # A task without options is for a processor.
         device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
-        with hardware.use_threads(threads):
+        with hardware.use_threads(threads), pieces.kept_in(self.path.with_suffix("")):
             machine = hardware.describe_device(hardware.resolve_device(device))
             rows = self.task.compute().to_dict("records")
-        seconds = round(time.monotonic() - started, 1)
-        TaskResult(
-            self.part,
-            self.scale,
-            self.task.name,
-            self.key,
-            tuple({str(name): cell for name, cell in row.items()} for row in rows),
-            commit() or "installed",
-            machine,
-            seconds,
-        ).write(self.path)
+            seconds = round(time.monotonic() - started, 1)
+            TaskResult(
+                self.part,
+                self.scale,
+                self.task.name,
+                self.key,
+                tuple({str(name): cell for name, cell in row.items()} for row in rows),
+                commit() or "installed",
+                machine,
+                seconds,
+            ).write(self.path)
         return "done"
 
 

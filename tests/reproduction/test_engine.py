@@ -4,12 +4,15 @@ import dataclasses
 import json
 import logging
 
+import pandas as pd
 import pytest
+import torch
 from made_study import Counted, counted_experiment, study_of
 from made_tasks import task_work
 
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.commands import run_study, write
+from bnrecon.reproduction.pieces import piece
 from bnrecon.reproduction.request import read
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
@@ -185,3 +188,32 @@ def test_tasks_without_options_compute_on_the_threads_that_were_given(tmp_path):
     work = dataclasses.replace(task_work(tmp_path, "a"), threads=1)
     work.compute()
     assert work.result().machine == "cpu (1 thread)"
+
+
+def test_an_interrupted_task_goes_on_with_its_pieces(tmp_path):
+    """What was computed is not computed again, a damaged piece is, and in the end all go."""
+    computed = []
+
+    def in_pieces(folder, name, stop):
+        def compute(number):
+            computed.append(number)
+            return {"number": torch.tensor(float(number))}
+
+        rows = [{"number": float(piece(str(n), lambda n=n: compute(n))["number"])} for n in stop]
+        if len(rows) < 3:
+            raise Interrupted("stopped")
+        return pd.DataFrame(rows)
+
+    def work(*numbers):
+        return task_work(tmp_path, "task", lambda **arguments: in_pieces(**arguments, stop=numbers))
+
+    with pytest.raises(Interrupted):
+        work(1, 2).compute()
+    (folder,) = tmp_path.glob("studies/tasks/part-smoke/*")
+    (folder / "2.safetensors").write_bytes(b"half of it")
+    work(1, 2, 3).compute()
+    assert computed == [1, 2, 2, 3]
+    assert [row["number"] for row in work().result().rows] == [1, 2, 3]
+    assert not folder.exists()
+    with pytest.raises(ValueError, match="two pieces named 1"):
+        work(1, 1).compute()

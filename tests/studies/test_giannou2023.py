@@ -1,5 +1,6 @@
 """Giannou et al. 2023: parts at smoke scale, batched training against PyTorch."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -11,8 +12,10 @@ from torch import nn
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.construction.sparse_invertibility import predicted_density
 from bnrecon.reporting.statistics import proportion_interval
+from bnrecon.reproduction.pieces import kept_in
+from bnrecon.runtime.errors import Interrupted
 from bnrecon.studies import registry
-from bnrecon.studies.giannou2023 import theorem2, theorem3
+from bnrecon.studies.giannou2023 import batched_training, theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
     SCHEDULES,
@@ -238,11 +241,16 @@ def test_the_schedule_is_decided_where_all_runs_tried_every_setting():
     assert part.claims(diverged)[-1].verdict == "undecided"
 
 
-def test_all_runs_select_one_setting_for_all():
+def test_all_runs_select_one_setting_for_all(tmp_path, monkeypatch):
     sizes = Sizes(512, 128, 256, 2, 2, selecting=2)
     samples = draw_samples(4, sizes, [0, 1])
     first, second = draw_source(4, 16, 1.0, [0, 1])
-    trained = train_sources(first, second, samples, sizes)
+    with contextlib.suppress(Interrupted), kept_in(tmp_path):
+        trained = train_sources(first, second, samples, sizes)
+        raise Interrupted("stopped")
+    monkeypatch.setattr(batched_training, "train", lambda *_: 1 / 0)
+    with kept_in(tmp_path):
+        assert train_sources(first, second, samples, sizes).tried == trained.tried
     tried = pd.DataFrame(trained.tried)
     settings = tried.groupby(["learning_rate", "schedule"])["validation"].mean()
     rate, schedule = settings.idxmin()

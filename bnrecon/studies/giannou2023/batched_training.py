@@ -7,18 +7,19 @@ Shapes: S runs, Q settings of the optimizer, B samples, d inputs, c the source's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from bnrecon.reproduction.pieces import piece
 from bnrecon.studies.giannou2023.teacher import Samples, Sizes, mean_squared_error
 
-Networks = TypeVar("Networks", bound=nn.Module)
 MOMENTUM, BATCH = 0.9, 256
+ERRORS = "errors"  # beside the parameters' names: (Q, 2), on the test and validation samples
 EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
 # The learning rate's factor at the fraction t of the training that is done.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -46,12 +47,12 @@ def all_optimizers(rates: Sequence[float]) -> list[Optimizer]:
 
 
 @dataclass(frozen=True)
-class Trained(Generic[Networks]):
+class Trained:
     """A network of each run, trained with the selected setting."""
 
     errors: list[float]  # of the S runs, on the test samples
     chosen: Optimizer
-    networks: list[tuple[Networks, int]]  # those (1, Q) that have a run's, and which of Q it is
+    parameters: list[dict[str, torch.Tensor]]  # of the S runs, by name
     tried: list[dict[str, Any]]  # a row per setting and selecting run, NaN where it diverged
 
 
@@ -219,31 +220,36 @@ def train_sources(
     normalization: str = "batch",
     opening: float = 0.0,
     scales: torch.Tensor | None = None,
-) -> Trained[SourceNetworks]:
-    """Train sources, with the optimizer that ``_select_and_train`` selects."""
+    name: str = "sources",
+) -> Trained:
+    """Train sources, with the optimizer that ``_select_and_train`` selects.
+
+    In a task each run's are a ``piece``, and ``name`` begins their names.
+    """
 
     def build(run: int, settings: int) -> SourceNetworks:
         w, v = first[run : run + 1], second[run : run + 1]
         start = None if scales is None else scales[run : run + 1]
         return SourceNetworks(w, v, settings, normalization, opening, start)
 
-    return _select_and_train(build, samples, sizes)
+    return _select_and_train(name, build, samples, sizes)
 
 
 def train_students(
     side: int, runs: list[int], samples: Samples, sizes: Sizes
-) -> tuple[Trained[DenseNetworks], torch.Tensor]:
+) -> tuple[Trained, torch.Tensor]:
     """The same for dense students, and their weights (S, d, d)."""
-    trained = _select_and_train(
-        lambda run, settings: DenseNetworks([runs[run]], side, settings), samples, sizes
-    )
-    weights = [networks.weight.detach()[0, number] for networks, number in trained.networks]
-    return trained, torch.stack(weights)
+
+    def build(run: int, settings: int) -> DenseNetworks:
+        return DenseNetworks([runs[run]], side, settings)
+
+    trained = _select_and_train("students", build, samples, sizes)
+    return trained, torch.stack([parameters["weight"] for parameters in trained.parameters])
 
 
 def _select_and_train(
-    build: Callable[[int, int], Networks], samples: Samples, sizes: Sizes
-) -> Trained[Networks]:
+    name: str, build: Callable[[int, int], nn.Module], samples: Samples, sizes: Sizes
+) -> Trained:
     """Select the optimizer on the selecting runs' validation samples, by the mean of their errors.
 
     ``build`` is called with a run's index and the number of settings. The other runs are then
@@ -251,25 +257,29 @@ def _select_and_train(
     """
     candidates = all_optimizers(sizes.rates)
 
-    def train_run(run: int, settings: list[Optimizer]) -> tuple[Networks, torch.Tensor]:
+    def train_run(run: int, settings: list[Optimizer]) -> dict[str, torch.Tensor]:
         networks, ours = build(run, len(settings)), samples.of_run(run)
         train(networks, settings, ours, sizes.epochs)
         errors = [evaluate(networks, ours, part)[0] for part in ("test", "validation")]
-        return networks, torch.stack(errors)
+        trained = {name: parameter.detach()[0] for name, parameter in networks.named_parameters()}
+        return trained | {ERRORS: torch.stack(errors, 1)}
 
-    trials = [train_run(run, candidates) for run in range(sizes.selecting)]
-    errors = torch.stack([pair for _, pair in trials])
-    best = int(errors[:, 1].mean(0).argmin())
-    pairs = errors.mT.nan_to_num(posinf=math.nan).tolist()
+    def of_run(run: int, settings: list[Optimizer]) -> Mapping[str, torch.Tensor]:
+        return piece(f"{name}-{run}", lambda: train_run(run, settings))
+
+    trials = [of_run(run, candidates) for run in range(sizes.selecting)]
+    errors = torch.stack([trial[ERRORS] for trial in trials])
+    best = int(errors[..., 1].mean(0).argmin())
+    pairs = errors.nan_to_num(posinf=math.nan).tolist()
     tried = [
         {"run": run, "mse": mse, "validation": selecting} | asdict(setting)
         for run, by_setting in enumerate(pairs)
         for (mse, selecting), setting in zip(by_setting, candidates, strict=True)
     ]
-    networks = [(trained, best) for trained, _ in trials]
-    tested = errors[:, 0, best].tolist()
-    for run in range(sizes.selecting, len(samples.teachers)):
-        others, pair = train_run(run, [candidates[best]])
-        networks.append((others, 0))
-        tested.append(float(pair[0]))
-    return Trained(tested, candidates[best], networks, tried)
+    others = range(sizes.selecting, len(samples.teachers))
+    chosen = [{name: of_all[best] for name, of_all in trial.items()} for trial in trials]
+    for run in others:
+        alone = of_run(run, [candidates[best]])
+        chosen.append({name: of_all[0] for name, of_all in alone.items()})
+    tested = [float(trained[ERRORS][0]) for trained in chosen]
+    return Trained(tested, candidates[best], chosen, tried)

@@ -112,9 +112,7 @@ def _samples(side: int, scale: str) -> Samples:
 
 
 @lru_cache(maxsize=1)
-def _students(
-    side: int, scale: str
-) -> tuple[batched_training.Trained[batched_training.DenseNetworks], torch.Tensor]:
+def _students(side: int, scale: str) -> tuple[batched_training.Trained, torch.Tensor]:
     runs = list(range(SIZES[scale].runs))
     return batched_training.train_students(side, runs, _samples(side, scale), SIZES[scale])
 

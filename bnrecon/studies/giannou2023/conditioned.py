@@ -16,7 +16,6 @@ from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep, table
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import (
-    Trained,
     draw_start,
     train_sources,
     train_students,
@@ -70,11 +69,11 @@ def compare_features(
     for kind in kinds if opening else [*kinds, "dense"]:
         conditions = [float("nan")] * len(runs)
         if kind == "dense":
-            trained: Trained[Any] = train_students(side, runs, samples, sizes)[0]
+            trained = train_students(side, runs, samples, sizes)[0]
         else:
             first, second = _frozen(kind.removesuffix("_drawn"), side, runs)
             start = draw_start(runs, side).flatten(1) if drawn else None
-            options: dict[str, Any] = {"opening": opening, "scales": start}
+            options: dict[str, Any] = {"opening": opening, "scales": start, "name": kind}
             trained = train_sources(first, second, samples, sizes, **options)
             products = (khatri_rao(v, w) for w, v in zip(first, second, strict=True))
             conditions = [float(torch.linalg.cond(product)) for product in products]

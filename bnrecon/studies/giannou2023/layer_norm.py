@@ -23,7 +23,7 @@ def compare_normalizations(side: int, scale: str) -> pd.DataFrame:
     first, second = teacher.draw_source(side, side**2, 1.0, runs)
     frames = []
     for name in LABELS:
-        trained = train_sources(first, second, samples, sizes, name)
+        trained = train_sources(first, second, samples, sizes, name, name=name)
         columns = {"normalization": name, "side": side, "run": runs, "mse": trained.errors}
         frames.append(pd.DataFrame(columns | asdict(trained.chosen)))
     return pd.concat(frames, ignore_index=True)
