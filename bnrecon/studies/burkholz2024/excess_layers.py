@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import geometric_mean, paired_difference
 from bnrecon.reproduction.parts import (
@@ -18,6 +17,7 @@ from bnrecon.reproduction.parts import (
     Decisions,
     Task,
     no_overrides,
+    only,
     part,
     read_reported,
     refuse_compared,
@@ -154,8 +154,7 @@ def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any
     for name, solved in solves.items():
         numbers |= {f"stopped_{name}": _stopped(solved), f"steps_{name}": _steps(solved)}
     printed = rows[rows["share"] <= BOUNDS[1]]
-    means = printed.groupby("share")["error"].apply(lambda errors: geometric_mean(errors).mean)
-    numbers |= {"in_range": span(means, ".1e"), "stopped_in_range": _stopped(printed)}
+    numbers["stopped_in_range"] = _stopped(printed)
     return solves["few"], solves["many"], numbers
 
 
@@ -187,13 +186,8 @@ def _faster(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> D
 
 
 FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
+DROPPED = ["c1 - n", "layers", "error in the float32 network", LIMITED]
+EXCERPT = only("share of n", "minimum width", "0.05%", "0.1%", "0.5%", "2%", drop=DROPPED)
 PART = part(
-    __file__,
-    tasks,
-    summarize,
-    draw,
-    decide,
-    options=no_overrides,
-    formats=FORMATS,
-    excerpt=lambda table: table.drop(columns=["error in the float32 network", LIMITED]),
+    __file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
 )
