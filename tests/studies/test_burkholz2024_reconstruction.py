@@ -208,5 +208,5 @@ def test_a_network_keeps_depth_times_epsilon_where_its_layers_keep_epsilon(cells
     (claim,) = epsilon.PART.claims(cells)
     assert claim.verdict == verdict
     unsettled = any(cell.result and cell.result.unconverged for cell in cells)
-    assert ("where some exceed it" in claim.evidence) == unsettled
+    assert ("where some layers exceed it" in claim.evidence) == unsettled
     assert epsilon.PART.claims([smooth(0.1, 9.0, unconverged=1), smooth(1.0, None)]) == []

@@ -11,7 +11,6 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.intervals import decide_within
 from bnrecon.reproduction.parts import Decisions, only, read_reported
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
-from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends
 
@@ -49,7 +48,6 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         "losses": _spell(results),
         "few": "; ".join(f"{_above(result)}: {result.loss}" for result in few_results),
         "farthest": f"{farthest.loss}, {_above(farthest)} features above",
-        "changed": "; ".join(str(predicted_otherwise([cell])) for cell in finished),
     }
 
 

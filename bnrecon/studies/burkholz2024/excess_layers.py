@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import geometric_mean, paired_difference
 from bnrecon.reproduction.parts import (
@@ -154,7 +155,8 @@ def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any
     for name, solved in solves.items():
         numbers |= {f"stopped_{name}": _stopped(solved), f"steps_{name}": _steps(solved)}
     printed = rows[rows["share"] <= BOUNDS[1]]
-    numbers["stopped_in_range"] = _stopped(printed)
+    means = printed.groupby("share")["error"].apply(lambda errors: geometric_mean(errors).mean)
+    numbers |= {"in_range": span(means, ".1e"), "stopped_in_range": _stopped(printed)}
     return solves["few"], solves["many"], numbers
 
 
@@ -187,7 +189,7 @@ def _faster(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> D
 
 FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
 DROPPED = ["c1 - n", "layers", "error in the float32 network", LIMITED]
-EXCERPT = only("share of n", "minimum width", "0.05%", "0.1%", "0.5%", "2%", drop=DROPPED)
+EXCERPT = only("share of n", "minimum width", "0.05%", "0.5%", "2%", drop=DROPPED)
 PART = part(
     __file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
 )

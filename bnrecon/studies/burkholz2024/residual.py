@@ -8,6 +8,7 @@ VGG = ("target=vgg18", "target.width=16")
 RESNET = ("target=resnet18", "target.width=8")
 MINIMUM = "features.width=minimum"
 INSIDE, BEHIND = "features.skip=outer", "features.skip=inner"
+DROPPED = ["target width", "max. layer error"]
 
 PART = run_table(
     __file__,
@@ -31,5 +32,5 @@ PART = run_table(
         },
     ),
     # At minimum width; one of ResNet-18
-    excerpt=lambda x: x.iloc[[0, 1, 2, -1]].drop(columns="target width", errors="ignore"),
+    excerpt=lambda x: x.iloc[[0, 1, 2, -1]].drop(columns=DROPPED, errors="ignore"),
 )

@@ -76,7 +76,7 @@ def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     """As many blocks as there are outputs; above them a line of one block."""
     most = table.groupby("target")["blocks"].transform("max")
     ends = table[(table.index == 0) | (table["blocks"] == most)]
-    return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "largest error", "draws"])
+    return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "scales", "largest error", "draws"])
 
 
 def times_two_layers(rows: pd.DataFrame) -> pd.Series:

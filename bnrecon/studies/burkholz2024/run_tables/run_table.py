@@ -191,7 +191,7 @@ def _in_print(way: str, frame: pd.DataFrame | None, run: Sequence[Cell]) -> page
     otherwise = row_numbers.predicted_otherwise(run) or ""
     unchanged = otherwise.startswith("0 of") and "counted" not in otherwise  # of all seeds
     if frame is not None and not unchanged:
-        return page.Table(frame, title=f"In print / here: rebuilt by {way}")
+        return page.Table(frame, title=f"Rebuilt by {way}")
     numbers = {"way": way, "otherwise": otherwise, "cells": len(run)}
     return page.Text(READING.sentence("unchanged" if run else "nothing run", **numbers))
 
