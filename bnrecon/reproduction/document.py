@@ -8,13 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim
-from bnrecon.reproduction.page import RULE, WHOLE, Claims
+from bnrecon.reproduction.page import RULE, Claims
 from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
 INTERVALS = (
     "± is the half-width of a 95% Student-t interval, over as many seeds or draws as (n=) says "
     "unless noted; printed ± are the paper's."
+)
+
+DETAILS = (
+    "*Details* of a part: all of its table, settings, columns, origin. "
+    "[The errata](../errata.md) have the errors in print."
 )
 
 
@@ -48,7 +53,7 @@ def document(
     """
     summary, *sections = study.summary.partition("\n## ")
     command = f"bnrecon study {study.name} scale={scale}"
-    origin = f"Computed by `{command}`; [the errata](../errata.md) have the errors in print."
+    origin = f"Computed by `{command}`. {DETAILS}"
     lines = [f"# {study.paper}, at scale {scale}", summary.strip(), origin]
     claims = {
         name: [claim for claim in decided if not claim.is_beyond]
@@ -91,8 +96,7 @@ def _part(
     for paragraph in shown_here:
         if shown := text if _is_of_claims(paragraph) else paragraph:
             yield shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
-    whole = f"{WHOLE.lower()}, " if f"**{WHOLE}**" in paragraphs else ""
-    yield f"[Details]({link}/{study.name}/{page.name}): {whole}settings, columns, origin."
+    yield f"[Details]({link}/{study.name}/{page.name})"
 
 
 def _so_far(page: Path) -> str:

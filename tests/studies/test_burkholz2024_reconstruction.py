@@ -72,7 +72,7 @@ def test_a_near_perfect_network_changes_at_most_five_of_10000_predictions(differ
 def test_cells_of_other_trainings_are_counted_apart():
     targets = ("relu", "relu, 205 epochs", "tanh, 205 epochs", "relu, training seed 1, 205 epochs")
     (claim,) = CLAIMS([cell("minimum", target=target) for target in targets])
-    assert "(2 of 16 cells and 2 cells of other trainings)" in claim.evidence
+    assert "(2 of 16 cells and 2 of other trainings)" in claim.evidence
 
 
 @pytest.mark.parametrize("way", ["minimum", "exact"])
@@ -116,7 +116,7 @@ def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
 def test_the_cell_with_most_changes_is_named():
     """A mean loss of 0.00 may hide them."""
     claim = CLAIMS(both([(0, 0, 0), (2, 0, 40), (None, 90, 90)], []))[0]
-    assert "42 of 3,000 in the worst cell (leaky_relu, he_normal)" in claim.evidence
+    assert "at most 42 of 3,000 in a cell (leaky_relu, he_normal)" in claim.evidence
 
 
 def test_cells_whose_predictions_were_not_counted_are_not_compared():
@@ -176,9 +176,10 @@ def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_abo
     assert claim.verdict == verdict
     finished = sum(loss is not None for loss in losses)
     assert f"({finished} of 2 widths from c1 - n = 40 on, n = 2,304)" in claim.evidence
-    assert "above 1.0e-05" in claim.evidence
+    assert "at most 1.0e-05" in claim.evidence
     assert printed.verdict == "not at the paper's size"
-    assert "15: 0.50 ± 0.01 (n=3); 55: 0.00 ± 0.01 (n=3)" in printed.number  # not 415
+    assert "15: 0.50 ± 0.01 (n=3); 55: 0.00 ± 0.01 (n=3)" in printed.evidence  # not 415
+    assert "0.50 ± 0.01 (n=3), 15 features above" in printed.number
 
 
 def smooth(value, difference, unconverged=0, depth=4):
@@ -207,5 +208,5 @@ def test_a_network_keeps_depth_times_epsilon_where_its_layers_keep_epsilon(cells
     (claim,) = epsilon.PART.claims(cells)
     assert claim.verdict == verdict
     unsettled = any(cell.result and cell.result.unconverged for cell in cells)
-    assert ("in 1 some layers exceed" in claim.evidence) == unsettled
+    assert ("where some layers exceed it" in claim.evidence) == unsettled
     assert epsilon.PART.claims([smooth(0.1, 9.0, unconverged=1), smooth(1.0, None)]) == []

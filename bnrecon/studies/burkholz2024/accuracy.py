@@ -344,14 +344,8 @@ def _sizes(rows: pd.DataFrame) -> str:
 
 ERRORS = ("error in float64", "error in the float32 network")
 FORMATS = dict.fromkeys(ERRORS, ".1e") | {"cancellation": ".0e"}
-PART = part(
-    __file__,
-    tasks,
-    summarize,
-    draw,
-    decide,
-    caption_numbers,
-    options=no_overrides,
-    formats=FORMATS,
-    excerpt=lambda table: table[table["step"] != LBFGS_IN_FLOAT64][["n", "step", *ERRORS]],
-)
+MORE: dict[str, Any] = {"options": no_overrides, "formats": FORMATS}
+MORE["excerpt"] = lambda table: table[  # of the smallest and the largest systems
+    (table["step"] != LBFGS_IN_FLOAT64) & table["n"].isin([table["n"].min(), table["n"].max()])
+][["n", "step", ERRORS[0]]]
+PART = part(__file__, tasks, summarize, draw, decide, caption_numbers, **MORE)

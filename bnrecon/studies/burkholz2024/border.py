@@ -15,7 +15,7 @@ from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.system import Scales
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.parts import Decisions, no_overrides, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, no_overrides, only, part, sweep, table
 
 SHAPE = LayerShape(4, 4, (3, 3))
 SIDE, IMAGES = 12, 8
@@ -122,4 +122,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS})
 FORMATS = {"largest error, inside": ".1e", "largest error, at the border": ".1e"}
-PART = part(__file__, TASKS, summarize, decide=decide, options=no_overrides, formats=FORMATS)
+EXCERPT = only("padded with", BEFORE, BETWEEN, drop=["draws", "largest error, inside"])
+PART = part(
+    __file__, TASKS, summarize, None, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
+)

@@ -13,7 +13,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planned_layer import PlannedLayer
-from bnrecon.reproduction.parts import part, read_reported, sweep
+from bnrecon.reproduction.parts import only, part, read_reported, sweep
 from bnrecon.run import estimate
 from bnrecon.targets.models import minimum_width_count, parameter_count, vgg
 
@@ -88,4 +88,6 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     return {"reported": REPORTED["target_parameters"], "counted": counted}
 
 
-PART = part(__file__, sweep(count, "all", {}, {"width": WIDTH}), summarize, numbers=caption_numbers)
+TASKS = sweep(count, "all", {}, {"width": WIDTH})
+EXCERPT = only(drop=["largest map"])
+PART = part(__file__, TASKS, summarize, numbers=caption_numbers, excerpt=EXCERPT)

@@ -121,7 +121,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     """What the theorem is about: the draws at n + L, of the deepest sources of each target."""
     table = table[table["L"] == table.groupby("target")["L"].transform("max")]
-    return table[["target", "L", "n", *(name for name in table if name.endswith("n + L"))]]
+    table = table[["target", "L", "n", "reachable dimensions at n + L", "n + L"]]
+    return table.rename(columns={"n + L": "rebuilt at n + L"})
 
 
 def _describe(rows: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction.parts import Decisions
+from bnrecon.reproduction.parts import Decisions, only
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 
@@ -27,8 +27,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     within = all(share <= 1 for share in shares)  # a NaN is not
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in beside)
-    count = len(beside)
-    words = f"; in {count} some layers exceed ε' ({listed}), which does not count" if count else ""
+    words = f"; {listed} where some layers exceed it, which does not count" if beside else ""
     numbers = {"kept": len(kept), "most": max(shares), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 
@@ -91,5 +90,6 @@ PART = run_table(
         RUNS,
     ),
     draw,
-    decide=decide,
+    decide,
+    only(drop=["max. layer error", "max. error as assembled"]),
 )

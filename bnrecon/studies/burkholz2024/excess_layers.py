@@ -18,6 +18,7 @@ from bnrecon.reproduction.parts import (
     Decisions,
     Task,
     no_overrides,
+    only,
     part,
     read_reported,
     refuse_compared,
@@ -187,13 +188,8 @@ def _faster(few: pd.DataFrame, many: pd.DataFrame, numbers: dict[str, Any]) -> D
 
 
 FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
+DROPPED = ["c1 - n", "layers", "error in the float32 network", LIMITED]
+EXCERPT = only("share of n", "minimum width", "0.05%", "0.5%", "2%", drop=DROPPED)
 PART = part(
-    __file__,
-    tasks,
-    summarize,
-    draw,
-    decide,
-    options=no_overrides,
-    formats=FORMATS,
-    excerpt=lambda table: table.drop(columns=["error in the float32 network", LIMITED]),
+    __file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
 )

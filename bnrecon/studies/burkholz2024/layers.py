@@ -149,5 +149,6 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-EXCERPT = only("layer", *map("features.conv{}".format, ("1_1", "1_2", "3_1", "5_4")), "classifier")
+NAMES = [*map("features.conv{}".format, ("1_1", "1_2", "3_1", "5_4")), "classifier"]
+EXCERPT = only("layer", *NAMES, drop=["c1 = n - c2 + 1"])
 PART = part(__file__, tasks, summarize, draw, options=no_overrides, excerpt=EXCERPT)

@@ -16,7 +16,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.reconstruction.folding import FoundLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part
+from bnrecon.reproduction.parts import Decisions, Task, no_overrides, only, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.solvers.base import Solution
@@ -127,12 +127,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """Every third epsilon."""
-    shown = ["exact", *(f"{epsilon:.0e}" for epsilon in EPSILONS[::3])]
-    return table[table["epsilon"].isin(shown)].drop(columns="values outside the range")
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """Error of every layer against epsilon, in both precisions, with the bound."""
     figure, grid = new_figure(1, 2, (PAGE, 3.0), sharey=True)
@@ -166,4 +160,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return {"exact": relative < 1e-8, "smooth": bool(within.all())}, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=excerpt)
+DROPPED = ["layers within epsilon, float64", "values outside the range"]
+EXCERPT = only("epsilon", "exact", *map("{:.0e}".format, EPSILONS[3::3]), drop=DROPPED)
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=EXCERPT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from bnrecon.config import composition
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
@@ -17,6 +19,7 @@ COMMON = ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto")
 AS_TABLE_1 = ("evaluate=collapsed", "seeds=[0]")
 
 SUGGESTED = "0"  # the training seed whose result made others be added
+ACCURACY, SAME = "accuracy: target", ["target width", "epochs", "training seed"]
 
 
 @dataclass(frozen=True)
@@ -100,5 +103,11 @@ def _gains(cells: Sequence[Cell]) -> dict[str, float]:
     return {seed: other[seed] - one[seed] for seed in one if seed in other}
 
 
-SHOWN = "groups|width|epochs|seed|accuracy|loss"
-PART = run_table(__file__, _rows, None, decide, lambda lines: lines.filter(regex=SHOWN))
+def excerpt(lines: pd.DataFrame) -> pd.DataFrame:
+    """The accuracies of both plans side by side, where there are any."""
+    needed = lines.reindex(columns=["groups", *SAME, ACCURACY])
+    accuracies = needed.pivot_table(ACCURACY, SAME, "groups", "first", sort=False)
+    return accuracies.rename(columns="accuracy, {}".format).reset_index()
+
+
+PART = run_table(__file__, _rows, None, decide, excerpt)

@@ -260,16 +260,17 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     ]
     more = len(results_of(other))
     most = max(cells, key=lambda cell: mean(_otherwise(cell) or [0]))  # a mean loss may hide it
-    worst = f", {predicted_otherwise([most])} in the worst cell ({', '.join(_place(most))})"
+    worst = f", at most {predicted_otherwise([most])} in a cell ({', '.join(_place(most))})"
     missed = [layer for result in results for layer in result.unconverged]
+    by_output = sum(layer.assembled_error <= 1.2e-4 for layer in missed)
     return {
         "otherwise": predicted_otherwise(cells),
         "worst": worst if any(_otherwise(most)) else "",
         "unconverged": f"{len(missed):,} of {sum(len(result.layers) for result in results):,}",
-        "by_output": sum(layer.assembled_error <= 1.2e-4 for layer in missed),
+        "by_output": f", {by_output} of them by a single output" if by_output else "",
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
-        "others": f" and {count_of(more, 'cell')} of other trainings" if more else "",
+        "others": f" and {more} of other trainings" if more else "",
     }
 
 

@@ -76,7 +76,7 @@ def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     """As many blocks as there are outputs; above them a line of one block."""
     most = table.groupby("target")["blocks"].transform("max")
     ends = table[(table.index == 0) | (table["blocks"] == most)]
-    return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "draws"])
+    return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "scales", "largest error", "draws"])
 
 
 def times_two_layers(rows: pd.DataFrame) -> pd.Series:
@@ -105,11 +105,5 @@ OVER = {("outputs", "inputs", "side"): SHAPES}
 TASKS = sweep(measure, "{outputs}x{inputs}, {side}x{side}", OVER, {"seeds": SEEDS})
 FORMATS = {"over two layers": ".2f", "(c0 + c2)² / (c0 c2)": ".1f", "largest error": ".0e"}
 PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    decide=decide,
-    options=no_overrides,
-    formats=FORMATS,
-    excerpt=excerpt,
+    __file__, TASKS, summarize, None, decide, options=no_overrides, formats=FORMATS, excerpt=excerpt
 )

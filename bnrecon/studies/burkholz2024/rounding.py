@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bnrecon.reproduction.parts import only
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 
 PAPER = ("target.activation=leaky_relu", "features=orthogonal", "solver=lu_lbfgs")
@@ -25,4 +26,5 @@ PART = run_table(
             "relu, he_normal, auto, its collapsed form": (*AUTO, COLLAPSED),
         },
     ),
+    excerpt=only(drop=["accuracy: target"]),
 )

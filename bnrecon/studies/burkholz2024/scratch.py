@@ -21,6 +21,7 @@ from bnrecon.reproduction.parts import (
     Decisions,
     Task,
     no_overrides,
+    only,
     part,
     read_reported,
     refuse_compared,
@@ -293,5 +294,5 @@ PART = part(
     options=no_overrides,
     reported=reported,
     formats=FORMATS,
-    excerpt=lambda table: table.drop(columns=["width", "seconds", *SHARES.values()]),
+    excerpt=only(drop=["width", "reported, width 100", "seconds", *SHARES.values()]),
 )

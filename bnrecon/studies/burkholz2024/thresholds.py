@@ -260,5 +260,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 NAMED = [(dataclasses.asdict(setting), setting.name) for setting in SETTINGS]
 TASKS = sweep(rates, "{_name}", {("setting", "_name"): NAMED}, {"draws": DRAWS})
-EXCERPT = only("kernels", SETTINGS[1].name, SETTINGS[5].name)
+EXCERPT = only("kernels", SETTINGS[1].name, SETTINGS[5].name, drop=["draws per width"])
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

@@ -33,7 +33,8 @@ def as_printed(
     """The paper's table and ours at its own setting, by the label ``way``: how a target is rebuilt.
 
     That are targets of the width that is printed and of the paper's schedule; with the cells that
-    are run. In the frame each is the rebuilt network's accuracy, printed / reproduced, or "–".
+    are run. In the frame each is the rebuilt network's accuracy, printed / reproduced, or "–";
+    rows of which none is run are left out. Without ± it is one seed's.
     """
     run: dict[str, list[Cell]] = {}
     shown: dict[str, dict[str, dict[str, str]]] = {}
@@ -52,9 +53,9 @@ def as_printed(
         of_way.append(cell)
         of_line = shown.setdefault(cell.row.labels[way], {}).setdefault(line, {})
         empty[line]["target"] = f"{reported.target:.2f} / {cell.result.target.accuracy:.2f}"
-        of_line[column] = f"{text} / {cell.result.accuracy}"
+        of_line[column] = f"{text} / {cell.result.accuracy}".removesuffix(" (n=1)")
     frames = {
-        name: pd.DataFrame({"": line, **of} | lines.get(line, {}) for line, of in empty.items())
+        name: pd.DataFrame({"": line, **empty[line], **of_line} for line, of_line in lines.items())
         for name, lines in shown.items()
     }
     return {name: (frames.get(name), of_way) for name, of_way in run.items() if shown}

@@ -25,9 +25,9 @@ SHOWN += ["McNemar p", "smallest reserve", "max. layer error", "median layer err
 SHOWN += ["max. error as assembled", "layers not converged", "most iterations"]
 SHOWN += ["layers at the LBFGS limit", "features redrawn", "evaluated on"]
 SHOWN += ["max. logit difference", "values outside the linear range", TARGET, PAPER]
-DETAILS = {"accuracy: rebuilt", "McNemar p", "smallest reserve", "median layer error"}
-DETAILS |= {"most iterations", "layers at the LBFGS limit", "features redrawn", "evaluated on"}
-DETAILS |= {"max. logit difference", "values outside the linear range", TARGET, PAPER}
+ALIKE = ["target width", "accuracy: target"]  # details, where all rows agree
+TELLING = {"accuracy: target", "loss", "images predicted otherwise", "layers not converged"}
+DETAILS = {*SHOWN} - TELLING - {"max. layer error", "max. error as assembled"}
 
 
 def numbers(cells: Sequence[Cell]) -> pd.DataFrame:
@@ -134,7 +134,8 @@ def summarize(cells: Sequence[Cell]) -> pd.DataFrame:
 
 def excerpt(summary: pd.DataFrame) -> pd.DataFrame:
     """The columns of ``summarize`` that tell most."""
-    return summary[[name for name in summary if name not in DETAILS]]
+    alike = [name for name in ALIKE if name in summary and summary[name].nunique(dropna=False) == 1]
+    return summary[[name for name in summary if name not in {*DETAILS, *alike}]]
 
 
 def _summary(cell: Cell) -> dict[str, Any]:

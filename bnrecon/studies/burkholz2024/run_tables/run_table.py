@@ -139,7 +139,9 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
     else:
         # The paper's table with ours at its own setting, where one is run there, before the grids.
         overview = page.Table(grids.overview(cells, part.grid), grids.FORMATS)
-        first = [overview, page.Text(_legend(cells)), *_tables(grids.grids(cells, part.grid))]
+        named = grids.grids(cells, part.grid).items()
+        first = [overview, page.Text(_legend(cells))]
+        first += [page.Table(frame, title=name) for name, frame in named]
         rest = []
         if part.grid.way and (printed := grids.as_printed(cells, part.grid, part.grid.way)):
             impossible = any(not cell.row.possible for cell in cells)
@@ -189,7 +191,7 @@ def _in_print(way: str, frame: pd.DataFrame | None, run: Sequence[Cell]) -> page
     otherwise = row_numbers.predicted_otherwise(run) or ""
     unchanged = otherwise.startswith("0 of") and "counted" not in otherwise  # of all seeds
     if frame is not None and not unchanged:
-        return page.Table(frame, title=f"In print / here: rebuilt by {way}")
+        return page.Table(frame, title=f"Rebuilt by {way}")
     numbers = {"way": way, "otherwise": otherwise, "cells": len(run)}
     return page.Text(READING.sentence("unchanged" if run else "nothing run", **numbers))
 
@@ -198,10 +200,6 @@ def _legend(cells: Sequence[Cell]) -> str:
     """What stands in the cells of grids."""
     marked = any(cell.compared and cell.result is not None for cell in cells)
     return " ".join(map(_reading, ("losses", "marks") if marked else ("losses",)))
-
-
-def _tables(named: Mapping[str, pd.DataFrame]) -> list[page.Block]:
-    return [page.Table(frame, title=name) for name, frame in named.items()]
 
 
 def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: page.Heading) -> str:
