@@ -1,4 +1,4 @@
-"""Shared fixtures: the embedded digits, and the command run in this process."""
+"""Shared fixtures: the embedded digits, finished runs, and the command in this process."""
 
 import multiprocessing.util
 import os
@@ -101,6 +101,7 @@ def shipped_outputs(tmp_path_factory):
 
 
 def _finished_outputs(tmp_path_factory, options):
+    """A folder with one finished run."""
     outputs = tmp_path_factory.mktemp("outputs")
     main_job.run(compose([*options, f"outputs={outputs}"]))
     return outputs

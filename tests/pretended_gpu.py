@@ -6,21 +6,13 @@
     gpu.waits  # Counter({'copy to the device at x.py:2': 1, 'number read at x.py:3': 1})
 
 A tensor lies on the device if its storage is marked so; views share the storage and with it the
-mark. A ``TorchFunctionMode`` answers what Python asks of devices (``tensor.device``, ``device=``,
-``.to``). A ``TorchDispatchMode`` sees every operation below, those of autograd included: it
-refuses tensors of two devices and marks what comes out.
+mark. A *wait* is a place where the host stands still until the device has done all that it was
+asked to: a number read, a copy that is not from pinned memory, a size that depends on values.
 
-Shown: operations that mix devices; indices, generators and tensors made on the wrong device;
-``.numpy()`` on the device; least-squares drivers and integer products that CUDA lacks; and
-*waits*, places where the host has to stand still until the device has done all that it was asked
-to: a number read, a copy to the host, a copy from memory that is not pinned, a mask as an index
-and whatever else has a size that depends on values.
-
-Not shown: what happens on a real device. No kernel of CUDA runs; rounding, TF32, bf16, speed,
-memory, streams, graphs and ``torch.compile`` are the CPU's. Autocast follows the CPU's lists of
-operations. ``torch.cuda.is_available()`` stays false. Other threads do not pretend. In inference
-mode an operation that is made of others is seen whole, and waits inside it are not. Gradients do
-not find their way back through a copy between devices.
+Not shown: what happens on a real device. No kernel of CUDA runs; rounding, speed, memory, graphs
+and autocast's lists are the CPU's. ``torch.cuda.is_available()`` stays false. Other threads do not
+pretend. In inference mode an operation that is made of others is seen whole, and waits inside it
+are not. Gradients do not find their way back through a copy between devices.
 """
 
 from __future__ import annotations

@@ -31,13 +31,19 @@ def run(line, env=ENVIRONMENT, **settings):
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=300, **settings)
 
 
-def start(*words, command="run"):
+def start(*words, command="run", **settings):
     """Start ``bnrecon COMMAND WORDS`` in a process of its own."""
-    line = [sys.executable, "-m", "bnrecon", command, *words]
+    line = [sys.executable, "-P", "-m", "bnrecon", command, *words]
     environment = os.environ | ONE_THREAD  # as a test may have changed it
-    return subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(line, env=environment, **streams, **settings)
+
+
+def succeeded(*words, command="run"):
+    """Standard output and error of ``bnrecon COMMAND WORDS``, run to its end without a failure."""
+    code, out, err = finish(start(*words, command=command))
+    assert code == 0, err
+    return out, err
 
 
 def finish(process, timeout=240):

@@ -1,11 +1,21 @@
 """Normal numbers, a random layer with features, their system, and a checkpoint of its solve."""
 
+import pytest
 import torch
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.solvers import solve
+
+# Distributions whose features need not be in memory, and where else they may be.
+ELSEWHERE = [
+    (name, storage)
+    for name, kind in DISTRIBUTIONS.items()
+    for storage in kind.storages
+    if storage != "memory"
+]
 
 
 def gaussian(*shape, seed=0):
@@ -34,3 +44,11 @@ class Kept:
         if self.wanted(state):
             self.state = state
             raise KeyboardInterrupt
+
+
+def interrupted(system, spec, wanted):
+    """The checkpoint of a solve that was interrupted at its first state of a kind."""
+    kept = Kept(wanted)
+    with pytest.raises(KeyboardInterrupt):
+        solve(system, spec, kept)
+    return kept

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import psutil
 import pytest
 import torch
-from processes import ENVIRONMENT, finish, has_ended, wait_until
+from processes import finish, has_ended, wait_until
 
 from bnrecon.cli import hydra_app, sweeps
 from bnrecon.cli.main import make_parsers
@@ -35,16 +36,8 @@ def start():
     started = []
 
     def run(*words):
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bnrecon", "run", *SWEEP, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+        started.append(processes.start(*SWEEP, *words, start_new_session=True))
+        return started[-1]
 
     yield run
     for process in started:
@@ -206,13 +199,13 @@ def test_processes_end_with_the_command_and_save_what_they_have(start, words, ho
     if words != JOBLIB:  # whose processes notice a killed command a second later
         logs = [FOLDER / f"sweep-process-{number}.log" for number in (1, 2)]
         assert wait_until(lambda: all("epoch 1/" in log.read_text() for log in logs))
-    processes = psutil.Process(sweep.pid).children(recursive=True)
+    children = psutil.Process(sweep.pid).children(recursive=True)
     if how == signal.SIGINT:
         os.killpg(sweep.pid, how)  # as Ctrl-C in a terminal does
     else:
         sweep.kill()
     code, _, err = finish(sweep)
-    assert wait_until(lambda: all(has_ended(process.pid) for process in processes))
+    assert wait_until(lambda: all(has_ended(child.pid) for child in children))
     if (words, how) != (JOBLIB, signal.SIGINT):  # joblib kills its processes itself
         assert len(list(Path("out").glob("targets/*/checkpoint.safetensors"))) == 2
     if how == signal.SIGINT:

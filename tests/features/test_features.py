@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from random_layer import ELSEWHERE
 from scipy import stats
 from scipy.special import ndtri
 
@@ -137,14 +138,6 @@ def test_as_many_threads_draw_as_torch_may_use(monkeypatch):
 def test_bits_stay_what_they_were_when_results_began_to_ship():
     bits = Stream(3, 2).bits(2 * BLOCK + 100, "w").astype("<u4")
     assert hashlib.sha256(bits.tobytes()).hexdigest()[:16] == "8ba1d698635a49cc"
-
-
-ELSEWHERE = [
-    (name, storage)
-    for name, kind in DISTRIBUTIONS.items()
-    for storage in kind.storages
-    if storage != "memory"
-]
 
 
 @pytest.mark.parametrize(("name", "storage"), ELSEWHERE)

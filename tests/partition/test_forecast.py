@@ -4,29 +4,27 @@ import re
 
 import pytest
 import torch
+from planes import SQUARE, plane
 from torch import nn
 
-from bnrecon.partition import forecast, partition, random_network, rectangle, slice_along
+from bnrecon.partition import forecast, partition, random_network
 from bnrecon.runtime.errors import UserError
-
-
-def square(side):
-    return slice_along(torch.zeros(2), torch.eye(2), rectangle((-side, -side), (side, side)))
 
 
 @pytest.mark.parametrize("units", [1, 5, 30])
 def test_it_is_exact_for_lines_in_general_position(units):
     torch.manual_seed(units)
     network = nn.Sequential(nn.Linear(2, units), nn.ReLU())
-    assert forecast(network, square(2)) == len(partition(network, square(2)).regions)
+    window = plane(2 * SQUARE)
+    assert forecast(network, window) == len(partition(network, window).regions)
 
 
 @pytest.mark.parametrize("side", [0.25, 1.0])
 @pytest.mark.parametrize(("width", "depth"), [(30, 2), (60, 2), (30, 4)])
 def test_it_is_near_for_deep_networks(width, depth, side):
     network = random_network(width, depth, batch_norm=False)
-    regions = len(partition(network, square(side)).regions)
-    assert 0.4 < forecast(network, square(side)) / regions < 2
+    window = plane(side * SQUARE)
+    assert 0.4 < forecast(network, window) / len(partition(network, window).regions) < 2
 
 
 class Pooled(nn.Sequential):
@@ -39,19 +37,21 @@ class Pooled(nn.Sequential):
 def test_a_pooling_changes_where_its_two_largest_values_are_equal():
     torch.manual_seed(0)
     network = Pooled(nn.Linear(2, 16))
-    assert forecast(network, square(2)) == len(partition(network, square(2)).regions)
+    window = plane(2 * SQUARE)
+    assert forecast(network, window) == len(partition(network, window).regions)
 
 
 def test_of_many_lines_some_pairs_are_compared(monkeypatch):
     network = random_network(300, 1, batch_norm=False)
-    whole = forecast(network, square(2))
+    window = plane(2 * SQUARE)
+    whole = forecast(network, window)
     monkeypatch.setattr("bnrecon.partition.forecasting.CHORDS", 100)
-    assert forecast(network, square(2)) == pytest.approx(whole, rel=0.2)
+    assert forecast(network, window) == pytest.approx(whole, rel=0.2)
 
 
 @pytest.mark.parametrize("depth", [2, 4])
 def test_what_has_too_many_regions_is_told_a_smaller_window(depth):
-    network, side = random_network(60, depth, batch_norm=False), square(2)
+    network, side = random_network(60, depth, batch_norm=False), plane(2 * SQUARE)
     least = forecast(network, side) + 1  # what it has is more than the forecast
     with pytest.raises(UserError, match=f"max_regions={least} ") as refused:
         partition(network, side, max_regions=least)
@@ -60,4 +60,4 @@ def test_what_has_too_many_regions_is_told_a_smaller_window(depth):
         partition(network, side, max_regions=1000)
     share = float(re.search(r"at ([\d.]+) times its sides", str(refused.value))[1])
     assert share < 1
-    assert 100 < len(partition(network, square(2 * share)).regions) < 2000
+    assert 100 < len(partition(network, plane(2 * share * SQUARE)).regions) < 2000

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from planes import plane
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
-from bnrecon.partition import partition, rectangle, slice_along, slice_of
+from bnrecon.partition import partition, slice_of
 from bnrecon.partition.convolution import conv2d
 from bnrecon.partition.network import OPERATIONS
 from bnrecon.runtime.errors import RunError, UserError
@@ -85,10 +86,6 @@ class Calls(nn.Module):
     def forward(self, x):
         x = self.first(x)
         return self.operation(x.view(x.size(0), *self.shape))
-
-
-def plane():
-    return slice_along(torch.zeros(2), torch.eye(2), rectangle((-1, -1), (1, 1)))
 
 
 def exact(network):
@@ -281,10 +278,10 @@ def test_a_convolution_of_few_positions_is_pytorchs(size, options):
 def test_a_wrong_convolution_of_ours_is_seen_by_the_comparison_with_the_network(monkeypatch):
     torch.manual_seed(0)
     layers = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 2), nn.Flatten())
-    plane = slice_of(torch.rand(3, 1, 4, 4))
-    partition(nn.Sequential(*layers), plane)
+    images = slice_of(torch.rand(3, 1, 4, 4))
+    partition(nn.Sequential(*layers), images)
     for module in ("network", "convolution"):
         name = f"bnrecon.partition.{module}.conv2d"
         monkeypatch.setattr(name, lambda *values, **options: 1.1 * conv2d(*values, **options))
     with pytest.raises(RunError, match="differ from the network"):
-        partition(nn.Sequential(*layers), plane)
+        partition(nn.Sequential(*layers), images)

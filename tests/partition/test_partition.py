@@ -5,24 +5,12 @@ import pytest
 import torch
 import torchvision
 from lively import Composed
+from planes import SQUARE, plane
 from random_layer import gaussian
 from torch import nn
 
-from bnrecon.partition import (
-    partition,
-    random_network,
-    rectangle,
-    set_statistics,
-    slice_along,
-    slice_of,
-)
+from bnrecon.partition import partition, random_network, set_statistics, slice_of
 from bnrecon.runtime.errors import UserError
-
-SQUARE = rectangle((-1, -1), (1, 1))
-
-
-def plane(window=SQUARE):
-    return slice_along(torch.zeros(2), torch.eye(2), window)
 
 
 def arrangement(normals, offsets, activation=None):
@@ -75,12 +63,11 @@ def embedded_images(digits, count):
 
 def networks(digits):
     images = embedded_images(digits, 60)
-    window = rectangle((-1, -1), (1, 1))
     yield "leaky", random_network(12, 3, batch_norm=False), plane()
     yield "batchnorm", random_network(12, 3), plane()
     yield "residual", Residual().double(), plane()
     network = set_statistics(convolutional(), images)
-    yield "convolutional", network, slice_of(images[:3], window)
+    yield "convolutional", network, slice_of(images[:3], SQUARE)
 
 
 @pytest.fixture(scope="module", params=["leaky", "batchnorm", "residual", "convolutional"])
@@ -124,15 +111,11 @@ def states(network, slice_, points):
     return torch.cat(found, 1).numpy()
 
 
-def test_areas_sum_to_the_window(case):
+def test_affine_maps_are_the_network_inside_every_region_and_these_fill_the_window(case):
     network, slice_, found = case
     areas = found.regions.areas()
     assert areas.min() > 0
     assert areas.sum() == pytest.approx(4.0, rel=1e-12)
-
-
-def test_affine_maps_are_the_network_inside_every_region(case):
-    network, slice_, found = case
     points = grid(slice_)
     region = found.regions.locate(points)
     assert (region >= 0).all()
@@ -215,8 +198,7 @@ def test_lines_in_general_position_give_1_plus_n_plus_n_choose_2_regions(count):
     angles = (np.arange(count) + rng.uniform(0, 0.5, count)) * np.pi / count
     normals = np.stack([np.cos(angles), np.sin(angles)], 1)
     network = arrangement(normals, rng.uniform(-0.1, 0.1, count))
-    far = rectangle((-50, -50), (50, 50))
-    found = partition(network, plane(far))
+    found = partition(network, plane(50 * SQUARE))
     assert len(found.regions) == 1 + count + count * (count - 1) // 2
     assert len(found.folds) == count
 
@@ -324,7 +306,7 @@ def test_batchnorm_puts_the_mean_of_the_data_on_every_hyperplane():
     """Theorem 1 and Corollary 2: the first layer's lines all pass through the mean."""
     data = gaussian(50, 2)
     mean = data.mean(0).numpy()
-    found = partition(random_network(30, 1), plane(rectangle((-2, -2), (2, 2))))
+    found = partition(random_network(30, 1), plane(2 * SQUARE))
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 30), nn.BatchNorm1d(30), nn.LeakyReLU(0.1)).double()
     before = partition(network, plane())
@@ -345,7 +327,7 @@ def test_a_residual_network_of_torchvision_is_partitioned(digits):
     network.double().eval()
     images = embedded_images(digits, 20)
     set_statistics(network, images)
-    slice_ = slice_of(images[:3], rectangle((-0.05, -0.05), (0.05, 0.05)))
+    slice_ = slice_of(images[:3], 0.05 * SQUARE)
     found = partition(network, slice_)
     assert len(found.regions) > 10
     assert [layer.name for layer in found.layers] == ["2", "3.relu", "3.relu"]

@@ -6,22 +6,12 @@ import numpy as np
 import pytest
 import torch
 from lively import Composed
+from matplotlib.figure import Figure
+from planes import SQUARE, plane
 from torch import nn
 
-from bnrecon.partition import (
-    partition,
-    random_network,
-    rectangle,
-    slice_along,
-    slice_of,
-)
+from bnrecon.partition import partition, random_network, slice_along, slice_of
 from bnrecon.runtime.errors import RunError, UserError
-
-SQUARE = rectangle((-1, -1), (1, 1))
-
-
-def plane(window=SQUARE):
-    return slice_along(torch.zeros(2), torch.eye(2), window)
 
 
 def test_slices_keep_distances_and_recover_coordinates(digits):
@@ -124,8 +114,6 @@ def test_a_triangular_window_given_clockwise_is_taken():
 
 
 def test_drawings_are_vector_lines_in_the_layers_colours():
-    from matplotlib.figure import Figure
-
     found = partition(random_network(6, 3), plane())
     axes = Figure().subplots()
     lines = found.draw(axes, layer=1)
@@ -139,8 +127,6 @@ def test_drawings_are_vector_lines_in_the_layers_colours():
 
 
 def test_regions_are_filled_by_the_slopes_that_autograd_finds():
-    from matplotlib.figure import Figure
-
     network = random_network(6, 2)
     parts = partition(network, plane())
     frame = parts.regions.to_frame()

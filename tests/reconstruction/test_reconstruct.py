@@ -6,10 +6,12 @@ import pytest
 import torch
 import torchvision
 from lively import NETWORKS, Composed, difference, enliven, outputs
+from safetensors.torch import load_file
 from torch import nn
 
 import bnrecon
 from bnrecon import reconstruct
+from bnrecon.features import distributions
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.source_file import source_layers
@@ -57,17 +59,13 @@ def test_the_source_computes_the_targets_function_also_once_loaded_or_collapsed(
 def test_a_draw_that_differs_from_the_saved_one_is_refused(tmp_path, monkeypatch):
     model = enliven(nn.Conv2d(2, 3, 3), (2, 5, 5))
     path = reconstruct(model, "orthogonal").save(tmp_path / "source.safetensors")
-    from bnrecon.features import distributions as module
-
-    honest = module._orthonormal_columns
-    monkeypatch.setattr(module, "_orthonormal_columns", lambda normal: honest(normal) * (1 + 1e-6))
+    name, honest = "_orthonormal_columns", distributions._orthonormal_columns
+    monkeypatch.setattr(distributions, name, lambda normal: honest(normal) * (1 + 1e-6))
     with pytest.raises(RunError, match="save with full=True"):
         bnrecon.load_source(path, model)
 
 
 def test_the_full_state_dict_on_request(tmp_path):
-    from safetensors.torch import load_file
-
     model = enliven(nn.Conv2d(2, 3, 3), (2, 5, 5))
     rebuilt = reconstruct(model)
     state = load_file(rebuilt.save(tmp_path / "full.safetensors", full=True))
@@ -151,9 +149,7 @@ def test_what_cannot_be_rebuilt_is_named_before_any_work():
 
 
 def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(monkeypatch):
-    from bnrecon.reconstruction import planning as module
-
-    monkeypatch.setattr(module, "available_memory", lambda device: 10**6)
+    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda _: 10**6)
     with pytest.raises(
         UserError,
         match=r"the model: its 13824 features take .* free"

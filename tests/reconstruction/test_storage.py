@@ -12,6 +12,7 @@ import pytest
 import storage_process
 import torch
 from processes import ENVIRONMENT
+from random_layer import ELSEWHERE
 from torch import nn
 
 import bnrecon
@@ -49,16 +50,8 @@ def images():
     return torch.randn(16, 3, 8, 8, dtype=torch.float64, generator=generator)
 
 
-STORED = [
-    (name, storage)
-    for name, kind in DISTRIBUTIONS.items()
-    for storage in kind.storages
-    if storage != "memory"
-]
-
-
 @pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize(("name", "storage"), STORED)
+@pytest.mark.parametrize(("name", "storage"), ELSEWHERE)
 def test_a_trace_holds_the_features_that_are_not_in_memory(name, storage):
     at_most_n = {"width": "maximum"} if DISTRIBUTIONS[name].at_most_n else {}
     rebuilt = reconstruct(network(), FeatureSpec(name, storage=storage, **at_most_n)).network
@@ -70,7 +63,7 @@ def test_a_trace_holds_the_features_that_are_not_in_memory(name, storage):
 @pytest.mark.parametrize(
     ("name", "storage", "options"),
     [
-        *((*stored, {"activation": "relu"}) for stored in STORED),
+        *((*stored, {"activation": "relu"}) for stored in ELSEWHERE),
         *(("sign", "regenerate", options) for options in ({}, {"skip": "inner"})),
         ("sign", "regenerate", {"activation": "tanh"}),
         ("sign", "regenerate", {"skip": "outer", "activation": "relu"}),

@@ -20,9 +20,6 @@ DEVICES = []  # the default device of each run of a model's own code
 class Watching(nn.Sequential):
     """Keeps the default device that each of its runs saw."""
 
-    def __init__(self, *layers):
-        super().__init__(*layers)
-
     def forward(self, x):
         DEVICES.append(torch.get_default_device().type)
         return super().forward(x)

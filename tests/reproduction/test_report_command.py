@@ -8,14 +8,9 @@ import pytest
 from bnrecon.reproduction.experiment import VERDICTS
 
 
-@pytest.fixture
-def libraries():
+def test_the_report_is_written_into_the_outputs_folder_and_named(command, succeed, tmp_path):
     pytest.importorskip("itables")
     pytest.importorskip("markdown_it")
-
-
-@pytest.mark.usefixtures("libraries")
-def test_the_report_is_written_into_the_outputs_folder_and_named(command, succeed, tmp_path):
     out, err = succeed("report", "giannou2023", "scale=smoke", f"outputs={tmp_path}")
     path, counts = out.splitlines()
     assert Path(path) == tmp_path / "report.html"

@@ -21,24 +21,20 @@ from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime import files
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
 
-
-def cifar(tmp_path, *options):
-    folders = (f"data.root={tmp_path / 'data'}", f"outputs={tmp_path / 'out'}")
-    return ["run", *SMALLEST, "data=cifar10", *folders, *options]
-
-
 # Images
 
 
 def test_seeds_that_were_tested_on_other_images_are_done_again(succeed, tmp_path):
     """Interrupted after the first seed, and resumed with other test images in the same folder."""
+    words = ["run", *SMALLEST, "seeds=[0,1]", "data=cifar10", f"outputs={tmp_path / 'out'}"]
+    words.append(f"data.root={tmp_path / 'data'}")
     write_cifar(tmp_path / "data", 60, 40)
-    out, err = succeed(*cifar(tmp_path, "seeds=[0,1]"))
+    out, err = succeed(*words)
     folder = folder_of(out)
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "seed-1")
     write_cifar(tmp_path / "data", 60, 80, test_seed=1)
-    _, err = succeed(*cifar(tmp_path, "seeds=[0,1]"))
+    _, err = succeed(*words)
     first = folder / "seed-0" / "result.json"
     assert f"{first} is of another version of bnrecon, kind of device, target" in err
     assert first.with_name("result.json.damaged").exists()  # nothing is lost

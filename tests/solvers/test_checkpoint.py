@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from random_layer import Kept, gaussian
+from random_layer import Kept, gaussian, interrupted
 
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
@@ -48,9 +48,8 @@ def test_an_interrupted_solve_goes_on_to_the_same_numbers(
 ):
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [precision, FLOAT64])
     monkeypatch.setitem(iterative.GAIN, "float64", 1e-6)
-    spec, kept = SolverSpec(name, tolerance=1e-12), Kept(wanted)
-    with pytest.raises(KeyboardInterrupt):
-        solve(system, spec, kept)
+    spec = SolverSpec(name, tolerance=1e-12)
+    kept = interrupted(system, spec, wanted)
     begun, kept.wanted = kept.state, lambda state: state.iterations < begun.iterations
     resumed, whole = solve(system, spec, kept), solve(system, spec)
     assert torch.equal(resumed.scale, whole.scale)
@@ -61,9 +60,7 @@ def test_an_interrupted_solve_goes_on_to_the_same_numbers(
 @pytest.mark.parametrize("name", RESUMABLE)
 def test_iterations_before_an_interruption_are_not_repeated(system, name):
     spec, steps = SolverSpec(name, tolerance=1e-12), []
-    kept = Kept(lambda state: state.inner.step == 20)
-    with pytest.raises(KeyboardInterrupt):
-        solve(system, spec, kept)
+    kept = interrupted(system, spec, lambda state: state.inner.step == 20)
     kept.wanted = lambda state: steps.append(state.inner.step)
     solve(system, spec, kept)
     assert steps[0] == 21
@@ -71,9 +68,7 @@ def test_iterations_before_an_interruption_are_not_repeated(system, name):
 
 def test_a_resumed_solve_starts_from_what_was_saved(system):
     """With the solution as its state it has nothing left to do."""
-    spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(corrected)
-    with pytest.raises(KeyboardInterrupt):
-        solve(system, spec, kept)
+    kept = interrupted(system, SolverSpec("matrix_free", tolerance=1e-12), corrected)
     before = kept.state.iterations
     again = solve(system, SolverSpec("matrix_free", tolerance=0.5), kept)
     assert again.report.iterations == before
@@ -83,9 +78,8 @@ def test_a_resumed_solve_starts_from_what_was_saved(system):
 def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there_is(
     system, every_precision, monkeypatch
 ):
-    spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(corrected)
-    with pytest.raises(KeyboardInterrupt):
-        solve(system, spec, kept)
+    spec = SolverSpec("matrix_free", tolerance=1e-12)
+    kept = interrupted(system, spec, corrected)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
     for left, precisions in ((3, "float32"), (2, "float32"), (1, "float64")):
         state = Kept(lambda state: False)
@@ -99,9 +93,7 @@ def test_an_inner_solve_of_a_precision_that_this_machine_lacks_begins_again(syst
     monkeypatch.setattr(iterative, "BF16_ENTRIES", 0)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT64])
     spec, steps = SolverSpec("matrix_free", tolerance=1e-12), []
-    kept = Kept(lambda state: state.inner.step == 5)
-    with pytest.raises(KeyboardInterrupt):
-        solve(system, spec, kept)
+    kept = interrupted(system, spec, lambda state: state.inner.step == 5)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
     kept.wanted = lambda state: steps.append(state.inner.step)
     assert solve(system, spec, kept).report.converged

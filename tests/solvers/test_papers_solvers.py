@@ -32,6 +32,22 @@ def minimized(monkeypatch):
     return given
 
 
+@pytest.fixture
+def steps(monkeypatch):
+    """Of each step of LBFGS its settings, and where it began, with the error and gradient there."""
+    seen = []
+
+    class Watched(torch.optim.LBFGS):
+        def step(self, closure):
+            (x,) = self.param_groups[0]["params"]
+            error = float(closure())
+            seen.append((self.defaults, x.detach().clone(), error, x.grad.clone()))
+            return super().step(closure)
+
+    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
+    return seen
+
+
 def in_float32(system):
     return system.operator.dense().float(), system.rhs.float()
 
@@ -74,62 +90,36 @@ def test_lbfgs_alone_starts_from_zero(minimized):
     assert not minimized[0][-1].any()
 
 
-def test_lbfgs_has_the_settings_that_its_documentation_states(monkeypatch):
-    seen = []
-
-    class Watched(torch.optim.LBFGS):
-        def __init__(self, parameters, **options):
-            seen.append(options)
-            super().__init__(parameters, **options)
-
-    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
+def test_lbfgs_has_the_settings_that_its_documentation_states(steps):
     solve(random_layer("he_normal", SHAPE, 405)[-1], SolverSpec("lbfgs"))
     named = ("lr", "max_iter", "history_size", "line_search_fn")
-    assert [seen[0][name] for name in named] == [1, 2000, 100, "strong_wolfe"]
+    assert [steps[0][0][name] for name in named] == [1, 2000, 100, "strong_wolfe"]
 
 
-def test_lbfgs_is_given_the_gradient_of_the_error(monkeypatch):
+def test_lbfgs_is_given_the_gradient_of_the_error(steps):
     """Of ‖M x - b‖² / mean(b²), against autograd."""
     matrix, rhs = gaussian(9, 9), gaussian(9, seed=1)
-    seen = []
-
-    class Watched(torch.optim.LBFGS):
-        def step(self, closure):
-            closure()
-            (x,) = self.param_groups[0]["params"]
-            seen.append((x.detach().clone(), x.grad.clone()))
-            return super().step(closure)
-
-    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
     spec = SolverSpec("lbfgs", max_iterations=2)
     lbfgs.minimize(matrix.matmul, matrix.T.matmul, rhs, torch.ones(9).double(), spec)
-    x, gradient = seen[0]
+    _, x, _, gradient = steps[0]
     x.requires_grad_()
     ((matrix @ x - rhs).square().sum() / rhs.square().mean()).backward()
     torch.testing.assert_close(gradient, x.grad)
 
 
-def test_pytorchs_settings_are_its_own_and_its_error_is_the_mean(monkeypatch):
+def test_pytorchs_settings_are_its_own_and_its_error_is_the_mean(steps):
     defaults = torch.optim.LBFGS([torch.zeros(1)]).defaults
-    made, seen = [], []
-
-    class Watched(torch.optim.LBFGS):
-        def step(self, closure):
-            made.append(self.defaults)
-            seen.append((float(closure()), self.param_groups[0]["params"][0].grad.clone()))
-            return super().step(closure)
-
-    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
     matrix, rhs = gaussian(9, 9).float(), gaussian(9, seed=1).float()
     start = torch.ones(9, requires_grad=True)
     spec = SolverSpec("lu_lbfgs_defaults")
     found = lbfgs.minimize(matrix.mv, matrix.T.mv, rhs, start.detach(), spec, lbfgs.PYTORCHS)
-    assert made == [defaults | {"max_eval": defaults["max_iter"] * 5 // 4}]
+    ((settings, _, first_error, gradient),) = steps
+    assert settings == defaults | {"max_eval": defaults["max_iter"] * 5 // 4}
     assert found.iterations <= defaults["max_iter"] == 20
     torch.nn.functional.mse_loss(matrix @ start, rhs).backward()
-    torch.testing.assert_close(seen[0][1], start.grad)
+    torch.testing.assert_close(gradient, start.grad)
     error = (matrix @ start.detach() - rhs).square().mean()
-    assert seen[0][0] == pytest.approx(float(error))
+    assert first_error == pytest.approx(float(error))
 
 
 def test_pytorchs_settings_end_at_the_lu():

@@ -6,13 +6,16 @@ from random_layer import gaussian, random_layer
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer, linear_system
+from bnrecon.features import pair
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.precision import FLOAT64
-from bnrecon.solvers import SOLVERS, Unsuitable, choose, factorization, solve
+from bnrecon.solvers import SOLVERS, Unsuitable, base, choose, factorization, least_squares, solve
+from bnrecon.solvers.factorization import factorize
+from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
 
 CPU = torch.device("cpu")
@@ -169,8 +172,6 @@ def test_a_few_features_more_than_equations_are_factorized_not_iterated():
 
 
 def test_a_system_too_large_for_the_machine_is_refused_beforehand(monkeypatch):
-    from bnrecon.solvers import base
-
     monkeypatch.setattr(base, "available_memory", lambda device: 10_000)
     _, _, system = random_layer("he_normal", SHAPES[0], 270)
     with pytest.raises(RunError, match=r"needs .* are free; use solver=matrix_free"):
@@ -254,8 +255,6 @@ def deficient(width):
 
 
 def test_large_least_squares_run_without_the_dense_form(monkeypatch):
-    from bnrecon.solvers import least_squares
-
     monkeypatch.setattr(least_squares, "LARGEST", 10)
     _, _, system = deficient(200)
     expected = pseudo_inverse(system)
@@ -305,8 +304,6 @@ def test_numbers_that_are_not_finite_are_refused(where, bad):
 
 
 def test_lu_works_in_the_memory_of_the_matrix():
-    from bnrecon.solvers.factorization import factorize
-
     matrix = gaussian(50, 50).T
     copy = matrix.clone()
     lu = factorize(matrix)
@@ -318,8 +315,6 @@ def test_lu_works_in_the_memory_of_the_matrix():
 
 
 def test_dense_lu_beyond_32_bit_indexing_is_refused(monkeypatch):
-    from bnrecon.solvers.register import lookup
-
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     lookup("refined").check(46_341, 46_341, False)  # by panels
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
@@ -336,8 +331,6 @@ def test_dense_lu_beyond_32_bit_indexing_is_refused(monkeypatch):
 
 def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
     """id_cond of both widths and ortho_cond: the closed forms never form A or B."""
-    from bnrecon.features import pair
-
     drawn = {
         (name, word): draw(name, WIDE, choose_width(name, WIDE, width=word), 0, 0)
         for name, word in (

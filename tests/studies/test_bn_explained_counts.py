@@ -209,16 +209,14 @@ def test_counts_around_images_agree_with_exact_norms_samples_and_a_closed_form()
 
 
 def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
-    from bnrecon.studies.bn_explained.figure4 import _prepare
-
-    network, batches = _prepare("BN", 0, PIXELS[1], OPTIONS)
+    network, batches = figure4._prepare("BN", 0, PIXELS[1], OPTIONS)
     images = torch.cat(list(batches))
     found = {}
     network[0][1].register_forward_hook(lambda _module, _given, out: found.update(out=out))
     with torch.no_grad():
         network(images)
     torch.testing.assert_close(found["out"].mean((0, 2, 3)), torch.zeros(2), atol=1e-5, rtol=0)
-    biased, _ = _prepare("random bias", 0, PIXELS[1], OPTIONS)
+    biased, _ = figure4._prepare("random bias", 0, PIXELS[1], OPTIONS)
     assert torch.equal(biased[0][0].weight, network[0][0].weight)
     assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in biased.modules())
     exact = fold_distances(biased, images[:1])[0][0].reshape(2, 8, 8)[:, 3, 4]

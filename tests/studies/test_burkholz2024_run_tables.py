@@ -132,35 +132,24 @@ def test_page_and_csv_sum_over_the_seeds_that_were_counted_and_say_how_many(fini
     assert line["images predicted otherwise"] == told
 
 
-def test_layers_that_lbfgs_left_at_its_limit_are_counted(finished):
-    seed = finished.result.seeds[0]
-    layers = tuple(
-        dataclasses.replace(
-            layer,
-            solution=dataclasses.replace(layer.solution, solver="lu_lbfgs", at_limit=number < 1),
-        )
-        for number, layer in enumerate(seed.layers)
-    )
-    seeds = (dataclasses.replace(seed, layers=layers),)
-    assert at_limit(dataclasses.replace(finished.result, seeds=seeds)) == 1 < len(layers)
-    assert at_limit(finished.result) is None
+def count_at_limit(finished, *solves, limit=None):
+    """``at_limit`` of a run of one seed whose layers were solved so."""
+    seed, config = finished.result.seeds[0], finished.result.config
+    layers = []
+    for name, iterations, flag in solves:
+        changes = {"solver": name, "iterations": iterations, "at_limit": flag}
+        solution = dataclasses.replace(seed.layers[0].solution, **changes)
+        layers.append(dataclasses.replace(seed.layers[0], solution=solution))
+    config = config | {"solver": config["solver"] | {"max_iterations": limit}}
+    seeds = (dataclasses.replace(seed, layers=tuple(layers)),)
+    return at_limit(dataclasses.replace(finished.result, seeds=seeds, config=config))
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, 2), (150, 3), (3000, 0)])
-def test_in_older_results_lbfgs_is_at_its_limit_where_its_iterations_are(finished, limit, expected):
-    """They hold no flag; 2,000 iterations are the limit where a run names no other."""
-    seed = finished.result.seeds[0]
-    solvers = [("lbfgs", 2000), ("lu_lbfgs", 2000), ("lu_lbfgs", 150), ("matrix_free", 2000)]
-    layers = tuple(
-        dataclasses.replace(
-            seed.layers[0],
-            solution=dataclasses.replace(
-                seed.layers[0].solution, solver=name, iterations=iterations, at_limit=False
-            ),
-        )
-        for name, iterations in solvers
-    )
-    config = finished.result.config
-    config = {**config, "solver": {**config["solver"], "max_iterations": limit}}
-    seeds = (dataclasses.replace(seed, layers=layers),)
-    assert at_limit(dataclasses.replace(finished.result, seeds=seeds, config=config)) == expected
+def test_layers_that_lbfgs_left_at_its_limit_are_counted(finished, limit, expected):
+    """Older results hold no flag; 2,000 iterations are the limit where a run names no other."""
+    assert count_at_limit(finished, ("lu_lbfgs", 5, True), ("lu_lbfgs", 5, False)) == 1
+    assert at_limit(finished.result) is None
+    older = [("lbfgs", 2000), ("lu_lbfgs", 2000), ("lu_lbfgs", 150), ("matrix_free", 2000)]
+    solves = [(*solve, False) for solve in older]
+    assert count_at_limit(finished, *solves, limit=limit) == expected

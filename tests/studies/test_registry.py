@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import bnrecon.studies
+from bnrecon.reproduction.page import caption_and_details
+from bnrecon.reproduction.parts import read_text
 from bnrecon.studies import registry
 
 FOLDER = Path(bnrecon.studies.__file__).parent
@@ -26,3 +28,7 @@ def test_every_module_that_binds_a_part_is_listed(name):
     study = registry.find(name)
     assert binding == set(study.parts)
     assert len(binding) == len(study.parts)
+    for part in binding:  # a caption is read in a glance
+        whole = study.part(part).caption  # or a function that fills in numbers
+        text = whole if isinstance(whole, str) else read_text(FOLDER / name / f"{part}.py").caption
+        assert len(caption_and_details(text)[0].split()) <= 60

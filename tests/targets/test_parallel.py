@@ -216,30 +216,13 @@ def tree(tmp_path):
     return root
 
 
-def imagenet(tree, outputs, *more):
-    return [
-        *TORCHRUN,
-        "-m",
-        "bnrecon",
-        "train",
-        "experiment=imagenet_condition",
-        "target.condition=5413",
-        f"data.root={tree}",
-        "target.width=8",
-        "data.side=64",
-        "train.epochs=12",
-        "train.batch_size=8",
-        "data.workers=1",
-        "train.lr=0.01",
-        f"outputs={outputs}",
-        *more,
-    ]
-
-
 @pytest.mark.process
 def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path):
     """SIGTERM reaches the processes, which save first, not their workers that read images."""
-    line = imagenet(tree, tmp_path)
+    words = ("experiment=imagenet_condition", "target.condition=5413", "target.width=8")
+    words += ("data.side=64", "train.epochs=12", "train.batch_size=8", "data.workers=1")
+    words += ("train.lr=0.01", f"data.root={tree}", f"outputs={tmp_path}")
+    line = [*TORCHRUN, "-m", "bnrecon", "train", *words]
     process = subprocess.Popen(
         line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )

@@ -235,11 +235,10 @@ def test_a_checkpoint_of_another_network_or_a_damaged_one_is_set_aside_and_nothi
 
 def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, tmp_path, monkeypatch):
     """On a machine slow at bf16 a target trained in it is found with precision=bfloat16."""
-    cpu = torch.device("cpu")
 
     def folder(*overrides):
         config = composition.compose((*overrides, f"targets={tmp_path}"))
-        return target_folder(config.target_request, digits, cpu)
+        return target_folder(config.target_request, digits, CPU)
 
     monkeypatch.setattr(location, "has_fast_bfloat16", lambda device: True)
     trained = folder()

@@ -1,7 +1,7 @@
 """What MLflow's database holds is what the run found."""
 
 import pytest
-from processes import TWO_SEEDS, finish, folder_of, start
+from processes import TWO_SEEDS, folder_of, succeeded
 
 from bnrecon.reporting.result import RunResult
 
@@ -29,8 +29,7 @@ def read(outputs, name, deleted=False):
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("outputs")
-    code, out, err = finish(start(*TWO_SEEDS, "tracker=mlflow", f"outputs={outputs}"))
-    assert code == 0, err
+    out, err = succeeded(*TWO_SEEDS, "tracker=mlflow", f"outputs={outputs}")
     assert "mlflow failed" not in err
     assert "mlflow ui" in err
     return folder_of(out), outputs
@@ -53,9 +52,7 @@ def test_exporting_it_afterwards_replaces_the_run(tracked):
     name = f"runs/{folder.name}"
     (before,), history = read(outputs, name)
     accuracies = history(before, "seed/accuracy")
-    code, out, err = finish(start("mlflow", str(outputs), command="export"))
-    assert code == 0, err
-    assert "rows sent" in out
+    assert "rows sent" in succeeded("mlflow", str(outputs), command="export")[0]
     (after,), history = read(outputs, name)
     assert history(after, "seed/accuracy") == accuracies
     (deleted,), _ = read(outputs, name, deleted=True)
@@ -64,9 +61,7 @@ def test_exporting_it_afterwards_replaces_the_run(tracked):
 
 def test_processes_that_start_together_share_the_database(tmp_path):
     words = ("experiment=quickstart", "scale=smoke", "jobs=2", "tracker=mlflow")
-    code, _, err = finish(start(*words, f"outputs={tmp_path}"))
-    assert code == 0, err
-    assert "mlflow failed" not in err
+    assert "mlflow failed" not in succeeded(*words, f"outputs={tmp_path}")[1]
 
 
 def test_a_quote_in_a_name_is_no_filter_and_what_has_no_result_is_not_finished(tmp_path):

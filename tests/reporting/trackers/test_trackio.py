@@ -4,7 +4,7 @@ import json
 import sqlite3
 
 import pytest
-from processes import TWO_SEEDS, finish, folder_of, start
+from processes import TWO_SEEDS, folder_of, succeeded
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import files
@@ -27,8 +27,7 @@ def rows(place):
 def tracked(tmp_path_factory):
     """A run of two seeds in a process of its own, where trackio keeps its one folder."""
     outputs = tmp_path_factory.mktemp("outputs")
-    code, out, err = finish(start(*TWO_SEEDS, "tracker=trackio", f"outputs={outputs}"))
-    assert code == 0, err
+    out, err = succeeded(*TWO_SEEDS, "tracker=trackio", f"outputs={outputs}")
     assert "trackio failed" not in err
     return folder_of(out), outputs / "trackers" / "trackio"
 
@@ -59,12 +58,10 @@ def test_the_database_has_epochs_layers_seeds_and_the_result(tracked):
 def test_exporting_it_afterwards_replaces_what_is_there(tracked):
     _, place = tracked
     before = rows(place)
-    code, out, err = finish(start("trackio", str(place.parents[1]), command="export"))
-    assert code == 0, err
+    out, _ = succeeded("trackio", str(place.parents[1]), command="export")
     assert f"{len(before[0])} rows sent" in out
     assert len(rows(place)[0]) == len(before[0])
     words = ("trackio", str(place.parents[1]), "tracker_project=another")
-    code, out, err = finish(start(*words, command="export"))
-    assert code == 0, err
+    out, _ = succeeded(*words, command="export")
     assert f"{len(before[0])} rows sent" in out
     assert "trackio show --project another" in out

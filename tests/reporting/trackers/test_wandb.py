@@ -4,7 +4,7 @@ import json
 import struct
 
 import pytest
-from processes import TWO_SEEDS, finish, folder_of, start
+from processes import TWO_SEEDS, folder_of, succeeded
 
 from bnrecon.reporting.result import RunResult
 
@@ -45,8 +45,7 @@ def history(outputs, name):
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("outputs")
-    code, out, err = finish(start(*TWO_SEEDS, "tracker=wandb", f"outputs={outputs}"))
-    assert code == 0, err
+    out, err = succeeded(*TWO_SEEDS, "tracker=wandb", f"outputs={outputs}")
     assert "wandb failed" not in err
     assert f"wandb sync {outputs}" in err
     return folder_of(out), outputs
@@ -69,9 +68,7 @@ def test_the_files_have_layers_and_seeds_with_their_own_axes(tracked):
 def test_exporting_it_afterwards_replaces_the_run_with_the_same_steps(tracked):
     folder, outputs = tracked
     before = history(outputs, folder.name)
-    code, out, err = finish(start("wandb", str(outputs), command="export"))
-    assert code == 0, err
-    assert "rows sent" in out
+    assert "rows sent" in succeeded("wandb", str(outputs), command="export")[0]
     after = history(outputs, folder.name)
     assert sorted(after) == sorted(before)
     assert all(len(rows) == 1 for rows in after.values())
