@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -44,16 +45,21 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(given: object, allowed: Iterable[str]) -> str:
-    """List the allowed values, with a suggestion where one is close to ``given``.
+    """List the allowed values, with a suggestion where one is close or abbreviated.
 
+    >>> nearest("fig4", ["figure4_left", "figure5b"])
+    "did you mean 'figure4_left'? Allowed: figure4_left, figure5b"
     >>> nearest("vg18", ["vgg18", "mlp"])
     "did you mean 'vgg18'? Allowed: mlp, vgg18"
     >>> nearest(18, ["vgg18", "mlp"])
     "did you mean 'vgg18'? Allowed: mlp, vgg18"
     """
     allowed = sorted(allowed)
-    lower = {name.lower(): name for name in allowed}
-    close = difflib.get_close_matches(str(given).lower(), lower, n=1, cutoff=0.5)
+    lower, word = {name.lower(): name for name in allowed}, str(given).lower()
+    close = difflib.get_close_matches(word, lower, n=1, cutoff=0.5)
+    if len(word) > 2:  # an abbreviation, whose letters a name has in this order
+        letters = re.compile(".*".join(map(re.escape, word)))
+        close = sorted(filter(letters.match, lower), key=len) or close
     hint = f"did you mean '{lower[close[0]]}'? " if close else ""
     return f"{hint}Allowed: {', '.join(allowed)}"
 
