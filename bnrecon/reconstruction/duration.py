@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from bnrecon.reconstruction.planned_layer import PlannedLayer, disk_bytes
-from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.hardware import available_memory, onednn_is_faster
 from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers.factorization import panels_pay
 from bnrecon.solvers.iterative import expected_iterations, integers_pay
@@ -101,7 +101,7 @@ def _group_seconds(layer: PlannedLayer, rates: Mapping[torch.dtype, float]) -> f
         return exact + iterations * products / (0.65 * fast)
     if name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
         return exact + 12 * n * n * c1 / (0.3 * single)
-    panels = name == "refined" and panels_pay(n, layer.device)
+    panels = name == "refined" and panels_pay(n, layer.device) and onednn_is_faster(layer.device)
     share = 0.35 if name == "lu" else 1.4 if panels else 0.7
     return exact + 2 / 3 * n**3 / (share * single)
 

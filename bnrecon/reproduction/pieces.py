@@ -4,51 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bnrecon.runtime import files
+from bnrecon.runtime.digests import json_values
+from bnrecon.runtime.provenance import commit
 
-# The running task's folder of pieces, and the names that it has asked for.
-TASK: ContextVar[tuple[Path, set[str]] | None] = ContextVar(
-    "pieces of the running task", default=None
-)
+# Of the running task: its folder of pieces, the names that it has asked for, and the seconds that
+# an interrupted attempt took for those that were read.
+TASK: ContextVar[tuple[Path, set[str], list[float]] | None] = ContextVar("task", default=None)
 
 
 @contextlib.contextmanager
-def kept_in(folder: Path) -> Iterator[None]:
-    """Store pieces in a folder; once the block has ended, and its result is stored, it goes."""
-    token = TASK.set((folder, set()))
+def kept_in(folder: Path) -> Iterator[list[float]]:
+    """Store pieces in a folder; once the block has ended, and its result is stored, it goes.
+
+    Yields the seconds that pieces took which were not computed again.
+    """
+    saved: list[float] = []
+    token = TASK.set((folder, set(), saved))
     try:
-        yield
+        yield saved
     finally:
         TASK.reset(token)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def piece(
-    name: str, compute: Callable[[], Mapping[str, torch.Tensor]]
+    name: str, settings: Any, compute: Callable[[], Mapping[str, torch.Tensor]]
 ) -> Mapping[str, torch.Tensor]:
     """What ``compute`` returns, read where an interrupted attempt at the same task has stored it.
 
-    For what takes minutes; no other piece of the task has its ``name``, which a file gets.
+    For what takes minutes. Read is only what the same commit computed with the same ``settings``,
+    which are JSON values. No other piece of the task has its ``name``, which a file gets.
 
-    >>> piece("sums", lambda: {"sum": torch.ones(3).sum()})  # not in a task: nothing is stored
+    >>> piece("sums", {}, lambda: {"sum": torch.ones(3).sum()})  # not in a task: not stored
     {'sum': tensor(3.)}
     """
     if (task := TASK.get()) is None:
         return compute()
-    folder, names = task
+    folder, names, saved = task
     if name in names:
         raise ValueError(f"the task has two pieces named {name}")
     names.add(name)
-    path = folder / f"{name}.safetensors"
+    path, about = folder / f"{name}.safetensors", {"commit": commit(), "settings": settings}
     stored = files.read_if_valid(path, files.read_tensors, quarantine_damaged=True)
-    if stored is not None:
+    if stored is not None and json_values(about).items() <= stored[1].items():
+        saved.append(stored[1]["seconds"])
         return stored[0]
+    started = time.monotonic()
     computed = compute()
-    files.write_tensors(path, computed, {})
+    files.write_tensors(path, computed, about | {"seconds": time.monotonic() - started})
     return computed

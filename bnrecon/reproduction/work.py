@@ -215,10 +215,10 @@ class TaskWork(_Stored[TaskResult]):
         started, config = time.monotonic(), self._config
         # A task without options is for a processor.
         device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
-        with hardware.use_threads(threads), pieces.kept_in(self.path.with_suffix("")):
+        with hardware.use_threads(threads), pieces.kept_in(self.path.with_suffix("")) as saved:
             machine = hardware.describe_device(hardware.resolve_device(device))
             rows = self.task.compute().to_dict("records")
-            seconds = round(time.monotonic() - started, 1)
+            seconds = round(time.monotonic() - started + sum(saved), 1)
             TaskResult(
                 self.part,
                 self.scale,

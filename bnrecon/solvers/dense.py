@@ -87,6 +87,7 @@ def refined(system: System, spec: SolverSpec) -> Answer:
     GMRES only needs most of the spectrum of M times the approximate inverse near 1
     (``approximate_inverse``).
     """
+    factorization.check(len(system.rhs), factorization.largest(system.rhs.device))
     factors = _factors(system.operator.to(FLOAT32))
     return corrected(system, spec, approximate_inverse(system.operator.matvec, factors))
 

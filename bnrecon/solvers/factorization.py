@@ -76,7 +76,8 @@ def check(unknowns: int, most: float) -> None:
     if unknowns > most:
         raise Unsuitable(
             f"dense LU of {unknowns} unknowns has more than 2^31 entries, which dense libraries do "
-            "not index safely; use solver=matrix_free with oversampling=1.5"
+            "not index safely; use solver=matrix_free with oversampling=1.5, or on a processor "
+            "solver=refined"
         )
 
 

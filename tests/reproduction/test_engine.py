@@ -1,5 +1,6 @@
 """The engine: tasks are computed once, damage stays where it is, failures stop nothing else."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -10,9 +11,9 @@ import torch
 from made_study import Counted, counted_experiment, study_of
 from made_tasks import task_work
 
-from bnrecon.reproduction import engine
+from bnrecon.reproduction import engine, pieces
 from bnrecon.reproduction.commands import run_study, write
-from bnrecon.reproduction.pieces import piece
+from bnrecon.reproduction.pieces import kept_in, piece
 from bnrecon.reproduction.request import read
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
@@ -199,7 +200,9 @@ def test_an_interrupted_task_goes_on_with_its_pieces(tmp_path):
             computed.append(number)
             return {"number": torch.tensor(float(number))}
 
-        rows = [{"number": float(piece(str(n), lambda n=n: compute(n))["number"])} for n in stop]
+        rows = [
+            {"number": float(piece(str(n), {}, lambda n=n: compute(n))["number"])} for n in stop
+        ]
         if len(rows) < 3:
             raise Interrupted("stopped")
         return pd.DataFrame(rows)
@@ -217,3 +220,20 @@ def test_an_interrupted_task_goes_on_with_its_pieces(tmp_path):
     assert not folder.exists()
     with pytest.raises(ValueError, match="two pieces named 1"):
         work(1, 1).compute()
+
+
+@pytest.mark.parametrize("changed", ["settings", "commit"])
+def test_a_piece_of_other_settings_or_another_version_is_computed_again(
+    changed, tmp_path, monkeypatch
+):
+    def one(settings, number):
+        with contextlib.suppress(Interrupted), kept_in(tmp_path / "task") as saved:
+            tensor = piece("x", settings, lambda: {"x": torch.tensor(number)})["x"]
+            raise Interrupted("stopped")
+        return int(tensor), len(saved)
+
+    assert one({"rates": (0.1,)}, 1) == (1, 0)
+    assert one({"rates": (0.1,)}, 2) == (1, 1)
+    if changed == "commit":
+        monkeypatch.setattr(pieces, "commit", lambda: "another")
+    assert one({"rates": (0.1,) if changed == "commit" else (0.1, 0.2)}, 3) == (3, 0)

@@ -1,5 +1,7 @@
 """The operations that a run counts in advance are those that PyTorch counts while they are done."""
 
+import contextlib
+
 import pytest
 import torch
 from lively import Composed
@@ -13,8 +15,9 @@ from bnrecon.reconstruction import duration
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.run import estimate
+from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
-from bnrecon.solvers import SolverSpec
+from bnrecon.solvers import SolverSpec, factorization
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 
@@ -166,3 +169,20 @@ def test_lbfgs_is_expected_to_take_its_own_limit(monkeypatch):
         for solver in (SolverSpec("lbfgs"), SolverSpec("lbfgs", max_iterations=MAX_ITERATIONS))
     )
     assert next(seconds) == next(seconds)
+
+
+@pytest.mark.parametrize("channels", [64, 72])  # 36,864 and 46,656 equations
+def test_an_lu_by_panels_is_expected_to_take_half_as_long(channels, monkeypatch):
+    """Where oneDNN's products are faster; on other processors panels only lift LAPACK's limit."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    features = FeatureSpec("he_normal", oversampling=1.0)
+    plan = plan_layers(nn.Conv2d(channels, channels, 3).eval(), features, "refined")
+    seconds = {}
+    for faster in (True, False):
+        for module in (duration, factorization):
+            monkeypatch.setattr(module, "onednn_is_faster", lambda _, faster=faster: faster)
+        seconds[faster] = seconds_to_solve(plan)
+    assert seconds[True] == pytest.approx(seconds[False] / 2, rel=0.1)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    with contextlib.nullcontext() if channels == 64 else pytest.raises(UserError, match="46656"):
+        plan_layers(nn.Conv2d(channels, channels, 3).eval(), features, "refined")

@@ -265,7 +265,8 @@ def _select_and_train(
         return trained | {ERRORS: torch.stack(errors, 1)}
 
     def of_run(run: int, settings: list[Optimizer]) -> Mapping[str, torch.Tensor]:
-        return piece(f"{name}-{run}", lambda: train_run(run, settings))
+        about = {"sizes": asdict(sizes), "settings": [asdict(setting) for setting in settings]}
+        return piece(f"{name}-{run}", about, lambda: train_run(run, settings))
 
     trials = [of_run(run, candidates) for run in range(sizes.selecting)]
     errors = torch.stack([trial[ERRORS] for trial in trials])
