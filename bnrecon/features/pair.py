@@ -12,12 +12,12 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from bnrecon.features.portable_random import Draws, Stream, draws_digest
+from bnrecon.features.portable_random import Draws, Stream
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.mapped import allocate_mapped, mapped_tensor
 from bnrecon.operators.rows import Rows, TableRows
 from bnrecon.operators.signs import GROUP, SignMatrix
-from bnrecon.runtime.digests import tensor_digest
+from bnrecon.runtime.digests import parts_digest, tensor_digest
 
 # Of features that are made or read at once, where they are not in memory.
 RUN_BYTES = {"cpu": 2**23, "cuda": 2**28}
@@ -184,9 +184,11 @@ class Features:
             "first": (self.width, self.shape.inputs),
             "second": (self.shape.outputs, self.width, *self.shape.kernel),
         }
-        known = zip(sizes.items(), self.draws or (), strict=True)
-        tables = {name: (size, draws) for (name, size), draws in known}
-        return draws_digest(tables, {} if self.skip_weight is None else {"skip": self.skip_weight})
+        pairs = zip(sizes.items(), self.draws or (), strict=True)
+        tables = [(name, (size, torch.float32), draws.runs()) for (name, size), draws in pairs]
+        if (skip := self.skip_weight) is not None:
+            tables.append(("skip", (skip.shape, skip.dtype), iter([skip])))
+        return parts_digest(tables)
 
 
 def _rows_on_disk(table: torch.Tensor) -> TableRows:
