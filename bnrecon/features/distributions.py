@@ -37,16 +37,16 @@ def _independent(shape: LayerShape, width: int, entries: Callable[[int], partial
 
 def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
     """Orthonormal columns of A and rows of B, as ``torch.nn.init.orthogonal_`` draws them."""
-    first = _orthonormal_columns(stream.normal((width, shape.inputs), "first"))
+    first = orthonormal_columns(stream.normal((width, shape.inputs), "first"))
     flat = stream.normal((shape.outputs, width * shape.taps), "second")
-    second = _orthonormal_columns(flat.T).T
+    second = orthonormal_columns(flat.T).T
     return first, second.reshape(shape.outputs, width, *shape.kernel).contiguous()
 
 
-def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
+def orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
     """Haar-distributed orthonormal columns (rows, if there are fewer), by QR with R's signs."""
     if normal.shape[0] < normal.shape[1]:
-        return _orthonormal_columns(normal.T).T
+        return orthonormal_columns(normal.T).T
     q, r = torch.linalg.qr(normal)
     return q * r.diagonal().sign()
 
@@ -131,7 +131,7 @@ def sparse_id_cond(
 
 def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
     """M = U2 ⊗ U1, Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features, Sect. 3)."""
-    u1 = _orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
+    u1 = orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
     rows = shape.outputs * shape.taps
-    u2 = _orthonormal_columns(stream.normal((rows, rows), "second"))
+    u2 = orthonormal_columns(stream.normal((rows, rows), "second"))
     return Features(shape, width, pattern="kronecker", factors=(u2, u1))
