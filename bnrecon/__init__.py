@@ -45,23 +45,7 @@ __all__ = [
     "solve_layers",
 ]
 
-__getattr__ = import_on_use(
-    __name__,
-    {
-        "data.register": ["register_data"],
-        "features": ["FeatureSpec", "register_features"],
-        "reconstruction": [
-            *("Reconstruction", "assemble", "plan_layers", "reconstruct"),
-            *("solve_layer", "solve_layers"),
-        ],
-        "reconstruction.source_file": ["collapse", "load_source"],
-        "reporting.stored_target": ["load_target"],
-        "runtime.malloc": ["keep_freed_memory"],
-        "solvers": ["SolverSpec", "register_solver"],
-        "studies.results": ["reported", "results"],
-        "targets.register": ["register_target"],
-    },
-)
+__getattr__ = import_on_use(__name__)
 
 
 def __dir__() -> list[str]:

@@ -35,7 +35,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     folder = DEFAULT_OUTPUTS if both_are_folders else outputs_folder(outputs)
     if root is not None and not arguments.predict:
         raise UserError(f"data.root={root}: the images are needed with --predict alone")
-    from bnrecon.reporting.run_names import find_run
+    from bnrecon.reporting.inventory import find_run
 
     folders = list(dict.fromkeys([folder, shipped_outputs(folder)]))
     one, other = (find_run(name, folders) for name in names)

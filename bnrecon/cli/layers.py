@@ -14,7 +14,7 @@ from bnrecon.jobs.local_processes import LocalProcesses
 from bnrecon.jobs.work import Outcome
 from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.run.context import RunContext
-from bnrecon.run.layer_job import solve_one_layer
+from bnrecon.run.together import solve_one_layer
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.request import StudyRequest
     from bnrecon.reproduction.study import Study
 
+MARK = b'<meta name="generator" content="bnrecon report">'
+BEGINNING = 4096  # bytes in which a report says by this line that it is one
+
 
 def add_commands(commands: Commands) -> None:
     """Add `report`."""
@@ -33,9 +36,7 @@ def _report(arguments: argparse.Namespace) -> int:
     """Write the report; print its path and what is in it."""
     requests = _read(arguments.words)
     path = arguments.output or requests[0][1].outputs / "report.html"
-    from bnrecon.reproduction.report import store
-
-    store.check_place(path, arguments.overwrite)
+    check_place(path, arguments.overwrite)
     from bnrecon.reproduction.report import html
 
     html.require_libraries()
@@ -45,7 +46,7 @@ def _report(arguments: argparse.Namespace) -> int:
     finish_loading()
     report = gather(requests)
     content = html.render(report)
-    store.write_report(path, content, arguments.overwrite)
+    write_report(path, content, arguments.overwrite)
     counts = count_verdicts(report.verdicts)
     claims = ", ".join(f"{count} {name}" for name, count in counts.items())
     complete = sum(not part.incomplete for part in report.parts)
@@ -54,6 +55,38 @@ def _report(arguments: argparse.Namespace) -> int:
         f"runs: {report.runs.count}; {format_bytes(len(content))}"
     )
     return exit_codes.DONE
+
+
+def check_place(path: Path, overwrite: bool) -> None:
+    """Refuse a place where no report can be written; ``overwrite`` allows a file that is none.
+
+    Raises:
+        UserError: it is a folder, or a file that is no report, or lies below a file.
+        FileExistsError: it is a device, a pipe, a socket or a link that leads nowhere.
+    """
+    if path.is_dir():
+        raise UserError(f"--output {path}: is a folder; give a file, as in {path / 'report.html'}")
+    above = next((folder for folder in path.parents if folder.exists()), None)
+    if above is not None and not above.is_dir():
+        raise UserError(f"--output {path}: {above} is a file, not a folder")
+    from bnrecon.runtime import files
+
+    files.resolve_target(path)
+    if path.exists() and not overwrite:
+        with open(path, "rb") as file:
+            if MARK not in file.read(BEGINNING):
+                raise UserError(
+                    f"--output {path}: there is a file that is no report of bnrecon; give another "
+                    "name, or --overwrite"
+                )
+
+
+def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
+    """Write a report's file in the place of an earlier report; see ``check_place``."""
+    from bnrecon.runtime import files
+
+    check_place(path, overwrite)
+    files.write_bytes(path, content)
 
 
 def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:

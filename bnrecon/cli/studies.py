@@ -78,15 +78,15 @@ def _tables(arguments: argparse.Namespace) -> int:
         name = arguments.words[0].removeprefix("outputs=") if arguments.words else "outputs"
         output.write(overview(outputs_folder(name, tuple(STUDIES), "print a paper's tables")))
         return exit_codes.DONE
-    study, request = _read(arguments.words)
-    from bnrecon.reproduction import commands
+    study, request = _read_computed(arguments.words)
+    from bnrecon.reproduction import pages
     from bnrecon.runtime.shipped import shipped_folder, shipped_outputs
 
     finish_loading()
     if not shipped_outputs(request.outputs).is_dir():
         unknown = "no folder %s here; outputs=FOLDER names the one with results: %s has what ships"
         logger.warning(unknown, request.outputs, shipped_folder())
-    output.write(f"{commands.write(study, request, redraw=False)[0]}\n\n{request.folder}")
+    output.write(f"{pages.write(study, request, redraw=False)[0]}\n\n{request.folder}")
     return exit_codes.DONE
 
 
@@ -99,11 +99,11 @@ def _figures(arguments: argparse.Namespace) -> int:
 
         advice = f"give a study's name: {nearest(arguments.words[0], STUDIES)}"
         raise UserError(f"figures {' '.join(arguments.words)}: {advice}")
-    study, request = _read(arguments.words)
-    from bnrecon.reproduction import commands
+    study, request = _read_computed(arguments.words)
+    from bnrecon.reproduction import pages
 
     finish_loading()
-    if drawn := commands.write(study, request)[1]:
+    if drawn := pages.write(study, request)[1]:
         output.write("\n".join(map(str, drawn)))
     else:
         command = f"bnrecon study {' '.join(request.words_without_executor)}"
@@ -119,6 +119,13 @@ def _names_study(words: Sequence[str]) -> bool:
 
 def _is_study(word: str) -> bool:
     return word.startswith("study=")
+
+
+def _read_computed(words: list[str]) -> tuple[Study, StudyRequest]:
+    study, request = _read(words)
+    if given := request.executor.words:
+        raise UserError(f"{given[0]}: for bnrecon study only; tables and figures compute nothing")
+    return study, request
 
 
 def _read(

@@ -16,6 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["relu_network", "skip_chain"]
 
-__getattr__ = import_on_use(
-    __name__, {"relu_source": ["relu_network"], "skip_source": ["skip_chain"]}
-)
+__getattr__ = import_on_use(__name__)

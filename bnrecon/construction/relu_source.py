@@ -124,11 +124,6 @@ def relu_network(
     if isinstance(list(model)[-1], nn.ReLU):
         modules.append(nn.ReLU())
     network = nn.Sequential(*modules).eval()
-    for parameter in network.parameters():
-        parameter.requires_grad_(False)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.requires_grad_(True)
     error = functional_error(network, original, targets[0].weight.shape[1], radius, seed)
     most = max(target.weight.numel() for target, _ in stages)
     limit = FAR if width is None or width >= most else math.inf

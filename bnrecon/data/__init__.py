@@ -27,12 +27,4 @@ __all__ = [
     "register_data",
 ]
 
-__getattr__ = import_on_use(
-    __name__,
-    {
-        "in_memory": ["InMemoryImages"],
-        "loading": ["DATASETS", "Images", "load", "refuse_unused_root"],
-        "register": ["register_data"],
-        "streaming": ["StreamedImages"],
-    },
-)
+__getattr__ = import_on_use(__name__)

@@ -33,14 +33,4 @@ __all__ = [
     "register_features",
 ]
 
-__getattr__ = import_on_use(
-    __name__,
-    {
-        "drawing": ["draw"],
-        "pair": ["Features"],
-        "register": [
-            *("DISTRIBUTIONS", "Distribution", "choose_width", "distribution"),
-            "register_features",
-        ],
-    },
-)
+__getattr__ = import_on_use(__name__)

@@ -9,55 +9,44 @@ from functools import partial
 import torch
 
 from bnrecon.features.pair import Features, identity_weights
-from bnrecon.features.portable_random import Draw, Draws, Stream
+from bnrecon.features.portable_random import Draws, Stream
 from bnrecon.features.shapes import LayerShape
 
 
 def he_normal(shape: LayerShape, width: int, stream: Stream) -> Features:
     """Normal entries of variance 2 / fan-in (He et al. 2015)."""
     return _independent(
-        shape,
-        width,
-        partial(stream.normal, word="first", deviation=math.sqrt(2 / shape.inputs)),
-        partial(stream.normal, word="second", deviation=math.sqrt(2 / (width * shape.taps))),
+        shape, width, lambda fan_in: partial(stream.normal, deviation=math.sqrt(2 / fan_in))
     )
 
 
 def he_uniform(shape: LayerShape, width: int, stream: Stream) -> Features:
     """Entries uniform on ±sqrt(6 / fan-in) (He et al. 2015)."""
     return _independent(
-        shape,
-        width,
-        partial(stream.uniform, word="first", bound=math.sqrt(6 / shape.inputs)),
-        partial(stream.uniform, word="second", bound=math.sqrt(6 / (width * shape.taps))),
+        shape, width, lambda fan_in: partial(stream.uniform, bound=math.sqrt(6 / fan_in))
     )
 
 
-def _independent(shape: LayerShape, width: int, first: Draw, second: Draw) -> Features:
-    """Independent entries: those of any features can be drawn alone."""
-    draws = (
-        Draws((1, width, shape.inputs), first),
-        Draws((shape.outputs, width, shape.taps), second),
-    )
-    return Features(shape, width, draws=draws)
+def _independent(shape: LayerShape, width: int, entries: Callable[[int], partial]) -> Features:
+    """Independent entries by fan-in: those of any features can be drawn alone."""
+    first = partial(entries(shape.inputs), word="first")
+    second = partial(entries(width * shape.taps), word="second")
+    sizes = (1, width, shape.inputs), (shape.outputs, width, shape.taps)
+    return Features(shape, width, draws=(Draws(sizes[0], first), Draws(sizes[1], second)))
 
 
 def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
     """Orthonormal columns of A and rows of B, as ``torch.nn.init.orthogonal_`` draws them."""
-    first = _orthonormal_columns(stream.normal((width, shape.inputs), "first"))
+    first = orthonormal_columns(stream.normal((width, shape.inputs), "first"))
     flat = stream.normal((shape.outputs, width * shape.taps), "second")
-    second = (
-        _orthonormal_columns(flat.T).T
-        if flat.shape[0] <= flat.shape[1]
-        else _orthonormal_columns(flat)
-    )
+    second = orthonormal_columns(flat.T).T
     return first, second.reshape(shape.outputs, width, *shape.kernel).contiguous()
 
 
-def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
+def orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
     """Haar-distributed orthonormal columns (rows, if there are fewer), by QR with R's signs."""
     if normal.shape[0] < normal.shape[1]:
-        return _orthonormal_columns(normal.T).T
+        return orthonormal_columns(normal.T).T
     q, r = torch.linalg.qr(normal)
     return q * r.diagonal().sign()
 
@@ -142,7 +131,7 @@ def sparse_id_cond(
 
 def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
     """M = U2 ⊗ U1, Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features, Sect. 3)."""
-    u1 = _orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
+    u1 = orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
     rows = shape.outputs * shape.taps
-    u2 = _orthonormal_columns(stream.normal((rows, rows), "second"))
+    u2 = orthonormal_columns(stream.normal((rows, rows), "second"))
     return Features(shape, width, pattern="kronecker", factors=(u2, u1))

@@ -7,17 +7,17 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
-from bnrecon.features.portable_random import Draws, Stream, draws_digest
+from bnrecon.features.portable_random import Draws, Stream
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.mapped import allocate_mapped, mapped_tensor
 from bnrecon.operators.rows import Rows, TableRows
 from bnrecon.operators.signs import GROUP, SignMatrix
-from bnrecon.runtime.digests import tensor_digest
+from bnrecon.runtime.digests import parts_digest, tensor_digest
 
 # Of features that are made or read at once, where they are not in memory.
 RUN_BYTES = {"cpu": 2**23, "cuda": 2**28}
@@ -126,28 +126,23 @@ class Features:
 
     def first_parts(self, device: torch.device = CPU) -> Iterator[tuple[slice, torch.Tensor]]:
         """A by runs of features (count, c0), and which they are; all at once where it is stored."""
-        if self.in_memory:
-            yield slice(0, self.width), self.weights()[0].to(device)
-            return
-        factor = self.by_rows()[0]
-        for part in self._runs(factor, device):
-            yield part, factor.values(part, torch.float32, device)
+        return self._parts(0, device)
 
     def second_parts(self, device: torch.device = CPU) -> Iterator[tuple[slice, torch.Tensor]]:
         """B by runs of features (c2, count, kh, kw), likewise."""
-        if self.in_memory:
-            yield slice(0, self.width), self.weights()[1].to(device)
-            return
-        factor = self.by_rows()[1]
-        for part in self._runs(factor, device):
-            yield part, self._kernels(factor, part, torch.float32, device)
+        return self._parts(1, device)
 
-    def _runs(self, factor: Rows, device: torch.device) -> Iterator[slice]:
-        """Runs of features of some ``RUN_BYTES`` in float32."""
-        numbers = RUN_BYTES[device.type] // 4
-        count = GROUP * max(1, numbers // (GROUP * factor.columns))
+    def _parts(self, number: int, device: torch.device) -> Iterator[tuple[slice, torch.Tensor]]:
+        """A factor by runs of features of some ``RUN_BYTES`` in float32."""
+        if self.in_memory:
+            yield slice(0, self.width), self.weights()[number].to(device)
+            return
+        factor = self.by_rows()[number]
+        values = partial(self._kernels, factor) if number else factor.values
+        count = GROUP * max(1, RUN_BYTES[device.type] // 4 // (GROUP * factor.columns))
         for start in range(0, self.width, count):
-            yield slice(start, min(start + count, self.width))
+            part = slice(start, min(start + count, self.width))
+            yield part, values(part, torch.float32, device)
 
     def _kernels(
         self, second: Rows, part: slice, dtype: torch.dtype, device: torch.device
@@ -184,9 +179,11 @@ class Features:
             "first": (self.width, self.shape.inputs),
             "second": (self.shape.outputs, self.width, *self.shape.kernel),
         }
-        known = zip(sizes.items(), self.draws or (), strict=True)
-        tables = {name: (size, draws) for (name, size), draws in known}
-        return draws_digest(tables, {} if self.skip_weight is None else {"skip": self.skip_weight})
+        pairs = zip(sizes.items(), self.draws or (), strict=True)
+        tables = [(name, (size, torch.float32), draws.runs()) for (name, size), draws in pairs]
+        if (skip := self.skip_weight) is not None:
+            tables.append(("skip", (skip.shape, skip.dtype), iter([skip])))
+        return parts_digest(tables)
 
 
 def _rows_on_disk(table: torch.Tensor) -> TableRows:

@@ -7,10 +7,9 @@ guaranteed stable), and floats from them by operations that IEEE 754 defines to 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -196,34 +195,7 @@ class Draws:
         starts = tuple((number * features + start) * inner for number in range(outer))
         return self.draw((outer, stop - start, inner), starts=starts)
 
-    def numbers(self, start: int, stop: int) -> torch.Tensor:
-        """Numbers ``start`` to ``stop`` of the sequence."""
-        return self.draw((stop - start,), starts=(start,))
-
-
-def draws_digest(
-    tables: Mapping[str, tuple[tuple[int, ...], Draws]], tensors: Mapping[str, torch.Tensor]
-) -> str:
-    """What ``tensor_digest`` gives for tables as tensors of these shapes, drawn a few at a time.
-
-    Args:
-        tables: shape and numbers of each, before all others in the order of names.
-        tensors: what is hashed with them.
-
-    >>> from functools import partial
-    >>> from bnrecon.runtime.digests import tensor_digest
-    >>> draws = Draws((2, 5, 3), partial(Stream(0, 0).normal, word="w"))
-    >>> digest = draws_digest({"a": ((2, 15), draws)}, {"b": torch.ones(1)})
-    >>> digest == tensor_digest({"a": draws.part(0, 5).reshape(2, 15), "b": torch.ones(1)})
-    True
-    """
-    digest = hashlib.sha256()
-    for name, (shape, draws) in tables.items():
-        digest.update(f"{name} {torch.float32} {shape};".encode())
-        for start in range(0, draws.count, HASHED):
-            stop = min(start + HASHED, draws.count)
-            digest.update(draws.numbers(start, stop).numpy().data)
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
+    def runs(self) -> Iterator[torch.Tensor]:
+        """All numbers of the sequence, a few at a time."""
+        for start in range(0, self.count, HASHED):
+            yield self.draw((min(HASHED, self.count - start),), starts=(start,))

@@ -13,10 +13,9 @@ from bnrecon.partition.counting import (
 )
 from bnrecon.partition.forecasting import forecast
 from bnrecon.partition.network import Layer
-from bnrecon.partition.random_network import random_network
 from bnrecon.partition.result import Folds, Partition, Region, Regions
 from bnrecon.partition.slice import Slice, rectangle, slice_along, slice_of
-from bnrecon.partition.statistics import adapt_layers, set_statistics
+from bnrecon.partition.statistics import adapt_layers, random_network, set_statistics
 from bnrecon.partition.subdivision import partition
 
 __all__ = [

@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from scipy.special import betainc
-from torch import nn
+from torch import fx, nn
 
-from bnrecon.partition.network import PiecewiseAffine, State
+from bnrecon.partition.network import PiecewiseAffine
 from bnrecon.partition.result import Folds
 from bnrecon.runtime.errors import UserError
 
+Step = Callable[[fx.Node, torch.Tensor], torch.Tensor]
 PROBES = 256  # directions, or samples of a ball, that run through the network at once
 TILE = 64  # points that are compared with all segments near them
 
@@ -129,15 +130,12 @@ def _local_values(
 ) -> list[torch.Tensor]:
     """Each activation layer's input (n, 1 + P, units): n points and, by their map, P directions."""
     beside = torch.cat([torch.zeros_like(directions[:1]), directions])
-    state: State = steps.start((points[:, None] + beside).flatten(0, 1))
-    found = []
-    with torch.no_grad():
-        for _, node, source in steps.walk(state):
-            values = source.reshape(len(points), len(beside), -1)
-            if steps.kinds[node] == "activation":
-                found.append(values)
-            state[node] = steps.hold(node, source, values[:, 0])
-    return found
+
+    def hold(node: fx.Node, source: torch.Tensor) -> torch.Tensor:
+        return steps.hold(node, source, source.flatten(1)[:: len(beside)])
+
+    layers = _values(steps, (points[:, None] + beside).flatten(0, 1), hold)
+    return [layer.unflatten(0, (len(points), -1)) for layer in layers]
 
 
 def count_by_local_map(
@@ -198,7 +196,7 @@ def count_by_sampling(
             size = min(PROBES, samples - first)
             beside = radius * sample_ball(size, point.numel(), generator)
             batch = torch.cat([point[None], point + beside.reshape(size, *point.shape)])
-            signs = [layer > 0 for layer in _values(steps, batch)]
+            signs = [layer > 0 for layer in _values(steps, batch, steps.plain)]
             parts = [(layer[1:] != layer[0]).any(0) for layer in signs]
             changed = [a | b for a, b in zip(changed, parts, strict=True)] if changed else parts
         counts.append([int(layer.sum()) for layer in changed])
@@ -212,15 +210,14 @@ def _shape_of(points: torch.Tensor) -> tuple[int, ...]:
     return tuple(points.shape[1:])
 
 
-def _values(steps: PiecewiseAffine, points: torch.Tensor) -> list[torch.Tensor]:
-    """Each activation layer's input (P, units), as the network computes it."""
-    state: State = steps.start(points)
-    found = []
+def _values(steps: PiecewiseAffine, points: torch.Tensor, step: Step) -> list[torch.Tensor]:
+    """Each activation layer's input (P, units), where ``step`` computes what is not affine."""
+    state, found = steps.start(points), []
     with torch.no_grad():
         for _, node, source in steps.walk(state):
             if steps.kinds[node] == "activation":
                 found.append(source.flatten(1))
-            state[node] = steps.plain(node, source)
+            state[node] = step(node, source)
     return found
 
 

@@ -1,4 +1,4 @@
-"""BatchNorm statistics set from data, layer by layer."""
+"""BatchNorm statistics set from data, layer by layer, and random networks that have some."""
 
 from __future__ import annotations
 
@@ -50,6 +50,24 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
 
 
 _BatchNorm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def random_network(width: int, depth: int, *, batch_norm: bool = True, seed: int = 0) -> nn.Module:
+    """A leaky-ReLU network of two inputs and one output with random weights, in eval mode.
+
+    With BatchNorm its statistics are set from 50 Gaussian points; without, the biases are PyTorch's
+    random ones.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        modules: list[nn.Module] = []
+        for layer in range(depth):
+            modules.append(nn.Linear(width if layer else 2, width, bias=not batch_norm))
+            if batch_norm:
+                modules.append(nn.BatchNorm1d(width))
+            modules.append(nn.LeakyReLU(0.1))
+        network = nn.Sequential(*modules, nn.Linear(width, 1)).double().eval()
+        return set_statistics(network, torch.randn(50, 2, dtype=torch.float64))
 
 
 def adapt_layers(

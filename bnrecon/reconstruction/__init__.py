@@ -48,20 +48,7 @@ __all__ = [
     "solve_layers",
 ]
 
-__getattr__ = import_on_use(
-    __name__,
-    {
-        "assembly": ["assemble"],
-        "library_call": ["reconstruct"],
-        "moments": ["gather"],
-        "plan": ["Plan"],
-        "planned_layer": ["PlannedLayer"],
-        "planning": ["plan_layers"],
-        "refusal": ["RefusedLayers"],
-        "report": ["LayerReport", "OutputDifference", "Reconstruction"],
-        "solving": ["solve_layer", "solve_layers"],
-    },
-)
+__getattr__ = import_on_use(__name__)
 
 
 def __dir__() -> list[str]:

@@ -118,7 +118,7 @@ class SeedResult:
 
 
 @dataclass(frozen=True)
-class SeedRecord(SeedResult):
+class SeedRecord(SeedResult, files.Stored):
     """All that ``seed-N/result.json`` holds of a finished seed, a run's result being made of these.
 
     ``images`` were tested, ``source_images`` of them through the real source network; see
@@ -151,16 +151,6 @@ class SeedRecord(SeedResult):
             predictions=(counts := content.get("predictions")) and from_stored(Predictions, counts),
         )
 
-    @classmethod
-    def read(cls, path: Path) -> SeedRecord:
-        """Read a seed's file.
-
-        Raises:
-            Damaged: it is damaged, or was written by another version.
-            FileNotFoundError: there is none.
-        """
-        return files.read_json(path, cls.from_json)
-
     def to_json(self) -> dict[str, Any]:
         """The content of ``seed-N/result.json``."""
         row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -176,7 +166,7 @@ class SeedRecord(SeedResult):
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(files.Stored):
     """What a run of the main job found.
 
     ``config`` is the run's configuration as it was stored, ``device`` and ``versions`` what it ran
@@ -301,16 +291,6 @@ class RunResult:
             evaluation=from_stored(Evaluation, source["evaluated"]),
             notes=tuple(content["notes"]),
         )
-
-    @classmethod
-    def read(cls, path: Path) -> RunResult:
-        """Read a finished run's ``result.json``.
-
-        Raises:
-            Damaged: it is damaged, or was written by another version.
-            FileNotFoundError: there is none.
-        """
-        return files.read_json(path, cls.from_json)
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``result.json``, which scripts read: its keys stay as they are."""

@@ -1,11 +1,10 @@
-"""The commands of a study, without the command line: run what is missing, write tables, draw."""
+"""`bnrecon study` without the command line: run what is missing, write tables, draw."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bnrecon.config import checks, composition
 from bnrecon.jobs import executors
@@ -80,18 +79,3 @@ def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Exec
             times.setdefault(item.part, []).append(result.seconds)
     seconds = {part: statistics.median(each) for part, each in times.items()}
     return executors.choose(request.executor, request.batch, device, seconds)
-
-
-def write(study: Study, request: StudyRequest, redraw: bool = True) -> tuple[str, list[Path]]:
-    """Write tables and figures of what is finished: the tables as Markdown, the figures' files.
-
-    Nothing is computed: what is missing stands there with the command that computes it. Damaged
-    files are left out with a warning that names them. Without ``redraw``, a figure is drawn where
-    its numbers are new.
-
-    Raises:
-        UserError: an impossible request.
-    """
-    if words := request.executor.words:
-        raise UserError(f"{words[0]}: for bnrecon study only; tables and figures compute nothing")
-    return pages.write(study, request, redraw=redraw)

@@ -23,7 +23,7 @@ INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 
 
 @dataclass(frozen=True)
-class TaskResult:
+class TaskResult(files.Stored):
     """What a finished task found, and where the numbers come from."""
 
     experiment: str  # the part of the study
@@ -37,17 +37,8 @@ class TaskResult:
     seconds: float  # time of the computation
 
     @classmethod
-    def read(cls, path: Path) -> TaskResult:
-        """Read a task file.
-
-        Raises:
-            Damaged: it is damaged, or was written by another version.
-            FileNotFoundError: there is none.
-        """
-        return files.read_json(path, cls._from_json)
-
-    @classmethod
-    def _from_json(cls, content: dict[str, Any]) -> TaskResult:
+    def from_json(cls, content: dict[str, Any]) -> TaskResult:
+        """Read the content of a task file."""
         rows = content.pop("rows")
         cells = [{name: INFINITE.get(cell, cell) for name, cell in row.items()} for row in rows]
         return cls(rows=tuple(cells), **content)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,13 @@ from bnrecon.config.checks import check_machine
 from bnrecon.config.schema import RunConfig
 from bnrecon.data import Images
 from bnrecon.data.spec import has_pixels_of_the_user
-from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.result import (
+    DataSummary,
+    Evaluation,
+    RunResult,
+    SeedRecord,
+    TargetSummary,
+)
 from bnrecon.reporting.run_tables import run_text, table_files
 from bnrecon.reporting.trackers.events import log_run, tracked_options
 from bnrecon.run import finished, preparation
@@ -21,14 +29,15 @@ from bnrecon.run.context import RunContext, Share
 from bnrecon.run.naming import run_folder
 from bnrecon.run.seed import run_seed
 from bnrecon.run.seed_files import read_seed
-from bnrecon.run.summary import summarize
 from bnrecon.runtime import distributed, files, hardware, locks
+from bnrecon.runtime.digests import json_values, tensor_digest
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.provenance import commit
+from bnrecon.runtime.provenance import command, commit, host, now, versions
 from bnrecon.runtime.tracking import NO_TRACKERS
 from bnrecon.targets.location import is_trained
+from bnrecon.targets.models import minimum_width_count, parameter_count
 from bnrecon.targets.reparameterization import trained_parameters
-from bnrecon.targets.store import obtain_target
+from bnrecon.targets.store import Trained, obtain_target
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +120,56 @@ def _compute(
         result = _write(context, summarize(context, records))
         log_run(tracked, result)
     return result
+
+
+def summarize(run: RunContext, records: Sequence[SeedRecord]) -> RunResult:
+    """The run's result from the records of its seeds, whose evaluations the worst stands for."""
+    data, first = run.data, records[0]
+    return RunResult(
+        config=json_values(dataclasses.asdict(run.config)),
+        data=DataSummary(
+            data.name, data.sizes[0], data.sizes[1], len(data.classes), data.checksum()
+        ),
+        target=_target(run.target),
+        seeds=tuple(record.result() for record in records),
+        evaluation=_evaluation(records),
+        trainable_parameters=first.trainable_parameters,
+        parameters=first.parameters,
+        outside_linear_region=sum(record.outside_linear_region for record in records),
+        notes=tuple(dict.fromkeys(note for record in records for note in record.notes)),
+        device=hardware.describe_device(run.device),
+        versions=versions(),
+        commit=commit(),
+        finished=now(),
+        host=host(),
+        command=command(),
+    )
+
+
+def _target(target: Trained) -> TargetSummary:
+    return TargetSummary(
+        accuracy=target.about["accuracy"],
+        images=target.about["images"],
+        parameters=parameter_count(target.network),
+        minimum_width_parameters=minimum_width_count(target.network),
+        seconds=target.about["seconds"],
+        folder=target.folder.as_posix(),
+        checksum=tensor_digest(target.network.state_dict()),
+        device=target.about.get("device"),
+        precision=target.about.get("precision"),
+        commit=target.about.get("commit"),
+    )
+
+
+def _evaluation(records: Sequence[SeedRecord]) -> Evaluation:
+    all_images = all(record.source_images == record.images for record in records)
+    return Evaluation(
+        network="source" if all_images else "collapsed",
+        images=min(record.source_images for record in records),
+        largest_logit_difference=max(record.largest_logit_difference for record in records),
+        largest_difference_to_target=max(record.largest_difference_to_target for record in records),
+        implicit_layers=sum(layer.convolutions == "implicit" for layer in records[0].layers),
+    )
 
 
 def _write(run: RunContext, result: RunResult) -> RunResult:

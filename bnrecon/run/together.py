@@ -1,20 +1,43 @@
-"""Layers of several runs with the same features, solved by one factorization."""
+"""Layers solved outside a run, which reads them: one alone, or those of several runs at once."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
+from bnrecon.config.schema import RunConfig
 from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.solving import features_key, solutions_in_turn
-from bnrecon.run.context import RunContext
+from bnrecon.run.context import RunContext, open_run
+from bnrecon.run.naming import run_folder
+from bnrecon.run.preparation import load_images
 from bnrecon.run.seed_files import SolvedLayers
+from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.solving import LU_UNKNOWNS
 
 logger = logging.getLogger(__name__)
 
 Pending = tuple[PlannedLayer, SolvedLayers]
+
+
+def solve_one_layer(config: RunConfig, seed: int, name: str) -> str:
+    """Solve a layer of a run and store it, for the run to read; the solver and its residual.
+
+    What is stored already is not solved again, and what was interrupted goes on. Another process
+    holds the lock of the run's folder meanwhile, and waits.
+
+    Raises:
+        UserError: the request cannot be met.
+        RunError: the layer cannot be solved.
+    """
+    with hardware.use_threads(config.threads):
+        data = load_images(config)
+        run = open_run(config, data, run_folder(config, data))
+        solved = SolvedLayers(run.folder / f"seed-{seed}", run.seed_key)
+        (layer,) = (each for each in run.plan_of_seed(seed).layers if each.name == name)
+        solution = solved.get(layer) or solved.solve(layer, layer.draw_groups())
+    return f"{solution.report.solver}, residual {solution.report.relative_residual:.1e}"
 
 
 def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = LU_UNKNOWNS) -> int:

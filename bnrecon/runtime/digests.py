@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,11 +66,19 @@ def json_values(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes of tensors, in the order of their names."""
+    return parts_digest((name, (t.shape, t.dtype), [t]) for name, t in sorted(tensors.items()))
+
+
+def parts_digest(
+    tables: Iterable[tuple[str, tuple[Sequence[int], torch.dtype], Iterable[torch.Tensor]]],
+) -> str:
+    """``tensor_digest`` of tables that come in parts, each a name, shape and type, and numbers."""
     import torch  # for seconds; JSON is read without
 
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    for name, (shape, dtype), parts in tables:
+        digest.update(f"{name} {dtype} {tuple(shape)};".encode())
+        for part in parts:
+            numbers = part.detach().cpu().contiguous().reshape(-1)
+            digest.update(numbers.view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -15,7 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psutil
 from safetensors import SafetensorError, safe_open
@@ -160,6 +160,22 @@ def read_json(path: Path, make: Callable[[dict[str, Any]], Any] = dict) -> Any:
         raise Damaged(
             f"{path} was written by another version of bnrecon, or by something else ({reason})"
         ) from None
+
+
+class Stored:
+    """An object that has a JSON file; its class says how it is made of the content."""
+
+    from_json: Callable[[Any], Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read its file, as ``result.json`` of a finished run.
+
+        Raises:
+            Damaged: it is damaged, or was written by another version.
+            FileNotFoundError: there is none.
+        """
+        return read_json(path, cls.from_json)
 
 
 BROKEN = (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from bnrecon.runtime import control_groups, memory
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.limits import available_host_memory, processor_limits
 
 # Multiply-adds of a product that are worth a thread of their own: below a millisecond's work.
 THREAD_OPERATIONS = 3 * 10**7
@@ -53,7 +53,7 @@ def available_memory(device: torch.device) -> int:
         # What PyTorch keeps in its cache is available too.
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    return memory.available_host_memory()
+    return available_host_memory()
 
 
 @contextlib.contextmanager
@@ -114,7 +114,7 @@ def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] =
         count = len(os.sched_getaffinity(0))
     granted = environment.get("SLURM_CPUS_PER_TASK", "")
     limits = [int(granted)] if granted.isdecimal() and int(granted) else []
-    return min([count, *limits, *control_groups.processor_limits(proc)])
+    return min([count, *limits, *processor_limits(proc)])
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:

@@ -28,13 +28,4 @@ __all__ = [
     "solve",
 ]
 
-__getattr__ = import_on_use(
-    __name__,
-    {
-        "base": ["Answer", "Solution", "Unsuitable"],
-        "diagnosis": ["diagnose"],
-        "register": ["SOLVERS", "register_solver"],
-        "report": ["SolverReport"],
-        "solving": ["Choice", "choose", "solve"],
-    },
-)
+__getattr__ = import_on_use(__name__)

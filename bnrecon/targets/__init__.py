@@ -23,10 +23,4 @@ __all__ = [
     "initialize_from_data",
 ]
 
-__getattr__ = import_on_use(
-    __name__,
-    {
-        "initialization": ["FrozenBatchNorm1d", "FrozenBatchNorm2d", "initialize_from_data"],
-        "noisy_batchnorm": ["NoisyBatchNorm1d", "NoisyBatchNorm2d", "NoisyBatchNorm3d"],
-    },
-)
+__getattr__ = import_on_use(__name__)

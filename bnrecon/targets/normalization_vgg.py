@@ -46,7 +46,7 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     Scales start at γ = g, the same for all; with ``inner="scale"`` those of id_cond,
     sparse_id_cond and ortho_cond start from a VGG's initial weights instead (Random features,
     Theorem 3.1). Why g = 1, both papers' implicit start, trains slowly, and what
-    ``start="weights"`` does, is derived in ``bnrecon.targets.relative_step``.
+    ``start="weights"`` does, is derived in ``relative_step.md`` beside this.
 
     For images of a shape (C, H, W); the options are those of ``NormalizationVggTarget``. With
     features ``none`` or inner ``mask`` one trained convolution takes the place of every pair.

@@ -18,19 +18,16 @@ from bnrecon.targets.resnet9 import resnet9
 Builder = Callable[..., nn.Module]
 
 
-def _built_in(name: str, builder: Builder) -> Registered:
-    return Registered(f"target family {name}", builder)
-
-
-FAMILIES: dict[str, Registered] = {
-    "vgg": _built_in("vgg", vgg),
-    "vgg_normalization": _built_in("vgg_normalization", normalization_vgg),
-    "resnet": _built_in("resnet", resnet),
-    "resnet9": _built_in("resnet9", resnet9),
-    "dropout_resnet": _built_in("dropout_resnet", dropout_resnet),
-    "dropout_cnn": _built_in("dropout_cnn", dropout_cnn),
-    "mlp": _built_in("mlp", mlp),
+BUILT_IN: dict[str, Builder] = {
+    "vgg": vgg,
+    "vgg_normalization": normalization_vgg,
+    "resnet": resnet,
+    "resnet9": resnet9,
+    "dropout_resnet": dropout_resnet,
+    "dropout_cnn": dropout_cnn,
+    "mlp": mlp,
 }
+FAMILIES = {name: Registered(f"target family {name}", made) for name, made in BUILT_IN.items()}
 
 
 def register_target(name: str, version: str | None = None) -> Callable[[Builder], Builder]:

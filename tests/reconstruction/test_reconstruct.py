@@ -59,7 +59,7 @@ def test_the_source_computes_the_targets_function_also_once_loaded_or_collapsed(
 def test_a_draw_that_differs_from_the_saved_one_is_refused(tmp_path, monkeypatch):
     model = enliven(nn.Conv2d(2, 3, 3), (2, 5, 5))
     path = reconstruct(model, "orthogonal").save(tmp_path / "source.safetensors")
-    name, honest = "_orthonormal_columns", distributions._orthonormal_columns
+    name, honest = "orthonormal_columns", distributions.orthonormal_columns
     monkeypatch.setattr(distributions, name, lambda normal: honest(normal) * (1 + 1e-6))
     with pytest.raises(RunError, match="save with full=True"):
         bnrecon.load_source(path, model)

@@ -9,8 +9,8 @@ import torch
 from places import OUTPUTS, RESULTS
 
 from bnrecon.reporting import inventory
+from bnrecon.reporting.inventory import find_run
 from bnrecon.reporting.result import RunResult
-from bnrecon.reporting.run_names import find_run
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 

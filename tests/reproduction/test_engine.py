@@ -12,7 +12,8 @@ from made_study import Counted, counted_experiment, study_of
 from made_tasks import task_work
 
 from bnrecon.reproduction import engine, pieces
-from bnrecon.reproduction.commands import run_study, write
+from bnrecon.reproduction.commands import run_study
+from bnrecon.reproduction.pages import write
 from bnrecon.reproduction.pieces import kept_in, piece
 from bnrecon.reproduction.request import read
 from bnrecon.runtime.errors import Interrupted, RunError, UserError

@@ -11,9 +11,10 @@ from processes import run
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
-from bnrecon.reproduction.commands import run_study, write
+from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.document import claims_by_part
 from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.pages import write
 from bnrecon.reproduction.parts import Task, only
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read

@@ -14,6 +14,7 @@ import pytest
 from made_study import study_of
 from places import RESULTS
 
+from bnrecon.cli.report import write_report
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.commands import run_study
@@ -22,7 +23,6 @@ from bnrecon.reproduction.parts import Task
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.report.html_table import html_table, number_of
-from bnrecon.reproduction.report.store import write_report
 from bnrecon.reproduction.request import read
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError

@@ -9,7 +9,8 @@ from made_study import Counted, counted_experiment, study_of
 
 from bnrecon.config import composition
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.commands import run_study, write
+from bnrecon.reproduction.commands import run_study
+from bnrecon.reproduction.pages import write
 from bnrecon.reproduction.request import read
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder

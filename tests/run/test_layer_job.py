@@ -3,7 +3,7 @@
 import pytest
 
 from bnrecon.config import composition
-from bnrecon.run import layer_job, main_job
+from bnrecon.run import main_job, together
 from bnrecon.runtime import files
 
 
@@ -19,10 +19,10 @@ def test_a_run_offers_the_layers_that_are_not_stored_and_reads_what_was_solved(c
     def share(run, seed, layers):
         offered.append((seed, [layer.name for layer in layers]))
         for layer in layers[1:]:
-            layer_job.solve_one_layer(run.config, seed, layer.name)
+            together.solve_one_layer(run.config, seed, layer.name)
             path = run.folder / f"seed-{seed}/layer-{layer.name}.safetensors"
             stored[seed, layer.name] = files.read_tensors(path)[1]["report"]
-        layer_job.solve_one_layer(run.config, seed, layers[1].name)  # reads it
+        together.solve_one_layer(run.config, seed, layers[1].name)  # reads it
         assert files.read_tensors(path)[1]["report"] == stored[seed, layer.name]
 
     seeds = main_job.run(config, share).result.seeds
@@ -39,7 +39,7 @@ def test_what_is_stored_is_not_offered_again(config):
 
     def stop(run, seed, layers):
         offered.append([layer.name for layer in layers])
-        layer_job.solve_one_layer(run.config, seed, layers[0].name)
+        together.solve_one_layer(run.config, seed, layers[0].name)
         raise KeyboardInterrupt
 
     for _ in range(2):

@@ -11,7 +11,7 @@ import torch
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import available_memory, processor_count, use_threads
-from bnrecon.runtime.memory import available_host_memory
+from bnrecon.runtime.limits import available_host_memory
 
 MB = 2**20
 NONE_V1 = 9223372036854771712  # what version 1 writes for no limit

@@ -17,7 +17,7 @@ import resource
 import psutil
 import torch
 from bnrecon.runtime.malloc import keep_freed_memory
-from bnrecon.runtime.memory import available_host_memory
+from bnrecon.runtime.limits import available_host_memory
 
 kept = []
 

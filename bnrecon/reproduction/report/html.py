@@ -57,7 +57,6 @@ def render(report: Report) -> bytes:
         library=_library(),
         library_version=importlib.metadata.version("itables"),
         counts=count_verdicts,
-        verdict_names=VERDICTS,
         meanings=VERDICTS,
         inline=functools.partial(inline, errata=report.errata.anchors),
     )

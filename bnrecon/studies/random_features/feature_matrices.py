@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from bnrecon.features.distributions import orthonormal_columns
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.portable_random import Stream
@@ -90,9 +91,7 @@ def target_weight(
 def _single_weight(name: str, outputs: int, inputs: int, stream: Stream) -> torch.Tensor:
     weight = stream.normal((outputs, inputs), "target").double()
     if name in ("orthogonal", "ortho_cond"):
-        q, r = torch.linalg.qr(weight if outputs >= inputs else weight.T)
-        q = q * r.diagonal().sign()
-        return q if outputs >= inputs else q.T
+        return orthonormal_columns(weight)
     if name == "er_sign":
         weight = weight.sign()
     if name in ("sparse_he_normal", "er_sign"):

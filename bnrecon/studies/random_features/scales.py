@@ -1,7 +1,7 @@
 """Sect. 5: training the scales of dense random features from scratch, and how far steps go.
 
 The paper trains for 300 and 500 epochs, where weight decay lets a start fade
-(``bnrecon/targets/relative_step.py``): shorter trainings do not decide what it says of those.
+(``bnrecon/targets/relative_step.md``): shorter trainings do not decide what it says of those.
 """
 
 from __future__ import annotations
