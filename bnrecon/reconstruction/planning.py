@@ -22,7 +22,6 @@ from bnrecon.reconstruction.substitution import share_parameters, substitute, un
 from bnrecon.runtime.errors import RunError, UserError, require_choice
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
-from bnrecon.solvers import factorization
 from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
@@ -191,6 +190,4 @@ def _check_layer(layer: PlannedLayer) -> None:
     kind = distribution(features.name)
     kind.check_width(layer.shape, c1)
     if layer.solver.name != "auto":
-        lookup(layer.solver.name).check(layer.rows, c1, kind.orthogonal)
-        if layer.solver.name == "refined":
-            factorization.check(layer.rows, factorization.largest(layer.device))
+        lookup(layer.solver.name).require(layer.rows, c1, kind.orthogonal, layer.device)

@@ -14,7 +14,7 @@ import torch
 
 from bnrecon.runtime import files
 from bnrecon.runtime.digests import json_values
-from bnrecon.runtime.provenance import commit
+from bnrecon.runtime.provenance import commit, versions
 
 # Of the running task: its folder of pieces, the names that it has asked for, and the seconds that
 # an interrupted attempt took for those that were read.
@@ -41,8 +41,9 @@ def piece(
 ) -> Mapping[str, torch.Tensor]:
     """What ``compute`` returns, read where an interrupted attempt at the same task has stored it.
 
-    For what takes minutes. Read is only what the same commit computed with the same ``settings``,
-    which are JSON values. No other piece of the task has its ``name``, which a file gets.
+    For what takes minutes. Read is only what the same commit and the same libraries computed with
+    the same ``settings``, which are JSON values: edited code that is not committed, and computes
+    otherwise, has to change one of these. No other piece of the task has its ``name``.
 
     >>> piece("sums", {}, lambda: {"sum": torch.ones(3).sum()})  # not in a task: not stored
     {'sum': tensor(3.)}
@@ -53,7 +54,8 @@ def piece(
     if name in names:
         raise ValueError(f"the task has two pieces named {name}")
     names.add(name)
-    path, about = folder / f"{name}.safetensors", {"commit": commit(), "settings": settings}
+    path = folder / f"{name}.safetensors"
+    about = {"commit": commit(), "versions": versions(), "settings": settings}
     stored = files.read_if_valid(path, files.read_tensors, quarantine_damaged=True)
     if stored is not None and json_values(about).items() <= stored[1].items():
         saved.append(stored[1]["seconds"])

@@ -48,7 +48,7 @@ class Unsuitable(UserError):
     """The solver does not fit this system: its shape, its features or its size."""
 
 
-def require_square(rows: int, columns: int) -> None:
+def require_square(rows: int, columns: int, _orthogonal: bool) -> None:
     """Raise ``Unsuitable`` unless there are as many unknowns as equations."""
     if rows != columns:
         raise Unsuitable(

@@ -9,9 +9,8 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import FLOAT32
-from bnrecon.runtime.torch_modes import PROCESSOR
 from bnrecon.solvers import factorization
-from bnrecon.solvers.base import Answer, require_square
+from bnrecon.solvers.base import Answer
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
@@ -19,18 +18,6 @@ MOST_STEPS = 400  # of GMRES, where ``SolverSpec.max_iterations`` gives no other
 RESTART = 60  # GMRES vectors held before a restart: 2 · 60 · 8 n bytes
 APART = 2  # singular values that the approximate inverse treats apart
 CORRECTIONS = 10  # of the float64 LU, at most; one suffices unless κ(M) nears 1e16
-
-
-def check_dense(rows: int, columns: int, _orthogonal: bool) -> None:
-    """Square, and small enough for LAPACK."""
-    require_square(rows, columns)
-    factorization.check(rows, factorization.LARGEST)
-
-
-def check_refined(rows: int, columns: int, _orthogonal: bool) -> None:
-    """Square, and small enough for an LU in float32 on some device."""
-    require_square(rows, columns)
-    factorization.check(rows, factorization.largest(PROCESSOR))
 
 
 def _factors(operator: Operator) -> factorization.Factorization:
@@ -87,7 +74,6 @@ def refined(system: System, spec: SolverSpec) -> Answer:
     GMRES only needs most of the spectrum of M times the approximate inverse near 1
     (``approximate_inverse``).
     """
-    factorization.check(len(system.rhs), factorization.largest(system.rhs.device))
     factors = _factors(system.operator.to(FLOAT32))
     return corrected(system, spec, approximate_inverse(system.operator.matvec, factors))
 

@@ -10,7 +10,7 @@ import torch
 
 from bnrecon.runtime.hardware import onednn_is_faster
 from bnrecon.runtime.torch_modes import PROCESSOR
-from bnrecon.solvers.base import LinAlgError, Unsuitable
+from bnrecon.solvers.base import LinAlgError
 
 LARGEST = 46_340  # of LAPACK, whose indices have 32 bits: n² may not reach 2^31
 BY_PANELS = 8_192  # unknowns from which on panels are faster
@@ -59,26 +59,15 @@ class Panels(Factorization):
 def factorize(matrix: torch.Tensor) -> Factorization:
     """LU with partial pivoting in the memory of ``matrix``, which must be stored by columns.
 
-    Raises ``LinAlgError`` where it is exactly singular, ``Unsuitable`` where it has too many
-    entries.
+    It has no more unknowns than ``largest`` says, in float64 ``lapacks_largest``. Raises
+    ``LinAlgError`` where it is exactly singular.
     """
-    n, device, single = len(matrix), matrix.device, matrix.dtype == torch.float32
-    check(n, largest(device) if single else LARGEST)
     if not matrix.T.is_contiguous():
         raise ValueError(
             "the matrix is not stored by columns, and could not be factorized in place"
         )
-    return by_panels(matrix) if single and panels_pay(n, device) else by_lapack(matrix)
-
-
-def check(unknowns: int, most: float) -> None:
-    """Raise ``Unsuitable`` for more unknowns than an LU takes."""
-    if unknowns > most:
-        raise Unsuitable(
-            f"dense LU of {unknowns} unknowns has more than 2^31 entries, which dense libraries do "
-            "not index safely; use solver=matrix_free with oversampling=1.5, or on a processor "
-            "solver=refined"
-        )
+    panels = matrix.dtype == torch.float32 and panels_pay(len(matrix), matrix.device)
+    return by_panels(matrix) if panels else by_lapack(matrix)
 
 
 def panels_pay(unknowns: int, device: torch.device) -> bool:
@@ -99,12 +88,17 @@ def largest(device: torch.device) -> float:
     return math.inf if panels else LARGEST
 
 
+def lapacks_largest(_device: torch.device) -> float:
+    """The most unknowns that LAPACK takes, anywhere."""
+    return LARGEST
+
+
 def by_lapack(matrix: torch.Tensor) -> Lapack:
     """LAPACK's LU, rows of M being exchanged."""
     pivots = torch.empty(len(matrix), dtype=torch.int32, device=matrix.device)
     singular = torch.empty((), dtype=torch.int32, device=matrix.device)
     torch.linalg.lu_factor_ex(matrix, out=(matrix, pivots, singular))
-    _check(int(singular))
+    _require_regular(int(singular))
     return Lapack(matrix, pivots)
 
 
@@ -120,7 +114,7 @@ def by_panels(matrix: torch.Tensor) -> Panels:
     for start in range(0, n, PANEL):
         stop = min(start + PANEL, n)
         panel, swaps, singular = torch.linalg.lu_factor_ex(rows[start:, start:stop])
-        _check(int(singular) and start + int(singular))
+        _require_regular(int(singular) and start + int(singular))
         moved: dict[int, int] = {}
         for row, other in enumerate(swaps.tolist(), start=1):
             moved[row], moved[other] = moved.get(other, other), moved.get(row, row)
@@ -128,9 +122,10 @@ def by_panels(matrix: torch.Tensor) -> Panels:
             torch.tensor(list(which), device=rows.device) + start - 1
             for which in (moved, moved.values())
         )
-        beside = (rows[:, :start], rows[:, stop:])
-        for tile in (*(tile for some in beside for tile in some.split(TILE, 1)), order):
-            tile[to] = tile[source]
+        order[to] = order[source]
+        for beside in (rows[:, :start], rows[:, stop:]):
+            for tile in beside.split(TILE, 1):
+                tile[to] = tile[source]
         rows[start:, start:stop] = panel
         if stop == n:
             break
@@ -149,6 +144,6 @@ def by_panels(matrix: torch.Tensor) -> Panels:
     return Panels(rows, order)
 
 
-def _check(singular: int) -> None:
+def _require_regular(singular: int) -> None:
     if singular:
         raise LinAlgError(f"pivot {singular} is zero")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.user_code import Registered, attribute_errors, unregistered
 from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
-from bnrecon.solvers.base import Answer, Solve
+from bnrecon.solvers.base import Answer, Solve, Unsuitable, require_square
+from bnrecon.solvers.factorization import lapacks_largest, largest
 from bnrecon.solvers.spec import SolverSpec
 
 # What solver=auto chooses from.
@@ -24,6 +26,11 @@ SVD_NORM = "minimum norm of the scales, to float32 accuracy"
 
 def _any_system(rows: int, columns: int, orthogonal: bool) -> None:
     """The check of a solver that takes every system."""
+
+
+def _any_size(_device: torch.device) -> float:
+    """The limit of a solver that has none."""
+    return math.inf
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,16 @@ class Solver:
     square: bool = False  # whether c1 = n is the width that is taken where none is given
     resumable: bool = False  # whether it goes on from a ``Checkpoint`` of another process
     products: bool = False  # whether it only multiplies by M; to factorize it is more work
+    largest: Callable[[torch.device], float] = _any_size  # by device: the most unknowns it takes
+
+    def require(self, rows: int, columns: int, orthogonal: bool, device: torch.device) -> None:
+        """Raise ``Unsuitable`` where it does not apply to a system, or not on this device."""
+        self.check(rows, columns, orthogonal)
+        if rows > self.largest(device):
+            raise Unsuitable(
+                f"dense LU of {rows} unknowns has more than 2^31 entries, which LAPACK does not "
+                "index; use solver=matrix_free with oversampling=1.5, or on a CPU solver=refined"
+            )
 
     @property
     def code(self) -> str | None:
@@ -54,14 +71,15 @@ def _built_in(function: Solve, memory: Callable[[int, int], int], **traits: Any)
     return Solver(name, function, memory, Registered(f"solver {name}", function), **traits)
 
 
+SQUARE_SYSTEMS: dict[str, Any] = {"check": require_square, "square": True}
 SOLVERS = {
     solver.name: solver
     for solver in (
         _built_in(
             closed_form.closed_form, closed_form.memory, check=closed_form.check, products=True
         ),
-        _built_in(dense.lu, dense.lu_memory, check=dense.check_dense, square=True),
-        _built_in(dense.refined, dense.refined_memory, check=dense.check_refined, square=True),
+        _built_in(dense.lu, dense.lu_memory, **SQUARE_SYSTEMS, largest=lapacks_largest),
+        _built_in(dense.refined, dense.refined_memory, **SQUARE_SYSTEMS, largest=largest),
         _built_in(
             iterative.matrix_free,
             iterative.memory,
@@ -81,8 +99,10 @@ SOLVERS = {
         _built_in(
             lbfgs.lbfgs, lbfgs.lbfgs_memory, norm="the one LBFGS reaches from zero", products=True
         ),
-        _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, check=dense.check_dense, square=True),
-        _built_in(lbfgs.lu_lbfgs_defaults, lbfgs.lu_memory, check=dense.check_dense, square=True),
+        _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, **SQUARE_SYSTEMS, largest=lapacks_largest),
+        _built_in(
+            lbfgs.lu_lbfgs_defaults, lbfgs.lu_memory, **SQUARE_SYSTEMS, largest=lapacks_largest
+        ),
         _built_in(lbfgs.svd_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
         _built_in(lbfgs.svd_lu_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
     )

@@ -65,7 +65,7 @@ class SharedFactorization:
         n, self.width = matrix.shape
         if self.width > n:
             raise Unsuitable(f"{self.width} features for {n} equations: solver=matrix_free, alone")
-        factorization.check(n, factorization.largest(matrix.device))
+        lookup("refined").require(n, n, False, matrix.device)
         self.matrix = matrix
         started = time.perf_counter()
         require_memory(dense.refined_memory(n, n), matrix.device, NAME, "solve the targets alone")

@@ -17,7 +17,6 @@ from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, require_memory
 from bnrecon.solvers.checkpoint import Checkpoint
 from bnrecon.solvers.diagnosis import diagnose
-from bnrecon.solvers.factorization import largest
 from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.report import SolverReport
@@ -87,7 +86,7 @@ def choose(
         short, near = "as many features as equations", "0"
     why = f"{short}: the spectrum of M reaches down to {near}"
     need = lookup(direct).memory(rows, rows)
-    if rows > largest(device):
+    if rows > lookup(direct).largest(device):
         why += f", and {rows} unknowns are too many for a dense LU: slow, and may fall short"
         return Choice("matrix_free", why, columns)
     if need > memory:
@@ -160,7 +159,7 @@ def solve_with(
 ) -> Solution:
     """Check that a solver applies, solve, and recompute the residual."""
     rows, columns = system.operator.shape
-    solver.check(rows, columns, system.orthogonal)
+    solver.require(rows, columns, system.orthogonal, system.rhs.device)
     need = solver.memory(rows, columns)
     instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
     require_memory(need, system.rhs.device, solver.name, instead)

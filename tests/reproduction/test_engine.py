@@ -223,7 +223,7 @@ def test_an_interrupted_task_goes_on_with_its_pieces(tmp_path):
         work(1, 1).compute()
 
 
-@pytest.mark.parametrize("changed", ["settings", "commit"])
+@pytest.mark.parametrize("changed", ["settings", "commit", "versions"])
 def test_a_piece_of_other_settings_or_another_version_is_computed_again(
     changed, tmp_path, monkeypatch
 ):
@@ -235,6 +235,6 @@ def test_a_piece_of_other_settings_or_another_version_is_computed_again(
 
     assert one({"rates": (0.1,)}, 1) == (1, 0)
     assert one({"rates": (0.1,)}, 2) == (1, 1)
-    if changed == "commit":
-        monkeypatch.setattr(pieces, "commit", lambda: "another")
-    assert one({"rates": (0.1,) if changed == "commit" else (0.1, 0.2)}, 3) == (3, 0)
+    if changed != "settings":
+        monkeypatch.setattr(pieces, changed, lambda: "another")
+    assert one({"rates": (0.1, 0.2) if changed == "settings" else (0.1,)}, 3) == (3, 0)

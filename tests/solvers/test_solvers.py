@@ -316,17 +316,19 @@ def test_lu_works_in_the_memory_of_the_matrix():
 
 def test_dense_lu_beyond_32_bit_indexing_is_refused(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    lookup("refined").check(46_341, 46_341, False)  # by panels
+    lookup("refined").require(46_341, 46_341, False, CPU)  # by panels
+    with pytest.raises(Unsuitable, match="46341 unknowns"):
+        lookup("refined").require(46_341, 46_341, False, torch.device("meta"))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     for solver in sorted(SQUARE):
-        lookup(solver).check(46_340, 46_340, False)
+        lookup(solver).require(46_340, 46_340, False, CPU)
         with pytest.raises(
             Unsuitable, match=r"46341 unknowns has more than 2\^31 entries.*matrix_free"
         ):
-            lookup(solver).check(46_341, 46_341, False)
+            lookup(solver).require(46_341, 46_341, False, CPU)
     for solver in ("svd_lbfgs", "svd_lu_lbfgs"):
         with pytest.raises(Unsuitable, match=r"workspace of more than 2\^31"):
-            lookup(solver).check(20_001, 20_001, False)
+            lookup(solver).require(20_001, 20_001, False, CPU)
 
 
 def test_patterned_features_are_solved_without_their_tensors(monkeypatch):

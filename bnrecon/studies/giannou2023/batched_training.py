@@ -257,18 +257,18 @@ def _select_and_train(
     """
     candidates = all_optimizers(sizes.rates)
 
-    def train_run(run: int, settings: list[Optimizer]) -> dict[str, torch.Tensor]:
-        networks, ours = build(run, len(settings)), samples.of_run(run)
-        train(networks, settings, ours, sizes.epochs)
-        errors = [evaluate(networks, ours, part)[0] for part in ("test", "validation")]
-        trained = {name: parameter.detach()[0] for name, parameter in networks.named_parameters()}
-        return trained | {ERRORS: torch.stack(errors, 1)}
+    def train_run(run: int, settings: list[Optimizer]) -> Mapping[str, torch.Tensor]:
+        def trained() -> dict[str, torch.Tensor]:
+            networks, ours = build(run, len(settings)), samples.of_run(run)
+            train(networks, settings, ours, sizes.epochs)
+            errors = [evaluate(networks, ours, part)[0] for part in ("test", "validation")]
+            parameters = {key: tensor.detach()[0] for key, tensor in networks.named_parameters()}
+            return parameters | {ERRORS: torch.stack(errors, 1)}
 
-    def of_run(run: int, settings: list[Optimizer]) -> Mapping[str, torch.Tensor]:
         about = {"sizes": asdict(sizes), "settings": [asdict(setting) for setting in settings]}
-        return piece(f"{name}-{run}", about, lambda: train_run(run, settings))
+        return piece(f"{name}-{run}", about, trained)
 
-    trials = [of_run(run, candidates) for run in range(sizes.selecting)]
+    trials = [train_run(run, candidates) for run in range(sizes.selecting)]
     errors = torch.stack([trial[ERRORS] for trial in trials])
     best = int(errors[..., 1].mean(0).argmin())
     pairs = errors.nan_to_num(posinf=math.nan).tolist()
@@ -277,10 +277,9 @@ def _select_and_train(
         for run, by_setting in enumerate(pairs)
         for (mse, selecting), setting in zip(by_setting, candidates, strict=True)
     ]
-    others = range(sizes.selecting, len(samples.teachers))
-    chosen = [{name: of_all[best] for name, of_all in trial.items()} for trial in trials]
-    for run in others:
-        alone = of_run(run, [candidates[best]])
-        chosen.append({name: of_all[0] for name, of_all in alone.items()})
+    chosen = [{key: of_all[best] for key, of_all in trial.items()} for trial in trials]
+    for run in range(sizes.selecting, len(samples.teachers)):
+        alone = train_run(run, [candidates[best]])
+        chosen.append({key: of_one[0] for key, of_one in alone.items()})
     tested = [float(trained[ERRORS][0]) for trained in chosen]
     return Trained(tested, candidates[best], chosen, tried)
