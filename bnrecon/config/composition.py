@@ -96,12 +96,12 @@ def _composed(overrides: tuple[str, ...]) -> RunConfig:
 
 
 @functools.lru_cache(maxsize=256)
-def _compose(overrides: tuple[str, ...]) -> DictConfig:
-    """What Hydra composes."""
+def _compose(overrides: tuple[str, ...], primary: str = "run") -> DictConfig:
+    """What Hydra composes, from configs/run.yaml or another file."""
     register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
         try:
-            return hydra.compose("run", overrides=as_overrides(overrides))
+            return hydra.compose(primary, overrides=as_overrides(overrides))
         except Exception as error:  # Python's own too, where Hydra does not look
             raise UserError(explain(error)) from None
 
@@ -123,21 +123,22 @@ def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | Non
     try:
         parts = {}
         for group, words in by_group.items():
-            apart = group in SEPARATE and group in chosen
-            parts[group] = _part(group, (chosen[group],) if apart else others, tuple(words))
+            apart = group in SEPARATE and group in chosen  # the file of the choice says all
+            primary = chosen[group].replace("=", "/", 1) if apart else "run"
+            parts[group] = _part(group, primary, () if apart else others, tuple(words))
         return RunConfig(**parts.pop(""), **parts)
     except Exception:  # its message is Hydra's, which is asked next
         return None
 
 
 @functools.lru_cache(maxsize=1024)
-def _part(group: str, choices: tuple[str, ...], values: tuple[str, ...]) -> Any:
+def _part(group: str, primary: str, choices: tuple[str, ...], values: tuple[str, ...]) -> Any:
     """A group's spec, which nobody changes; for "" the options that are in no group."""
     parsed = OverridesParser.create().parse_overrides(as_overrides(values))
     plain = all(o.type is OverrideType.CHANGE and not o.is_sweep_override() for o in parsed)
     if not plain or any("${" in word for word in values):
         raise ValueError("not values alone, or the value of another group")
-    composed = _compose(choices)
+    composed = _compose(choices, primary)
     _reject_unknown(composed, RunConfig, "")
     top = [str(name) for name in composed if name not in SPECS]
     part = copy.deepcopy(composed[group] if group else OmegaConf.masked_copy(composed, top))

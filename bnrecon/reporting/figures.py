@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,11 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import description
 from bnrecon.runtime import files
 
-if TYPE_CHECKING:  # matplotlib takes a second to load, which a run that draws nothing saves
-    from matplotlib.figure import Figure
-
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # matplotlib takes a third of a second to load, which who draws nothing saves
+    Axes = Figure = Any
 
 PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd")
 STYLE = Path(__file__).parent / "bnrecon.mplstyle"
@@ -43,9 +46,9 @@ def new_figure(
     >>> image(figure, "png")[1:4]
     b'PNG'
     """
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
-    figure = Figure(figsize=size)
+    figure = matplotlib.figure.Figure(figsize=size)
     return figure, figure.subplots(rows, columns, **options)
 
 
@@ -58,12 +61,13 @@ def legend_entries(figure: Figure) -> dict[str, Any]:
     }
 
 
-def add_note(figure: Figure, note: str) -> None:
-    """Write a line of small print below a figure of ``style()``, which grows by it.
+def drawn(draw: Callable[[], Figure], note: str) -> Figure:
+    """What ``draw`` draws in ``style()``, and below it ``note`` in small print.
 
-    It is what a reader needs who has the picture alone, as the command that made it.
+    The note is what a reader needs who has the picture alone, as the command that made it.
     """
     with style():
+        figure = draw()
         figure.draw_without_rendering()  # which lays it out
     figure.set_layout_engine("none")
     low = [box for box in figure.legends if box.get_window_extent().y0 < figure.bbox.y1 / 4]
@@ -81,6 +85,7 @@ def add_note(figure: Figure, note: str) -> None:
     for legend in low:  # which are placed from the figure's lower edge
         legend.borderaxespad += NOTE * 72 / legend.prop.get_size_in_points()
     figure.text(0.995, 0.01 / height, note, ha="right", va="bottom", fontsize=5, color="0.45")
+    return figure
 
 
 def image(figure: Figure, kind: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from bnrecon.reporting import figures, tables
+from bnrecon.reporting import tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction import page
 from bnrecon.reproduction.study import PartRequest
@@ -155,12 +156,11 @@ class Experiment:
             page.Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),
             page.Text(origin, "origin"),
         ]
-        with figures.style():
-            figure = None if self.draw is None else self.draw(rows)
+        draw = None if self.draw is None else functools.partial(self.draw, rows)
         title = f"{heading.title}; {progress}. {caption}"
         csv = tables.csv(rows.assign(task=[result.task for result in done for _ in result.rows]))
         table = latex(summary, self.formats, caption=title, label=heading.label)
-        return page.Page(heading, progress, blocks, csv, table, figure, done, lacking)
+        return page.Page(heading, progress, blocks, csv, table, draw, done, lacking)
 
 
 def _finished(work: Sequence[TaskWork]) -> list[TaskResult]:

@@ -120,7 +120,7 @@ class Page:
     blocks: Sequence[Block] = ()  # what stands between, in order
     csv: str = ""  # all numbers
     latex: str = ""  # the table for a paper
-    figure: Figure | None = None  # the figure, where one is drawn
+    draw: Callable[[], Figure] | None = None  # its figure, which takes longer than the rest
     # The tasks or runs that are finished
     results: Sequence[TaskResult] | Sequence[FinishedRun] = ()
     lacking: Sequence[str] = ()  # the tasks or runs that are not, by name
@@ -134,7 +134,7 @@ class Page:
         if self.problem:
             return self.problem
         title, stem = self.heading.part.title, self.heading.stem
-        picture = f"![{title}]({stem}.svg)" if self.figure is not None else ""
+        picture = f"![{title}]({stem}.svg)" if self.draw is not None else ""
         lines = [line for line in (picture, *(block.markdown for block in self.blocks)) if line]
         beginning = f"{self.heading.title}; {self.progress}"
         return "\n\n".join([beginning, *lines, f"Command: `{self.heading.command}`."])

@@ -85,9 +85,9 @@ def _render(drawn: Path | None, page: Page) -> tuple[str, dict[str, bytes]]:
         and files.has_text(drawn / f"{stem}.csv", page.csv)
         and all((drawn / f"{stem}.{kind}").exists() for kind in KINDS)
     )
-    if page.figure is not None and not is_drawn:
-        drawing.add_note(page.figure, page.heading.command)
-        contents = {kind: drawing.image(page.figure, kind) for kind in KINDS}
+    if page.draw is not None and not is_drawn:
+        figure = drawing.drawn(page.draw, page.heading.command)
+        contents = {kind: drawing.image(figure, kind) for kind in KINDS}
     # The numbers come last: where they are there, the pictures beside them are theirs.
     texts = {"md": page.text + "\n", "tex": page.latex, "csv": page.csv}
     contents |= {kind: text.encode() for kind, text in texts.items()}

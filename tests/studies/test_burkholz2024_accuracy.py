@@ -290,7 +290,6 @@ def test_the_steps_of_the_solver_differ_in_nothing_but_solver_and_width():
     assert shared == [False, False, True, True, True, False, True, True, False]
     assert [tuple(config.seeds) for config in steps] == [(0, 1, 2)] * 5 + [(0,)] * 4
     assert [config.train.epochs for config in steps] == [30] * 5 + [205] * 4
-    assert solver_steps.PART.draw([]) is None
     minimum = ["n - c2 + 1" in row.labels["solver and width"] for row in rows]
     assert minimum == [width == "minimum" for width in widths]
     assert len({row.labels["target width"] for row in rows}) == 2

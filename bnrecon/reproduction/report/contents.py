@@ -198,14 +198,14 @@ def _part(request: StudyRequest, anchors: dict[str, str], page: Page) -> Part:
 
 def _picture(page: Page) -> Markup | None:
     """The figure, which a browser shows as it shows a file: its ids and styles are its own."""
-    if page.figure is None:
+    if page.draw is None:
         return None
-    figures.add_note(page.figure, page.heading.command)
-    part, image = page.heading.part, figures.image(page.figure, "svg")
+    figure = figures.drawn(page.draw, page.heading.command)
+    part, image = page.heading.part, figures.image(figure, "svg")
     said = " ".join(map(errata.plain, _texts(page, "")))
     return Markup('<img src="data:image/svg+xml,{}" width="{:.0f}" alt="{}">').format(
         urllib.parse.quote(image, safe=" =/:;,()"),
-        page.figure.get_figwidth() * PIXELS,
+        figure.get_figwidth() * PIXELS,
         f"{part.where}: {part.title}. {said}",
     )
 

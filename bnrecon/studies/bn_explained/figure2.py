@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.partition import Folds, Slice, partition, rectangle, slice_along
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.bn_explained import planar
 

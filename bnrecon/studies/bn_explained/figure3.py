@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 from bnrecon.partition import (
     count_by_local_map,
@@ -18,7 +17,7 @@ from bnrecon.partition import (
     fold_distances,
     partition,
 )
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals

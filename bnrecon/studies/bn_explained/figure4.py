@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.config import composition
@@ -19,7 +18,7 @@ from bnrecon.partition import (
     fold_distances,
     set_statistics,
 )
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals, parts

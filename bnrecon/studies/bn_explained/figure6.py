@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import nn
 
 from bnrecon.partition import Slice, rectangle
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.studies.bn_explained import planar, toy_classifier
 from bnrecon.studies.bn_explained.batch_statistics import finite_population
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SIZES = (16, 256)  # of the figure's mini-batches
 SAMPLES = 1024  # of the training set

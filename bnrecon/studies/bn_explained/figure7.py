@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from scipy import stats
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, only, part, read_reported, sweep
 from bnrecon.studies.bn_explained import batch_statistics

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from scipy.stats import kendalltau, spearmanr
 from torch import nn
 
 from bnrecon.partition import Folds, partition, set_statistics
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, only, part, sweep

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.data import Images, load
 from bnrecon.data.batches import EpochPosition
-from bnrecon.reporting.figures import PALETTE
+from bnrecon.reporting.figures import PALETTE, Axes
 from bnrecon.reporting.wording import span
 from bnrecon.runtime import hardware
 from bnrecon.targets.building import build_target

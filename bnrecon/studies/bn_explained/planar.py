@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,7 @@ from scipy.spatial import ConvexHull
 from torch import nn
 
 from bnrecon.partition import Folds, Slice, partition, rectangle, set_statistics, slice_along
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from bnrecon.reporting.figures import Axes
 
 SETTINGS = ("zero bias", "random bias", "BN")
 SLOPE = 0.1

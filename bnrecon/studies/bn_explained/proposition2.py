@@ -8,10 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
 from bnrecon.studies.bn_explained import batch_statistics

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.studies.bn_explained.small_networks import SLOPES, digit_vectors, draw_network

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, Task, no_overrides, only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 

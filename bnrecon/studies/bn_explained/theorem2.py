@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
+from bnrecon.reporting.figures import COLUMN, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep

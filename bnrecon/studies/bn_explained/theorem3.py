@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
 from bnrecon.studies.bn_explained import small_networks as small
 

@@ -16,12 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import Scales, System
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean

@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 from bnrecon.construction import deep
-from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, legend_entries, new_figure
 from bnrecon.reproduction.parts import Decisions, part, read_text, sweep
 from bnrecon.studies.burkholz2024.thresholds import count_rebuilt, draw_shares
 

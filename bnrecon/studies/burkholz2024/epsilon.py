@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import nan
 
-from matplotlib.figure import Figure
-
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction.parts import Decisions, only
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
@@ -42,16 +40,11 @@ def _shares(cells: Sequence[Cell]) -> list[float]:
     ]
 
 
-def draw(cells: Sequence[Cell]) -> Figure | None:
+def draw(cells: Sequence[Cell]) -> Figure:
     """Images predicted otherwise and the largest difference of a logit against epsilon."""
-    smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
-    if not smooth:
-        return None
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
     for activation, colour in zip(EPSILONS, PALETTE, strict=False):
-        chosen = [cell for cell in smooth if cell.config.features.activation == activation]
-        if not chosen:
-            continue
+        chosen = [cell for cell in cells if cell.config.features.activation == activation]
         results = results_of(chosen)
         epsilons = [cell.config.features.epsilon for cell in chosen if cell.result is not None]
         counts = [result.predictions.differ if result.predictions else nan for result in results]
@@ -64,9 +57,9 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     left.set_ylim(-0.5, 2 * max(left.get_ylim()[1], 500))
     left.set_ylabel("test images predicted otherwise")
     right.set_ylabel("largest difference of a logit")
-    seeds = count_of(max(len(result.seeds) for result in results_of(smooth)), "source seed")
+    seeds = count_of(max(len(result.seeds) for result in results_of(cells)), "source seed")
     for letter, axes in zip("ab", (left, right), strict=True):
-        axes.set_title(f"({letter}) width {smooth[0].config.target.width}, {seeds}")
+        axes.set_title(f"({letter}) width {cells[0].config.target.width}, {seeds}")
         axes.set_xlabel("epsilon of a layer (Theorem 2.4)")
         axes.legend()
     return figure

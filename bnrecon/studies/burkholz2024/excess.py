@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.intervals import decide_within
 from bnrecon.reproduction.parts import Decisions, only, read_reported

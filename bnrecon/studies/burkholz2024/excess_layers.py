@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import geometric_mean, paired_difference

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, legend_entries, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
@@ -33,10 +30,8 @@ BARS: dict[str, Any] = {"capsize": 1.5, "linewidth": 1}
 STEP = 0.25  # between the three points of a cell; cells are 1 apart
 
 
-def draw(cells: Sequence[Cell]) -> Figure | None:
+def draw(cells: Sequence[Cell]) -> Figure:
     """Loss of accuracy of every finished cell, a panel a width, a colour a way."""
-    if not cells:
-        return None
     panels = [
         (width, _by_place([cell for cell in cells if cell.config.target.width == width]))
         for width in sorted({cell.config.target.width for cell in cells}, reverse=True)

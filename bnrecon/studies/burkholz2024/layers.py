@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer, composed_weight, relative_error
@@ -17,7 +16,7 @@ from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.folding import find_layers
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.parts import Task, no_overrides, only, part
 from bnrecon.reproduction.trainings import obtain

@@ -8,14 +8,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 from tqdm import tqdm
 
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.reconstruction.folding import FoundLayer, find_layers
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, Task, no_overrides, only, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.hardware import exact_float32

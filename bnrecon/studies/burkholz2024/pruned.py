@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.features.spec import FeatureSpec
@@ -19,7 +17,7 @@ from bnrecon.reconstruction.assembly import assemble
 from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.source_file import collapse
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Task, no_overrides, part, read_text, refuse_compared

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part, read_reported

@@ -9,12 +9,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.reporting.figures import PAGE, PALETTE, legend_entries, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import (

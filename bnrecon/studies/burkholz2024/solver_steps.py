@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.parts import only, refuse_compared
 from bnrecon.reproduction.request import option_name
@@ -52,11 +49,9 @@ def rows(scale: str, options: Sequence[str]) -> list[Row]:
     ]
 
 
-def draw(cells: Sequence[Cell]) -> Figure | None:
+def draw(cells: Sequence[Cell]) -> Figure:
     """Loss of accuracy, and the largest error of a layer, in float64 and in the network."""
     done = [(cell, cell.result) for cell in cells if cell.result is not None]
-    if not done:
-        return None
     targets = list(dict.fromkeys(cell.row.labels["target width"] for cell, _ in done))
     size = (PAGE, 0.5 + 1.7 * len(targets))
     figure, grid = new_figure(len(targets), 2, size, sharey="row", squeeze=False)

@@ -9,13 +9,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.parts import Decisions, only, part, sweep
 

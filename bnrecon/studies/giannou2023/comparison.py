@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.parts import Decisions, Task, Tasks, part, sweep
 from bnrecon.studies.giannou2023 import batched_training

@@ -7,11 +7,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, Figure, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep, table
 from bnrecon.studies.giannou2023 import teacher

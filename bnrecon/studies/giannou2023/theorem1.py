@@ -7,11 +7,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
-from bnrecon.reporting.figures import COLUMN, new_figure
+from bnrecon.reporting.figures import COLUMN, Figure, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 from bnrecon.studies.giannou2023.comparison import place_legend

@@ -7,14 +7,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.construction.random_linear import REFINEMENTS, khatri_rao, scale_of, solve_scales
 from bnrecon.construction.relu_target import read_relu_network
 from bnrecon.construction.skip_source import RebuiltChain, SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, join, part, sweep, table
 from bnrecon.runtime.errors import RunError
 from bnrecon.studies.giannou2023.comparison import place_legend

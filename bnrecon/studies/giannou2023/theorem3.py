@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.construction import sparse_invertibility as sparse
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decision, Decisions, Task, part, sweep

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
+from bnrecon.reporting.figures import Axes
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.intervals import (
     count_signs,

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.intervals import count_signs, geometric_mean

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import geometric_mean

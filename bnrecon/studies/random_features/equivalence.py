@@ -11,14 +11,12 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, only, part, read_text, sweep
 from bnrecon.targets.collapsed_pair import CollapsedPair

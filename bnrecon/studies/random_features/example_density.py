@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy import stats
 
-from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
+from bnrecon.reporting.figures import COLUMN, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_reported, sweep
 from bnrecon.studies.random_features import sparse_matching

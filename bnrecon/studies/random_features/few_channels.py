@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of

@@ -8,11 +8,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.features.portable_random import Stream
-from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, legend_entries, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals

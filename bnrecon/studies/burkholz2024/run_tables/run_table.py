@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from bnrecon.reporting import figures, tables
+from bnrecon.reporting import tables
+from bnrecon.reporting.figures import Figure
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim
@@ -18,7 +20,6 @@ from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 READING = read_text(__file__)  # how tables of runs are to be read
 LIMITS = {
@@ -39,7 +40,7 @@ class RunTable:
     # Beside the common explanation of columns: its first paragraph stands above the table
     caption: str = ""
     # The figure of the finished rows, or ``None`` where there is nothing to draw
-    draw: Callable[[Sequence[Cell]], Figure | None] | None = None
+    draw: Callable[[Sequence[Cell]], Figure] | None = None
     grid: Grid | None = None  # shows the losses in grids, and the rows in the CSV alone
     excerpt: page.Excerpt | None = None  # what of the rows stands first
     # The statements of the paper that the rows decide, with their verdicts
@@ -99,7 +100,7 @@ def list_rows(
 def run_table(
     module: str,
     rows: Callable[[str, Sequence[str]], Sequence[Row]],
-    draw: Callable[[Sequence[Cell]], Figure | None] | None = None,
+    draw: Callable[[Sequence[Cell]], Figure] | None = None,
     decide: Callable[[Sequence[Cell]], Decisions] | None = None,
     excerpt: page.Excerpt | None = None,
 ) -> RunTable:
@@ -152,8 +153,6 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
     progress = f"{len(done)} of {len(cells)} runs finished"
     if not done:
         return page.Page(heading, progress, blocks, lacking=lacking, commands=commands)
-    with figures.style():
-        figure = None if part.draw is None else part.draw(done)
     blocks.append(page.Text("The CSV has every number and each row's command.", "beside"))
     blocks.append(page.Text(_origin(done), "origin"))
     caption = f"{heading.title}; {progress}. {caption}"
@@ -167,7 +166,7 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         blocks,
         tables.csv(row_numbers.numbers(cells)),
         table,
-        figure,
+        None if part.draw is None else functools.partial(part.draw, done),
         [
             page.FinishedRun(cell.name, cell.folder.name, result, cell.command)
             for cell, result in zip(done, results_of(done), strict=True)
