@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features import LayerShape, choose_width, draw
+from bnrecon.features.register import distribution
 from bnrecon.operators.system import System
 from bnrecon.reporting import figures, tables
 from bnrecon.runtime import files, provenance
@@ -27,7 +28,6 @@ from bnrecon.runtime.environment import environment
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers import SolverSpec, solve
 
-BYTES = ("memory", "peak_memory")  # what a row has in bytes
 TABLES = yaml.safe_load(Path(__file__).with_name("bench_tables.yaml").read_text(encoding="utf-8"))
 
 
@@ -90,7 +90,7 @@ def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> pd.DataFra
 def cell(row: Mapping[str, Any], template: str) -> str:
     """A template filled with a row's numbers; nothing where it lacks one."""
     try:
-        numbers = {name: format_bytes(row[name]) for name in BYTES if name in row}
+        numbers = {"memory": format_bytes(row["memory"])} if "memory" in row else {}
         return template.format(**row | numbers)
     except (KeyError, TypeError):  # not there, or None
         return ""
@@ -122,15 +122,17 @@ def random_system(
     weight = torch.randn(width, width, 3, 3, dtype=torch.float64, generator=generator)
     target = TargetLayer("layer", weight, torch.zeros(width))
     pair = draw(features, shape, count, 0, 0, storage=storage)
-    return layer_system(target, pair, device, orthogonal=False)
+    return layer_system(target, pair, device, distribution(features).orthogonal)
 
 
-def solve_random(features: str, width: int, storage: str) -> dict:
+def solve_random(
+    features: str, width: int, storage: str, solver: str = "matrix_free", oversampling: float = 1.5
+) -> dict:
     """Draw the features of a layer and solve it for a random target, timed."""
 
     def rebuild() -> tuple[System, Any]:
-        system = random_system(features, width, 1.5, torch.device("cpu"), storage)
-        return system, solve(system, SolverSpec("matrix_free")).report
+        system = random_system(features, width, oversampling, torch.device("cpu"), storage)
+        return system, solve(system, SolverSpec(solver)).report
 
     (system, report), seconds = timed(rebuild)
     n, c1 = system.operator.shape

@@ -4,12 +4,12 @@
     python scripts/bench_solvers.py                      # everything: 45 min on two cores, 12 GB
     python scripts/bench_solvers.py products oversampled # some sections only
 
-Sections: products, oversampled, square, frontier, scaling, whole, contention. Each row runs in a
+Sections: products, oversampled, square, frontier, whole, contention. Each row runs in a
 process of its own, which measures its peak memory; the machine should be idle. Resumable: rows that
 are in the results are not measured again. Residuals are recomputed from the operator in float64, at
 the minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features
 are he_normal from seed 0, or sign where the method says so. Results:
-outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
+outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*}.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from bench_rows import TABLES, cell, write_figure, write_table
 from matplotlib.figure import Figure
 
@@ -41,9 +40,7 @@ def report(rows: list[dict], folder: Path) -> None:
 
 def comparisons(rows: list[dict], folder: Path) -> Iterator[str]:
     """What the rows say together, in lines; the pictures are written."""
-    frontier, scaling = (
-        [row for row in rows if row["section"] == section] for section in ("frontier", "scaling")
-    )
+    frontier = [row for row in rows if row["section"] == "frontier"]
     refined = {row["n"]: row["seconds"] for row in rows if row["method"] == "refined"}
     if frontier and (lu := refined.get(n := frontier[0]["n"])):
         write_figure(folder / "frontier", draw_frontier(frontier, lu))
@@ -55,18 +52,6 @@ def comparisons(rows: list[dict], folder: Path) -> Iterator[str]:
                 f"n = {n:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
                 f"oversampling of {min(faster)} on, the LU at {max(slower)} and below."
             )
-    if len(scaling) > 2:
-        write_figure(folder / "scaling", draw_scaling(scaling))
-        yield (
-            f"Over the three largest sizes, seconds grow as n^{exponent(scaling, 'seconds'):.2f} "
-            f"and memory as n^{exponent(scaling, 'memory'):.2f}."
-        )
-
-
-def exponent(rows: list[dict], what: str) -> float:
-    """Slope of a straight line through the logarithms of the three largest."""
-    n, values = (np.log([row[name] for row in rows[-3:]]) for name in ("n", what))
-    return float(np.polyfit(n, values, 1)[0])
 
 
 def draw_frontier(points: list[dict], lu: float) -> Figure:
@@ -90,20 +75,4 @@ def draw_frontier(points: list[dict], lu: float) -> Figure:
         axes.set_ylabel("seconds to a residual of 1e-10")
         axes.set_title(f"n = {points[0]['n']:,}, {points[0]['device']}{crossing}")
         axes.legend(loc="lower left")
-    return figure
-
-
-def draw_scaling(points: list[dict]) -> Figure:
-    """Seconds and memory against n, with the fitted exponents."""
-    with figures.style():
-        figure, both = figures.new_figure(1, 2, (figures.PAGE, 3.2))
-        panels = (("a", "seconds", 1, "seconds"), ("b", "memory", 1e-9, "GB beyond the system"))
-        for axes, (letter, what, scale, unit) in zip(both, panels, strict=True):
-            axes.set_title(f"({letter})", loc="left")
-            n, values = [row["n"] for row in points], [row[what] * scale for row in points]
-            label = f"n^{exponent(points, what):.2f} (the three largest)"
-            axes.loglog(n, values, "o-", color=figures.PALETTE[0], label=label)
-            axes.set(xlabel="equations n", ylabel=unit)
-            axes.legend()
-        figure.suptitle(f"matrix_free, oversampling 1.5, to 1e-10, {points[0]['device']}")
     return figure

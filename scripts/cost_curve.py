@@ -1,119 +1,101 @@
 #!/usr/bin/env python3
-"""Seconds to rebuild a layer against its number of equations n, beside a dense LU of n equations.
+"""Seconds and memory to rebuild a layer against its n equations, by solver and by distribution.
 
-    python scripts/cost_curve.py                      # widths 16 to 128 and LUs to n = 9,216: 4 min
-    python scripts/cost_curve.py --widths 256 --threads 2       # n = 589,824: 8 min
-    python scripts/cost_curve.py --run outputs/runs/NAME        # with the layers of a run
-    python scripts/cost_curve.py --widths 16 32 --lu 2304       # some sizes only: 10 s
+    python scripts/cost_curve.py                        # everything: 25 min on two cores, 12 GB
+    python scripts/cost_curve.py refined sign           # some solvers and distributions only
+    python scripts/cost_curve.py --largest 32           # widths up to 32 only
 
-Layers of 3x3, c0 = c2 = width, n = 9 width², 1.5 n features sign, regenerated, solved to 1e-10 for
-a random target. LU: torch.linalg.lu_factor in float64; beyond the largest one measured it is drawn
-on as n³, dashed. Each row in a process of its own, on --threads threads; the machine should be
-idle, or see the processor's time. --run takes the layers of a finished run, with the median of each
-size. Resumable: rows that are there are not measured again. Table and figure show the rows of
---threads threads. Results: cost_curve.{json,md,png,svg} in --outputs.
+Layers of 3x3, c0 = c2 = width, n = 9 width², of a random target, to 1e-10. Solvers have he_normal
+features, distributions solver=auto. c1 is 1.5 n; n for solvers of square systems and where M is
+orthogonal. Seconds include drawing; memory is what the process held at most, beyond what it held
+before. Bounds are operations over the rate of a matrix product, measured too. Each row runs in a
+process of its own, on --threads threads; the machine should be idle, or see the processor's time.
+Resumable: rows that are there are not measured again. Results: cost_curve.{json,md,png,svg} in
+--outputs.
 """
 
 from __future__ import annotations
 
 import functools
-import statistics
-from collections import defaultdict
 from pathlib import Path
 
 import bench_rows
 import command_line
 import torch
-from bench_rows import apart, measure_missing, memory_status, solve_random, timed
+from bench_rows import TABLES, apart, measure_missing, memory_status, solve_random
 
+from bnrecon.features.register import distribution
+from bnrecon.reconstruction.duration import rate
 from bnrecon.reporting import figures
-from bnrecon.reporting.result import RunResult
-from bnrecon.runtime import files
+from bnrecon.runtime.hardware import describe_device
+from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers.register import SOLVERS
+
+CPU = torch.device("cpu")
+PANELS = TABLES["cost_curve"]["panels"]  # the widths of each method, by panel
+WIDTHS = {method: widths for panel in PANELS.values() for method, widths in panel.items()}
+BOUNDS = {"bare bf16 products": torch.bfloat16, "bare float32 LU": torch.float32}
 
 
 def main() -> None:
-    """Measure what is missing, read the run, write table and figure."""
-    # The largest LU takes seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB.
-    options = {"widths": [16, 32, 64, 128], "lu": [576, 2_304, 9_216], "run": "", "threads": 1}
-    parser = command_line.parser(__doc__, **options, outputs=Path("outputs/solvers/cost_curve"))
-    args = parser.parse_args()
-    path = args.outputs / "cost_curve.json"
-    sizes = [("layer", width) for width in args.widths] + [("LU", n) for n in args.lu]
-    wanted = [{"name": name, "size": size, "threads": args.threads} for name, size in sizes]
-    rows = measure_missing(path, wanted, functools.partial(apart, measure, threads=args.threads))
-    if args.run:
-        try:
-            rows = [row for row in rows if row["name"] != "run"] + run_rows(Path(args.run))
-        except (FileNotFoundError, files.Damaged) as error:
-            parser.error(f"--run {args.run}: no finished run ({error})")
-        files.write_json(path, {"rows": rows})
-    rows = [row for row in rows if row.get("threads", args.threads) == args.threads]
-    if not rows:
-        parser.error("no rows; give --widths, --lu or --run")
-    rows.sort(key=lambda row: (row["name"], row["n"]))
-    whats = {"layer": "a layer", "LU": "LU, float64", "run": "a layer of {} (median of {})"}
-    for row in rows:
-        run = Path(row.get("run", "")).name
-        row["what"] = whats[row["name"]].format(run, row.get("layers"))
-    runs = sorted({row["run"] for row in rows if "run" in row})
-    words = {"runs": "".join(f" --run {run}" for run in runs), "threads": args.threads}
-    for kind in ("layer", "LU"):
-        words[kind] = " ".join(str(row["size"]) for row in rows if row["name"] == kind)
+    """Measure what is missing, write table and figure."""
+    options = {"largest": 256, "threads": 1, "outputs": Path("outputs/solvers/cost_curve")}
+    choices = {"methods": WIDTHS}
+    args = command_line.parser(__doc__, "methods*", choices=choices, **options).parse_args()
+    wanted = [
+        {"method": method, "width": width, "threads": args.threads}
+        for method, widths in WIDTHS.items()
+        for width in widths
+        if width <= args.largest and method in (args.methods or WIDTHS)
+    ]
+    call = functools.partial(apart, measure, threads=args.threads)
+    rows = measure_missing(args.outputs / "cost_curve.json", wanted, call)
+    rows = [row for row in rows if row["threads"] == args.threads]
+    rows.sort(key=lambda row: ([*WIDTHS].index(row["method"]), row["n"]))
+    devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
+    words = {"threads": args.threads, "devices": devices}
     bench_rows.write_table(args.outputs / "cost_curve.md", rows, **words)
     bench_rows.write_figure(args.outputs / "cost_curve", draw(rows))
 
 
 def measure(row: dict) -> dict:
     """Measure one row, with the most memory that this process ever held."""
-    if row["name"] == "layer":
-        measured = solve_random("sign", row["size"], "regenerate")
-    else:
-        torch.manual_seed(0)
-        matrix = torch.randn(row["size"], row["size"], dtype=torch.float64)  # memory is touched
-        measured = {"n": row["size"]} | timed(torch.linalg.lu_factor, matrix)[1]
-    return measured | {"peak_memory": memory_status("VmHWM")}
-
-
-def run_rows(folder: Path) -> list[dict]:
-    """The median of the layers of each size of a finished run."""
-    sizes = defaultdict(list)
-    for layer in RunResult.read(folder / "result.json").layers:
-        sizes[layer.equations, layer.width].append(layer)
-    rows = []
-    for (n, width), same in sorted(sizes.items()):
-        row = {"name": "run", "size": width, "n": n, "c1": width, "layers": len(same)}
-        row["seconds"] = statistics.median(layer.seconds for layer in same)
-        row["iterations"] = statistics.median_low(layer.iterations for layer in same)
-        row["residual"] = max(layer.residual for layer in same)
-        rows.append(row | {"run": folder.as_posix()})
-    return rows
+    method, machine = row["method"], {"device": describe_device(CPU), "torch": torch.__version__}
+    if method in BOUNDS:
+        n = 9 * row["width"] ** 2
+        products = 4 * n * (1.5 * n) * expected_iterations(1.5, 1e-10)
+        operations = products if BOUNDS[method] == torch.bfloat16 else 2 / 3 * n**3
+        return machine | {"n": n, "seconds": operations / rate(BOUNDS[method], CPU)}
+    features, solver = ("he_normal", method) if method in SOLVERS else (method, "auto")
+    square = SOLVERS[solver].square if method in SOLVERS else distribution(features).orthogonal
+    storage = "regenerate" if features == "sign" else "memory"
+    how = storage, solver, 1.0 if square else 1.5
+    solve_random(features, 2, *how)  # loads what it needs, which takes seconds once
+    before = memory_status("VmRSS")
+    measured = solve_random(features, row["width"], *how)
+    return machine | measured | {"memory": memory_status("VmHWM") - before}
 
 
 def draw(rows: list[dict]):
-    """Both curves, logarithmic; what was not measured is dashed."""
-    blue, red = figures.PALETTE[0], figures.PALETTE[3]
-    curves = (
-        ("layer", "o-", blue, "a layer to 1e-10"),
-        ("run", "s", blue, "layers of a run"),
-        ("LU", "o-", red, "LU, float64, measured"),
-    )
+    """A column for solvers and one for distributions: seconds above, memory below."""
     with figures.style():
-        figure, axes = figures.new_figure(size=(figures.PAGE, 4))
-        for name, style, color, label in curves:
-            points = [(row["n"], row["seconds"]) for row in rows if row["name"] == name]
-            if points:
-                axes.loglog(*zip(*points, strict=True), style, color=color, label=label)
-            if points and name == "LU":
-                n, seconds = points[-1]
-                end = max(row["n"] for row in rows)
-                beyond = (n, end), (seconds, seconds * (end / n) ** 3)
-                axes.loglog(*beyond, "--", color=red, label="LU drawn on as n³, not measured")
-        # Layers of a run have sizes between these, whose labels would overlap.
-        sizes = sorted({row["n"] for row in rows if row["name"] != "run"} or {r["n"] for r in rows})
-        axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
-        axes.minorticks_off()
-        axes.set(xlabel="n, equations of a layer", ylabel="seconds")
-        axes.legend()
+        figure, grid = figures.new_figure(2, 2, (figures.PAGE, 6.4), sharex="col", sharey="row")
+        for (seconds, memory), (title, methods) in zip(grid.T, PANELS.items(), strict=True):
+            for number, method in enumerate(methods):
+                points = [row for row in rows if row["method"] == method]
+                n, times = [row["n"] for row in points], [row["seconds"] for row in points]
+                if method in BOUNDS:
+                    seconds.loglog(n, times, ":", color="black", label=method)
+                    continue
+                line = "o-" if number < len(figures.PALETTE) else "s--"
+                color = figures.PALETTE[number % len(figures.PALETTE)]
+                seconds.loglog(n, times, line, color=color, label=method)
+                memory.loglog(n, [row["memory"] / 1e9 for row in points], line, color=color)
+            seconds.set_title(title)
+            seconds.legend()
+            memory.set_xlabel("n, equations of a layer")
+        grid[0, 0].set_ylabel("seconds")
+        grid[1, 0].set_ylabel("GB")
     return figure
 
 

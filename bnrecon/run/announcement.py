@@ -21,6 +21,7 @@ from bnrecon.runtime import hardware
 from bnrecon.runtime.units import format_bytes, format_duration
 from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.solvers.register import lookup
+from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_given
 from bnrecon.targets.location import is_trained, training_plan
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 # some ten minutes.
 SOURCE_FLOPS = {"cpu": 1e14, "cuda": 1e16}
 LONG = 3600  # seconds of solving from which on it is said that what is solved is kept
+WAITING = 60  # seconds of solving from which on another solver is named that takes half of them
 
 
 class _Expected(NamedTuple):
@@ -63,12 +65,13 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     with option_names("features"):
         plan = plan_layers(network, config.features, config.solver)
     expected = _expect(config, data, device, network, plan)
+    notes = [*_notes(config, data, expected), *_faster(config, network, expected.solving)]
     lines = [
         *_description(config, data, device, network, plan),
         f"testing   {_tests(expected.tested, data.sizes[1])}",
         f"expect    {_duration(config, data, device, expected)}",
         f"needs     {_needs(plan, len(config.seeds))}",
-        *(f"note      {note}" for note in [*_notes(config, data, expected), *plan.notes]),
+        *(f"note      {note}" for note in [*notes, *plan.notes]),
     ]
     logger.info("\n".join(lines))
     return plan
@@ -203,3 +206,19 @@ def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
             "solved is kept: stop this at any time, and rerun the command to go on"
         )
     return notes
+
+
+def _faster(config: RunConfig, network: nn.Module, seconds: float) -> list[str]:
+    """A note where ``solver=auto`` is expected to take half as long on this machine, or less."""
+    name = config.solver.name
+    if seconds < WAITING or name == "auto" or lookup(name).code is not None:
+        return []
+    plan = plan_layers(network, config.features, SolverSpec(tolerance=config.solver.tolerance))
+    expected = len(config.seeds) * plan.seconds
+    if 2 * expected > seconds:
+        return []
+    largest = max(plan.layers, key=lambda layer: layer.shape.equations)
+    return [
+        f"solver=auto is expected to take about {format_duration(max(1, expected))}: "
+        f"{largest.choice.solver} with {largest.width} features in the largest layer"
+    ]

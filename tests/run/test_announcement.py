@@ -1,5 +1,6 @@
 """What a run says before it starts: how long, which images, and that it can be stopped."""
 
+import pytest
 import torch
 from pretended_gpu import PretendedGpu
 from processes import SMALLEST
@@ -44,3 +45,19 @@ def test_a_layer_without_equations_is_expected_to_take_no_time():
     plan = plan_layers(nn.Linear(1, 4).eval(), FeatureSpec(width=2, skip="outer"))
     assert plan.layers[0].rows == 0
     assert plan.seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("solver", "named"),
+    [("lu_lbfgs", "matrix_free with 7776 features"), ("minimum_norm", ""), ("auto", "")],
+)
+def test_a_faster_solver_is_named_where_a_run_takes_minutes(monkeypatch, caplog, solver, named):
+    """By the rates of this machine; n = 5,184."""
+    monkeypatch.setattr(duration, "rate", lambda dtype, device: 5e8)
+    words = ("target.width=24", "target.groups=[2]", "features=he_normal", f"solver={solver}")
+    config = compose([*SMALLEST, *words])
+    with caplog.at_level("INFO", logger="bnrecon"):
+        announce(config, load(config.data), CPU)
+    (said,) = [record.getMessage() for record in caplog.records if "expect " in record.getMessage()]
+    assert (f"{named} in the largest layer" in said) == bool(named)
+    assert ("solver=auto is expected" in said) == bool(named)
