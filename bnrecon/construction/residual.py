@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from bnrecon.construction.two_layer import TargetLayer, linear_system
-from bnrecon.features.matrix import feature_operator, skip_rows
+from bnrecon.features.matrix import distributed_operator, feature_operator, skip_rows
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.base import Operator
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 
@@ -25,7 +26,11 @@ def minimum_width(shape: LayerShape, skip: str) -> int:
 
 
 def layer_system(
-    target: TargetLayer, features: Features, device: torch.device, orthogonal: bool
+    target: TargetLayer,
+    features: Features,
+    device: torch.device,
+    orthogonal: bool,
+    distributed: bool = False,
 ) -> System:
     """Set up the system of a target layer and its features; s is the kernel of a skip connection.
 
@@ -36,7 +41,8 @@ def layer_system(
       each output: (M γ)_r - (w_r / w_p) (M γ)_p = (w_r / w_p) s_p - s_r.
 
     The right-hand side of Eq. (3) is illegible in our copy beyond its first term; the line above
-    follows from the definition. ``orthogonal`` says whether M^T M = I at width n.
+    follows from the definition. ``orthogonal`` says whether M^T M = I at width n,
+    ``distributed`` whether the processes of torch.distributed divide the features.
 
     >>> from bnrecon.features import draw
     >>> _ = torch.manual_seed(0)
@@ -45,7 +51,11 @@ def layer_system(
     >>> layer_system(target, features, torch.device("cpu"), False).operator.shape
     (140, 140)
     """
-    matrix = feature_operator(features, torch.float64, device)
+    matrix: Operator = (
+        distributed_operator(features, device)
+        if distributed
+        else feature_operator(features, torch.float64, device)
+    )
     weight = target.rows().to(device, torch.float64)
     if features.skip == "none":
         return linear_system(matrix, weight, orthogonal)

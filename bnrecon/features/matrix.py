@@ -6,6 +6,7 @@ import torch
 
 from bnrecon.features.pair import Features, shared_feature_rows
 from bnrecon.operators.base import Operator
+from bnrecon.operators.distributed import Distributed, own_share
 from bnrecon.operators.generated import Generated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.structured import Kronecker, Selection
@@ -32,6 +33,17 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
         tables = [rows.values(whole, torch.float32, CPU).to(device) for rows in features.by_rows()]
         return KhatriRao(tables[1], tables[0], Precision.of(dtype))
     return KhatriRao.of(*features.weights(), dtype, device)
+
+
+def distributed_operator(features: Features, device: torch.device) -> Distributed:
+    """M in float64, of which each process of torch.distributed has a share of the features."""
+    _, own = own_share(features.width)
+    if not features.in_memory:
+        rows, transposed = (each.section(own) for each in features.by_rows())
+        return Distributed(Generated(transposed, rows, device), features.width)
+    first, second = features.weights()
+    part = KhatriRao.of(first[own].clone(), second[:, own], torch.float64, device)
+    return Distributed(part, features.width)
 
 
 def skip_rows(features: Features) -> torch.Tensor:

@@ -36,9 +36,12 @@ class Operator(Products, abc.ABC):
     device: torch.device
     precision: Precision
 
-    @abc.abstractmethod
     def columns(self, part: slice) -> torch.Tensor:
-        """Some columns of M, as rows."""
+        """Some columns of M, as rows; products with unit vectors where nothing is faster."""
+        wanted = torch.arange(self.shape[1], device=self.device)[part]
+        units = torch.zeros(self.shape[1], len(wanted), dtype=self.dtype, device=self.device)
+        units[wanted, torch.arange(len(wanted), device=self.device)] = 1
+        return self.matvec(units).T
 
     @abc.abstractmethod
     def to(self, precision: Precision) -> Operator:

@@ -81,13 +81,6 @@ class Selected(Operator):
         """The selected entries of M^T y."""
         return self.operator.rmatvec(y)[self.index]
 
-    def columns(self, part: slice) -> torch.Tensor:
-        """Some of the selected columns, as rows: products with unit vectors."""
-        wanted = torch.arange(self.shape[1], device=self.device)[part]
-        units = torch.zeros(self.shape[1], len(wanted), dtype=self.dtype, device=self.device)
-        units[wanted, torch.arange(len(wanted), device=self.device)] = 1
-        return self.matvec(units).T
-
     def to(self, precision: Precision) -> Selected:
         """The same columns in another precision."""
         return Selected(self.operator.to(precision), self.index)

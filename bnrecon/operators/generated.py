@@ -129,8 +129,8 @@ class Generated(Operator):
     def leading(self, count: int) -> Generated:
         """The first ``count`` features."""
         return Generated(
-            self.transposed.leading(count),
-            self.first.leading(count),
+            self.transposed.section(slice(count)),
+            self.first.section(slice(count)),
             self.device,
             self.precision,
             self.tile_rows,

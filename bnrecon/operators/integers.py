@@ -111,6 +111,7 @@ class IntegerProducts(Products):
             raise ValueError("products in integers need features that are random signs")
         second, first, self.size = signs
         self.shape, self.dtype, self.device = operator.shape, INT8.vectors, operator.device
+        self.precision = INT8
         self.outputs, self.inputs = second.columns, first.columns
         few = (self.outputs + self.inputs) * self.shape[1] <= expanded_bytes
         second, first = (
@@ -192,7 +193,7 @@ class IntegerGradients(Products):
     """
 
     def __init__(self, exact: KhatriRao, precision: Precision):
-        self.shape, self.dtype = exact.shape, precision.vectors
+        self.shape, self.dtype, self.device = exact.shape, precision.vectors, exact.device
         second, first = exact.transposed, exact.first
         self.outputs, self.inputs = second.shape[1], first.shape[1]
         self.precision = precision

@@ -37,8 +37,8 @@ class Rows(Protocol):
     def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
         """The same matrix, rounded to ``dtype``, prepared for many products on the device."""
 
-    def leading(self, count: int) -> Rows:
-        """The first ``count`` rows."""
+    def section(self, part: slice) -> Rows:
+        """The matrix of some rows, from a multiple of 16 on."""
 
     def norms(self, device: torch.device) -> torch.Tensor:
         """Euclidean norms of the rows, in float64."""
@@ -84,9 +84,9 @@ class HeldRows:
         """The same rows in another type, or as they are."""
         return HeldRows(self.table.to(device, dtype))
 
-    def leading(self, count: int) -> HeldRows:
-        """The first ``count`` rows."""
-        return HeldRows(self.table[:count])
+    def section(self, part: slice) -> HeldRows:
+        """The matrix of some rows."""
+        return HeldRows(self.table[part])
 
     def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Some rows, not copied where they are as they should be."""
@@ -137,9 +137,12 @@ class TableRows:
         start, stop, _ = part.indices(self.rows)
         return self.read(start, stop)
 
-    def leading(self, count: int) -> TableRows:
-        """The first ``count`` rows."""
-        return dataclasses.replace(self, rows=count)
+    def section(self, part: slice) -> TableRows:
+        """The matrix of some rows."""
+        start, stop, _ = part.indices(self.rows)
+        return dataclasses.replace(
+            self, rows=stop - start, read=lambda a, b: self.read(start + a, start + b)
+        )
 
     def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Some rows, made or read for this."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -112,9 +112,18 @@ class SignMatrix:
         norm = self.size * self.columns**0.5
         return torch.full((self.rows,), norm, dtype=torch.float64, device=device)
 
-    def leading(self, count: int) -> SignMatrix:
-        """The first ``count`` rows."""
-        return dataclasses.replace(self, rows=count)
+    def section(self, part: slice) -> Self:
+        """The matrix of some rows, from a multiple of 16 on."""
+        start, stop, _ = part.indices(self.rows)
+        assert start % GROUP == 0
+        first = 2 * self.columns * (start // GROUP)
+        held = None if self.held is None else self.held[start // GROUP :]
+        return dataclasses.replace(
+            self,
+            rows=stop - start,
+            draw=lambda a, b: self.draw(first + a, first + b),
+            held=held,
+        )
 
     def signs(
         self, part: slice, dtype: torch.dtype, device: torch.device | None = None
@@ -189,9 +198,9 @@ class ExpandedSigns(SignMatrix):
         bits = SignMatrix(self.rows, self.columns, self.size, self.draw, self.held)
         return bits.hold(dtype, device)
 
-    def leading(self, count: int) -> ExpandedSigns:
-        """The first ``count`` rows."""
-        return dataclasses.replace(self, rows=count, table=self.table[:count])
+    def section(self, part: slice) -> Self:
+        """The matrix of some rows, from a multiple of 16 on."""
+        return dataclasses.replace(super().section(part), table=self.table[part])
 
     def tiles(
         self, rows: int, dtype: torch.dtype, device: torch.device

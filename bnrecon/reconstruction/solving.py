@@ -15,8 +15,9 @@ from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
-from bnrecon.solvers.checkpoint import Checkpoint
+from bnrecon.solvers.checkpoint import Checkpoint, OnFirstRank
 from bnrecon.solvers.pruning import prune
+from bnrecon.solvers.register import lookup
 from bnrecon.solvers.shared_factorization import SharedFactorization
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
@@ -27,6 +28,7 @@ def solve_layer(
     layer: PlannedLayer,
     checkpoint: Checkpoint | None = None,
     pairs: Sequence[Features] | None = None,
+    distributed: bool = False,
 ) -> Solution:
     """Draw a layer's features and solve M γ = vec(W) for the scales γ (Burkholz 2024, Lemma 2.1).
 
@@ -35,6 +37,9 @@ def solve_layer(
         checkpoint: where an iterative solver keeps its state, and goes on from; a grouped layer's
             groups and layers that are pruned are solved without.
         pairs: what ``layer.draw_groups()`` gave, where it has been called.
+        distributed: whether the processes of ``torch.distributed`` divide the layer's features.
+            All call this with the same layer, which is not grouped or pruned and whose solver only
+            multiplies (``auto`` is ``matrix_free``); all have the solution.
 
     Returns:
         The scales (c1,) in float64, of all groups one after the other, and the solver's report. A
@@ -53,10 +58,14 @@ def solve_layer(
     (torch.Size([18]), True)
     """
     problems = (
-        layer_problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
+        layer_problem(
+            layer, target, layer.draw(group) if pairs is None else pairs[group], distributed
+        )
         for group, target in enumerate(layer.found.target.split())
     )
     try:
+        if distributed:
+            return _solve_distributed(layer, next(problems), checkpoint)
         if layer.features.keep is not None:
             kept, method = layer.features.kept(layer.width), str(layer.features.pruning)
             return join_solutions([prune(*problem, kept, method) for problem in problems])
@@ -65,6 +74,23 @@ def solve_layer(
         return solve(*next(problems), checkpoint)
     except (UserError, RunError) as error:
         raise type(error)(f"{layer.label}: {error}") from None
+
+
+def _solve_distributed(
+    layer: PlannedLayer, problem: tuple[System, SolverSpec], checkpoint: Checkpoint | None
+) -> Solution:
+    """Solve in several processes: every step is decided by numbers that all of them have."""
+    system, spec = problem
+    name = "matrix_free" if spec.name == "auto" else spec.name
+    if layer.groups > 1 or layer.features.keep is not None:
+        raise UserError("a grouped or pruned layer is solved in one process")
+    if not lookup(name).products or layer.width <= layer.shape.equations:
+        raise UserError(
+            f"solver={spec.name} with {layer.width} features for {layer.shape.equations} equations "
+            "is for one process; several take solver=matrix_free and more features than equations"
+        )
+    kept = None if checkpoint is None else OnFirstRank(checkpoint)
+    return solve(system, dataclasses.replace(spec, name=name), kept)
 
 
 @outside_torch_modes
@@ -129,7 +155,7 @@ def features_key(layer: PlannedLayer) -> tuple[object, ...]:
 
 
 def layer_problem(
-    layer: PlannedLayer, target: TargetLayer, pair: Features
+    layer: PlannedLayer, target: TargetLayer, pair: Features, distributed: bool = False
 ) -> tuple[System, SolverSpec]:
     """The system of a layer, or of one group of it, and the solver's settings for it.
 
@@ -138,7 +164,7 @@ def layer_problem(
     as can small outputs that are scaled up; the error is to be small relative to W.
     """
     orthogonal = distribution(layer.features.name).orthogonal
-    system = layer_system(target, pair, layer.device, orthogonal)
+    system = layer_system(target, pair, layer.device, orthogonal, distributed)
     wanted = system.weight if system.outer is None else system.rhs
     norm, rhs = float(target.weight.norm()), float(wanted.norm())
     share = min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0

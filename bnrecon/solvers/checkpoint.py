@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from bnrecon.runtime import distributed
+
 
 class KrylovState(NamedTuple):
     """The state of CGLS or Craig's method between two iterations, which determines the rest."""
@@ -54,6 +56,22 @@ class Checkpoint(Protocol):
 
         The next iteration changes tensors of ``state.inner`` in place.
         """
+
+
+@dataclass(frozen=True)
+class OnFirstRank:
+    """A checkpoint that the first of several processes keeps for all: their states are the same."""
+
+    checkpoint: Checkpoint
+
+    def load(self) -> Corrected | None:
+        """The state that the first process has."""
+        return distributed.run_on_first_rank(self.checkpoint.load)
+
+    def save(self, state: Corrected) -> None:
+        """Keep a state, in the first process."""
+        if distributed.rank_and_world_size()[0] == 0:
+            self.checkpoint.save(state)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 
 from bnrecon.operators.base import Operator
 from bnrecon.operators.columns import Scaled, inverse_norms
+from bnrecon.operators.distributed import Distributed, agreed, part_of
 from bnrecon.operators.integers import IntegerGradients, IntegerProducts, find_signs
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
@@ -233,17 +234,22 @@ def refine(
 
 def _schedule(
     exact: Operator, inner: Inner, scaling: torch.Tensor | None
-) -> tuple[list[Precision], IntegerProducts | None]:
+) -> tuple[list[Precision], IntegerProducts | Distributed | None]:
     """The precisions of successive inner solves, the fastest first; products in 8-bit integers."""
     schedule = precision_schedule(exact.device)
     if exact.shape[0] * exact.shape[1] < BF16_ENTRIES:
         return [precision for precision in schedule if precision is not BFLOAT16], None
     if inner is not cgls or not integers_pay(*exact.shape, exact.device):
         return schedule, None
-    if scaling is None and (signs := find_signs(exact)) is not None:
-        return [INT8, *schedule], IntegerProducts(exact, signs)
+    part = part_of(exact)
+    signs = find_signs(part) if scaling is None else None
+    if agreed(signs is not None, exact):
+        integers = IntegerProducts(part, signs)
+        whole = exact.mapped(lambda _: integers) if isinstance(exact, Distributed) else integers
+        return [INT8, *schedule], whole
     pay = integers_pay(*exact.shape, exact.device, signs=False)
-    if pay and isinstance(exact, KhatriRao) and IntegerGradients.suit(exact):
+    suits = pay and isinstance(part, KhatriRao) and IntegerGradients.suit(part)
+    if agreed(suits, exact):
         return [schedule[0].with_integer_gradients(), *schedule], None
     return schedule, None
 
@@ -253,19 +259,26 @@ def _inner_solve(
     precision: Precision,
     inner: Inner,
     scaling: torch.Tensor | None,
-    integers: IntegerProducts | None,
+    integers: IntegerProducts | Distributed | None,
 ) -> tuple[Precision, Inner]:
     """The precision that the operator takes, and ``inner`` with the operator in it."""
     if precision is INT8 and integers is not None:
         return INT8, partial(integer_cgls, integers)
     operator: Operator | IntegerGradients
-    if precision.integer_gradients and isinstance(exact, KhatriRao):
-        operator = IntegerGradients(exact, precision)
+    if precision.integer_gradients and isinstance(exact, Distributed):
+        operator = exact.mapped(lambda part: _integer_gradients(part, precision))
+    elif precision.integer_gradients:
+        operator = _integer_gradients(exact, precision)
     else:
         operator = exact.to(precision)
     rounded = operator if scaling is None else Scaled(operator, scaling)
     limits = {"patience": INTEGER_PATIENCE} if precision.integer_gradients else {}
     return operator.precision, partial(inner, rounded, **limits)
+
+
+def _integer_gradients(part: Operator, precision: Precision) -> IntegerGradients:
+    assert isinstance(part, KhatriRao)
+    return IntegerGradients(part, precision)
 
 
 def _corrected(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bnrecon.operators.base import Products
+from bnrecon.operators.distributed import Distributed
 from bnrecon.operators.integers import IntegerProducts
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 
@@ -115,7 +116,7 @@ def craig(
 
 
 def integer_cgls(
-    operator: IntegerProducts,
+    operator: IntegerProducts | Distributed,
     rhs: torch.Tensor,
     gain: float,
     max_iterations: int,

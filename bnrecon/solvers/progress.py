@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
+from bnrecon.runtime.distributed import rank_and_world_size
+
 DELAY = 2.0  # seconds before a bar shows
 
 
@@ -25,7 +27,7 @@ class ResidualBar:
             total=round(self.digits, 1),
             desc=name,
             delay=DELAY,
-            disable=None,
+            disable=rank_and_world_size()[0] > 0 or None,  # one bar for all processes
             leave=False,
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
         )

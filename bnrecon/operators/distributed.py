@@ -1,0 +1,107 @@
+"""M whose features are divided among processes, each of which multiplies by its share of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import distributed as processes
+
+from bnrecon.operators.base import Operator
+from bnrecon.operators.integers import IntegerGradients, IntegerProducts
+from bnrecon.operators.signs import GROUP
+from bnrecon.runtime.distributed import any_rank, rank_and_world_size, sum_over_ranks
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.precision import Precision
+
+Part = Operator | IntegerProducts | IntegerGradients
+
+
+def own_share(features: int) -> tuple[int, slice]:
+    """How many features a process has, the last one maybe fewer, and which this process has.
+
+    Raises:
+        UserError: they are too few for so many processes.
+
+    >>> own_share(54)  # in a process alone
+    (64, slice(0, 54, None))
+    """
+    rank, count = rank_and_world_size()
+    share = GROUP * -(-features // (GROUP * count))  # bits of signs are drawn for 16 features
+    if share * (count - 1) >= features:
+        raise UserError(f"{features} features are too few for {count} processes; start fewer")
+    return share, slice(rank * share, min(features, (rank + 1) * share))
+
+
+class Distributed(Operator):
+    """M = [M_0 ... M_(R-1)], of which process r of R has M_r (n, c1_r).
+
+    ``M x = Σ_r M_r x_r`` is summed over the processes, n numbers, and ``M^T y`` joined from the
+    ``M_r^T y``, c1 numbers: they exchange nothing else. Vectors are whole in each process. A solver
+    that only multiplies by M runs as it does in one, and takes the same steps in all of them, so
+    that they have to run on machines of one kind with as many threads.
+
+    Args:
+        part: M_r, of the features that ``own_share`` gives.
+        columns: c1, the features of all processes.
+
+    >>> from bnrecon.operators.khatri_rao import KhatriRao
+    >>> M = Distributed(KhatriRao(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])), columns=1)
+    >>> M.matvec(torch.tensor([1.0])), M.rmatvec(torch.tensor([1.0, 1.0]))  # in a process alone
+    (tensor([3., 6.]), tensor([9.]))
+    """
+
+    def __init__(self, part: Part, columns: int):
+        self.part, self.shape = part, (part.shape[0], columns)
+        self.dtype, self.device, self.precision = part.dtype, part.device, part.precision
+        self.share, self.own = own_share(columns)
+
+    def mapped(self, make: Callable[[Operator], Part]) -> Distributed:
+        """The same matrix with what ``make`` makes of this process's part."""
+        assert isinstance(self.part, Operator)
+        return Distributed(make(self.part), self.shape[1])
+
+    def matvec(self, x: torch.Tensor) -> torch.Tensor:
+        """M x, the sum over the processes."""
+        return sum_over_ranks(self.part.matvec(x[self.own]))
+
+    def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
+        """M^T y, put together."""
+        return self._join(self.part.rmatvec(y))
+
+    def to(self, precision: Precision) -> Distributed:
+        """The same matrix in another precision."""
+        return self.mapped(lambda part: part.to(precision))
+
+    def column_norms(self) -> torch.Tensor:
+        """Of all columns."""
+        assert isinstance(self.part, Operator)
+        return self._join(self.part.column_norms())
+
+    def nearest(self, vector: torch.Tensor) -> torch.Tensor:
+        """The nearest vector (c1,) whose products in integers are exact: each share has a scale."""
+        assert isinstance(self.part, IntegerProducts)
+        return torch.cat([self.part.nearest(each) for each in vector.split(self.share)])
+
+    def _join(self, own: torch.Tensor) -> torch.Tensor:
+        """The entries (c1,) or (c1, k) of all processes, given this one's."""
+        count = rank_and_world_size()[1]
+        if count == 1:
+            return own
+        whole = own.new_zeros(count * self.share, *own.shape[1:])
+        shares = list(whole.split(self.share))
+        padded = torch.cat([own, own.new_zeros(self.share - len(own), *own.shape[1:])])
+        processes.all_gather(shares, padded)
+        return whole[: self.shape[1]]
+
+
+def part_of(operator: Operator) -> Operator:
+    """What this process has of an operator: its part, or all of one that is not distributed."""
+    part = operator.part if isinstance(operator, Distributed) else operator
+    assert isinstance(part, Operator)
+    return part
+
+
+def agreed(flag: bool, operator: Operator) -> bool:
+    """Whether a flag is set in all the processes that an operator is divided among."""
+    return not any_rank(not flag, operator.device) if isinstance(operator, Distributed) else flag

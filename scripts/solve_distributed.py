@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Rebuild one layer in several processes, each with a share of the features; what they exchange.
+
+    torchrun --nproc-per-node 2 scripts/solve_distributed.py                    # n = 36,864: 10 s
+    torchrun --nproc-per-node 2 scripts/solve_distributed.py --width 128        # n = 147,456: 1 min
+    torchrun --nproc-per-node 8 scripts/solve_distributed.py --width 512 --device cuda
+    OMP_NUM_THREADS=2 python scripts/solve_distributed.py                       # one process
+
+A 3x3 layer, c0 = c2 = width, of a random target, with 1.5 n features from seed 0, to 1e-10.
+OMP_NUM_THREADS threads a process, one where torchrun is given none; the machine should be idle. A
+row that is there is measured again. Results: distributed.{json,md} in --outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import command_line
+import torch
+from bench_rows import measure_missing, timed, write_table
+from torch import nn
+
+import bnrecon
+from bnrecon.runtime import distributed, files, hardware
+
+
+def main() -> None:
+    """Measure a row in all processes; the first one writes it."""
+    options = {"features": "sign", "width": 64, "device": "cpu"}
+    options |= {"outputs": Path("outputs/solvers/distributed")}
+    args = command_line.parser(__doc__, **options).parse_args()
+    device = hardware.resolve_device(args.device)
+    with distributed.join_processes(device):
+        rank, processes = distributed.rank_and_world_size()
+        names = {"features": args.features, "width": args.width, "processes": processes}
+        names |= {"threads": torch.get_num_threads(), "device": hardware.describe_device(device)}
+        measured = measure(args.features, args.width, device)
+    if rank > 0:
+        return
+    path = args.outputs / "distributed.json"
+    rows = files.read_json(path)["rows"] if path.exists() else []
+    rows = [row for row in rows if not names.items() <= row.items()]
+    files.write_json(path, {"rows": rows})
+    rows = measure_missing(path, [names], lambda _: measured)
+    rows.sort(key=lambda row: (row["width"], row["features"], row["processes"], row["threads"]))
+    write_table(args.outputs / "distributed.md", rows)
+
+
+def measure(features: str, width: int, device: torch.device) -> dict:
+    """Solve the layer, timed; the seconds and bytes of what is exchanged."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(width, width, 3, bias=False, device=device).eval()
+    spec = bnrecon.FeatureSpec(features, storage="regenerate" if features == "sign" else "memory")
+    plan = bnrecon.plan_layers(model, spec, "matrix_free")
+    seconds, numbers = [], []
+
+    def watched(exchange: Callable) -> Callable:
+        def call(*tensors):
+            seconds.append(timed(exchange, *tensors)[1]["seconds"])
+            numbers.append(tensors[-1].nbytes)  # of this process
+
+        return mock.patch.object(torch.distributed, exchange.__name__, call)
+
+    with watched(torch.distributed.all_reduce), watched(torch.distributed.all_gather):
+        solution, spent = timed(lambda: bnrecon.solve_layer(plan.layers[0], distributed=True))
+    report = solution.report
+    return spent | {
+        "n": plan.layers[0].rows,
+        "c1": plan.layers[0].width,
+        "iterations": report.iterations,
+        "residual": report.relative_residual,
+        "products": report.precision,
+        "exchanging": sum(seconds),
+        "megabytes": sum(numbers) / report.iterations / 1e6,
+    }
+
+
+if __name__ == "__main__":
+    main()

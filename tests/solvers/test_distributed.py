@@ -1,0 +1,93 @@
+"""A layer whose features several processes divide has the products and the solution of one."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from distributed_process import plan, products
+from processes import ENVIRONMENT
+from safetensors.torch import load_file
+from torch import nn
+
+import bnrecon
+from bnrecon.features.matrix import feature_operator
+from bnrecon.operators import distributed
+from bnrecon.runtime.errors import UserError
+
+CASES = {
+    "he_normal,memory": "bfloat16 and int8",
+    "he_normal,regenerate": "bfloat16",
+    "sign,memory": "int8",
+    "sign,regenerate": "int8",
+}
+
+
+def solve_in(count, folder, cases, last=0):
+    """The exit codes of so many processes."""
+    line = [sys.executable, "tests/distributed_process.py"]
+    words = [str(count), str(folder), str(last), *cases]
+    processes = [
+        subprocess.Popen([*line, str(rank), *words], env=ENVIRONMENT) for rank in range(count)
+    ]
+    return [process.wait(240) for process in processes]
+
+
+def written(folder, case, rank):
+    stem = folder / f"{case}-{rank}"
+    return load_file(f"{stem}.safetensors"), json.loads(stem.with_suffix(".json").read_text())
+
+
+@pytest.mark.process
+def test_products_and_solution_are_those_of_one_process(tmp_path):
+    assert solve_in(2, tmp_path, CASES) == [0, 0]
+    for case, precision in CASES.items():
+        (numbers, report), (same, other) = (written(tmp_path, case, rank) for rank in (0, 1))
+        assert all(torch.equal(numbers[name], same[name]) for name in numbers)
+        layer = plan(*case.split(",")).layers[0]
+        alone = products(feature_operator(layer.draw(), torch.float64, torch.device("cpu")))
+        for name, wanted in alone.items():
+            torch.testing.assert_close(numbers[name], wanted, rtol=1e-12, atol=1e-12)
+        assert report["iterations"] == other["iterations"] > 50
+        assert report["precision"].startswith(precision)
+        assert report["relative_residual"] <= 1e-10
+        solution = bnrecon.solve_layer(layer)
+        assert torch.dist(numbers["scale"], solution.scale) < 0.05 * solution.scale.norm()
+
+
+@pytest.mark.process
+def test_an_interrupted_solve_goes_on_with_another_number_of_processes(tmp_path):
+    (case,) = cases = ["sign,regenerate"]
+    assert solve_in(2, tmp_path, cases, last=60)[0] == 3
+    assert solve_in(3, tmp_path, cases) == [0, 0, 0]
+    report = written(tmp_path, case, 2)[1]
+    assert report["relative_residual"] <= 1e-10
+    assert 100 < report["iterations"] < 150
+
+
+def test_shares_begin_at_sixteen_features_and_none_is_empty(monkeypatch):
+    for features, count in ((54, 2), (33, 3), (864, 7)):
+        parts = []
+        for rank in range(count):
+            monkeypatch.setattr(distributed, "rank_and_world_size", lambda r=rank, c=count: (r, c))
+            parts.append(distributed.own_share(features)[1])
+        assert all(part.start % 16 == 0 for part in parts)
+        assert [i for part in parts for i in range(features)[part]] == [*range(features)]
+    monkeypatch.setattr(distributed, "rank_and_world_size", lambda: (0, 4))
+    with pytest.raises(UserError, match="33 features are too few for 4 processes"):
+        distributed.own_share(33)
+
+
+@pytest.mark.parametrize(
+    ("spec", "solver", "match"),
+    [
+        (bnrecon.FeatureSpec(oversampling=1), "auto", "for one process"),
+        (bnrecon.FeatureSpec(), "least_squares", "for one process"),
+        (bnrecon.FeatureSpec(keep=0.9, pruning="refit"), "auto", "grouped or pruned"),
+    ],
+)
+def test_what_is_for_one_process_is_refused(spec, solver, match):
+    (layer,) = bnrecon.plan_layers(nn.Linear(6, 6).eval(), spec, solver).layers
+    with pytest.raises(UserError, match=match):
+        bnrecon.solve_layer(layer, distributed=True)
