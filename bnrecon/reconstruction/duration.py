@@ -23,7 +23,7 @@ REGENERATION = 1.2  # times a product with stored features (scripts/bench_storag
 # comes back from its file, its collapsed form.
 EXACT_PRODUCTS = 13
 EXACT_BESIDE_INTEGERS = 8  # one correction is enough
-DRAWN_SECONDS = 12e-9  # a normal number, of which drawing takes 9.6 (docs/benchmarks.md)
+DRAWN_SECONDS = 12e-9  # a normal number, drawn again for a float64 product, and multiplied
 DISK_RATE = 1e9  # bytes a second, of a disk that was not measured
 PASSES = 20  # over exact features: corrections and checks of the solve, errors, digests
 
