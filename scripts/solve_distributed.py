@@ -64,7 +64,9 @@ def measure(features: str, width: int, device: torch.device) -> dict:
         return mock.patch.object(torch.distributed, exchange.__name__, call)
 
     with watched(torch.distributed.all_reduce), watched(torch.distributed.all_gather):
-        solution, spent = timed(lambda: bnrecon.solve_layer(plan.layers[0], distributed=True))
+        solution, spent = timed(
+            lambda: bnrecon.solve_layer(plan.layers[0], distributed=distributed.joined())
+        )
     report = solution.report
     return spent | {
         "n": plan.layers[0].rows,

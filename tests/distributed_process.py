@@ -18,11 +18,15 @@ from torch import distributed, nn
 import bnrecon
 from bnrecon.features.matrix import distributed_operator
 from bnrecon.run.layer_checkpoint import LayerCheckpoint
+from bnrecon.runtime.errors import UserError
 from bnrecon.solvers import iterative
 
 
 def plan(features, storage):
-    torch.manual_seed(0)
+    """Of a layer; with the storage "rank" its weights differ by process."""
+    own = storage == "rank"
+    torch.manual_seed(distributed.get_rank() if own else 0)
+    storage = "memory" if own else storage
     spec = bnrecon.FeatureSpec(features, storage=storage)
     return bnrecon.plan_layers(nn.Conv2d(8, 8, 3).eval(), spec)
 
@@ -63,7 +67,11 @@ def main():
         state = Path(folder, f"{case}.state")
         checkpoint = EndsAfter(state, {"layer": layer.name}, seconds=0)
         checkpoint.left = int(last)
-        solution = bnrecon.solve_layer(layer, checkpoint, distributed=True)
+        try:
+            solution = bnrecon.solve_layer(layer, checkpoint, distributed=True)
+        except UserError as error:
+            sys.stderr.write(f"{error}\n")
+            sys.exit(2)
         stem = f"{folder}/{case}-{rank}"
         save_file(products(matrix) | {"scale": solution.scale}, f"{stem}.safetensors")
         Path(f"{stem}.json").write_text(json.dumps(vars(solution.report)))

@@ -12,6 +12,8 @@ from bnrecon.features.register import distribution
 from bnrecon.operators.system import System
 from bnrecon.reconstruction.groups import join_solutions, solve_groups
 from bnrecon.reconstruction.planned_layer import PlannedLayer
+from bnrecon.runtime import distributed as processes
+from bnrecon.runtime.digests import tensor_digest
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
@@ -58,14 +60,12 @@ def solve_layer(
     (torch.Size([18]), True)
     """
     problems = (
-        layer_problem(
-            layer, target, layer.draw(group) if pairs is None else pairs[group], distributed
-        )
+        layer_problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
         for group, target in enumerate(layer.found.target.split())
     )
     try:
         if distributed:
-            return _solve_distributed(layer, next(problems), checkpoint)
+            return _solve_distributed(layer, checkpoint, pairs)
         if layer.features.keep is not None:
             kept, method = layer.features.kept(layer.width), str(layer.features.pruning)
             return join_solutions([prune(*problem, kept, method) for problem in problems])
@@ -77,17 +77,27 @@ def solve_layer(
 
 
 def _solve_distributed(
-    layer: PlannedLayer, problem: tuple[System, SolverSpec], checkpoint: Checkpoint | None
+    layer: PlannedLayer, checkpoint: Checkpoint | None, pairs: Sequence[Features] | None
 ) -> Solution:
     """Solve in several processes: every step is decided by numbers that all of them have."""
-    system, spec = problem
-    name = "matrix_free" if spec.name == "auto" else spec.name
+    if not processes.joined():
+        raise UserError("distributed=True: call torch.distributed.init_process_group before it")
     if layer.groups > 1 or layer.features.keep is not None:
         raise UserError("a grouped or pruned layer is solved in one process")
+    name = "matrix_free" if layer.solver.name == "auto" else layer.solver.name
     if not lookup(name).products or layer.width <= layer.shape.equations:
         raise UserError(
-            f"solver={spec.name} with {layer.width} features for {layer.shape.equations} equations "
-            "is for one process; several take solver=matrix_free and more features than equations"
+            f"solver={layer.solver.name} with {layer.width} features for {layer.shape.equations} "
+            "equations is for one process; several take solver=matrix_free and more features than "
+            "equations"
+        )
+    (target,) = layer.found.target.split()
+    system, spec = layer_problem(layer, target, pairs[0] if pairs else layer.draw(), True)
+    about = f"{features_key(layer)} {spec} {tensor_digest({'target': system.rhs})}"
+    if processes.any_rank(processes.run_on_first_rank(lambda: about) != about, layer.device):
+        raise UserError(
+            "the processes have different plans or targets; build the same model in each, from "
+            "the same weights or seed, and the same plan"
         )
     kept = None if checkpoint is None else OnFirstRank(checkpoint)
     return solve(system, dataclasses.replace(spec, name=name), kept)

@@ -1,4 +1,4 @@
-"""Several processes that train one network together, as torchrun starts them: one on each GPU."""
+"""Several processes that train a network or solve a layer together, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,14 @@ def refuse_torchrun(command: str) -> None:
         )
 
 
+def joined() -> bool:
+    """Whether this process has joined others: it may be the only one."""
+    return distributed.is_initialized()
+
+
 def rank_and_world_size() -> tuple[int, int]:
     """This process's rank and the number of processes; (0, 1) for one alone."""
-    if not distributed.is_initialized():
+    if not joined():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 

@@ -9,6 +9,7 @@ import torch
 from distributed_process import plan, products
 from processes import ENVIRONMENT
 from safetensors.torch import load_file
+from torch import distributed as parallel
 from torch import nn
 
 import bnrecon
@@ -57,6 +58,18 @@ def test_products_and_solution_are_those_of_one_process(tmp_path):
 
 
 @pytest.mark.process
+def test_processes_with_other_targets_are_told(tmp_path, capfd):
+    assert solve_in(2, tmp_path, ["sign,rank"]) == [2, 2]
+    assert "the processes have different plans or targets" in capfd.readouterr().err
+
+
+def test_without_a_group_nothing_is_solved_alone():
+    (layer,) = bnrecon.plan_layers(nn.Linear(6, 6).eval()).layers
+    with pytest.raises(UserError, match="init_process_group before it"):
+        bnrecon.solve_layer(layer, distributed=True)
+
+
+@pytest.mark.process
 def test_an_interrupted_solve_goes_on_with_another_number_of_processes(tmp_path):
     (case,) = cases = ["sign,regenerate"]
     assert solve_in(2, tmp_path, cases, last=60)[0] == 3
@@ -79,6 +92,16 @@ def test_shares_begin_at_sixteen_features_and_none_is_empty(monkeypatch):
         distributed.own_share(33)
 
 
+@pytest.fixture
+def alone(tmp_path):
+    """A group of one process."""
+    parallel.init_process_group(
+        "gloo", store=parallel.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
+    yield
+    parallel.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     ("spec", "solver", "match"),
     [
@@ -87,6 +110,7 @@ def test_shares_begin_at_sixteen_features_and_none_is_empty(monkeypatch):
         (bnrecon.FeatureSpec(keep=0.9, pruning="refit"), "auto", "grouped or pruned"),
     ],
 )
+@pytest.mark.usefixtures("alone")
 def test_what_is_for_one_process_is_refused(spec, solver, match):
     (layer,) = bnrecon.plan_layers(nn.Linear(6, 6).eval(), spec, solver).layers
     with pytest.raises(UserError, match=match):
