@@ -7,8 +7,8 @@
     OMP_NUM_THREADS=2 python scripts/solve_distributed.py                       # one process
 
 A 3x3 layer, c0 = c2 = width, of a random target, with 1.5 n features from seed 0, to 1e-10.
-OMP_NUM_THREADS threads a process, one where torchrun is given none; the machine should be idle. A
-row that is there is measured again. Results: distributed.{json,md} in --outputs.
+OMP_NUM_THREADS threads a process, one where torchrun is given none; the machine should be idle.
+Results: distributed.{json,md} in --outputs, where a row that is there stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from bench_rows import measure_missing, timed, write_table
 from torch import nn
 
 import bnrecon
-from bnrecon.runtime import distributed, files, hardware
+from bnrecon.runtime import distributed, hardware
+from bnrecon.solvers.base import Solution
 
 
 def main() -> None:
@@ -40,9 +41,6 @@ def main() -> None:
     if rank > 0:
         return
     path = args.outputs / "distributed.json"
-    rows = files.read_json(path)["rows"] if path.exists() else []
-    rows = [row for row in rows if not names.items() <= row.items()]
-    files.write_json(path, {"rows": rows})
     rows = measure_missing(path, [names], lambda _: measured)
     rows.sort(key=lambda row: (row["width"], row["features"], row["processes"], row["threads"]))
     write_table(args.outputs / "distributed.md", rows)
@@ -63,10 +61,11 @@ def measure(features: str, width: int, device: torch.device) -> dict:
 
         return mock.patch.object(torch.distributed, exchange.__name__, call)
 
+    def solve() -> Solution:
+        return bnrecon.solve_layer(plan.layers[0], distributed=distributed.joined())
+
     with watched(torch.distributed.all_reduce), watched(torch.distributed.all_gather):
-        solution, spent = timed(
-            lambda: bnrecon.solve_layer(plan.layers[0], distributed=distributed.joined())
-        )
+        solution, spent = timed(solve)
     report = solution.report
     return spent | {
         "n": plan.layers[0].rows,
