@@ -22,7 +22,13 @@ import command_line
 import pandas as pd
 
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.document import beyond, claims_by_part, document, findings_table
+from bnrecon.reproduction.document import (
+    beyond,
+    claims_by_part,
+    document,
+    findings_table,
+    shown_scale,
+)
 from bnrecon.reproduction.parts import read_reported
 from bnrecon.reproduction.study import Study
 from bnrecon.runtime import files
@@ -93,7 +99,7 @@ def resource(study: Study, part: str) -> dict[str, Any]:
 
 
 def _csv(study: Study, part: str) -> Path:
-    return OUTPUTS / study.name / f"{part}-laptop.csv"
+    return OUTPUTS / study.name / f"{part}-{shown_scale(study, OUTPUTS, part, 'laptop')}.csv"
 
 
 def results(text: str) -> str:

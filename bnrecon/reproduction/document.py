@@ -26,7 +26,8 @@ DETAILS = (
 def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Claim]]:
     """The claims that a study's finished results decide, by part in the paper's order.
 
-    ``outputs`` holds ``runs``, and a folder of the study's name with ``tasks``.
+    A part whose results at the paper's size are complete is judged by these. ``outputs`` holds
+    ``runs``, and a folder of the study's name with ``tasks``.
 
     Raises:
         Damaged: a result cannot be read.
@@ -35,12 +36,19 @@ def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Cl
     claims: dict[str, list[Claim]] = {}
     for name in study.parts:
         part = study.part(name)
-        work = part.plan_work(PartRequest(name, scale, options, folder, folder))
+        chosen = shown_scale(study, outputs, name, scale)
+        work = part.plan_work(PartRequest(name, chosen, options, folder, folder))
         for item in work:
             if (damage := item.damage()) is not None:
                 raise files.Damaged(damage)
         claims[name] = list(part.decide_claims(work))
     return claims
+
+
+def shown_scale(study: Study, outputs: Path, name: str, scale: str) -> str:
+    """The scale of which a part is shown: "paper" where that is complete, else ``scale``."""
+    page = _page(study, outputs, name, "paper")
+    return "paper" if page.exists() and not _so_far(page) else scale
 
 
 def document(
@@ -61,8 +69,9 @@ def document(
     }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
-    run = [name for name in study.parts if _page(study, outputs, name, scale).exists()]
-    parts = {name: _part(study, outputs, name, scale, link, claims[name]) for name in run}
+    scales = {name: shown_scale(study, outputs, name, scale) for name in study.parts}
+    run = [name for name in study.parts if _page(study, outputs, name, scales[name]).exists()]
+    parts = {name: _part(study, outputs, name, scales[name], link, claims[name]) for name in run}
     lines += [text for name in run if name in study.main for text in parts[name]]
     lines.append("".join(sections).strip())
     lines += [text for name in run if name not in study.main for text in parts[name]]
@@ -84,6 +93,8 @@ def _part(
     page = _page(study, outputs, name, scale)
     _, *paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
     yield f"## {_heading(study, name)}"
+    if scale == "paper":
+        yield "At the paper's size (`scale=paper`)."
     so_far = _so_far(page)
     if so_far:
         rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
@@ -120,7 +131,8 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
             if ours := tuple(claim for claim in decided if claim.is_beyond):
                 heading = _heading(study, name)
                 link = f"[Table and figure]({study.name}.md#{anchor(heading)})"
-                text = Claims(ours, bool(_so_far(_page(study, outputs, name, scale)))).markdown
+                chosen = shown_scale(study, outputs, name, scale)
+                text = Claims(ours, bool(_so_far(_page(study, outputs, name, chosen)))).markdown
                 lines += [f"### {heading}", text, f"{link}."]
     return "\n\n".join(lines) + "\n"
 
