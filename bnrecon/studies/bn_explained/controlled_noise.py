@@ -187,14 +187,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     noise = measured[measured["factor"] == PRINTED]
     small = _changes(trained, PRINTED)
     far = (noise["ratio"] - PRINTED).abs() + 4 * noise["error"] > NEAR
-    raised = intervals.decide(small.values())
+    raised, largest = intervals.decide(small.values()), trained["factor"].max()
     changes = (f"{data} {trained_networks.describe(one)}" for data, one in small.items())
     numbers: dict[str, Any] = {"small": ", ".join(changes)}
     for name in measured_noise.STATISTICS:  # of the first BatchNorm and of the others
         some = noise[noise["statistic"] == name]
         first, ratios = some["layer"] == some["layer"].min(), some["ratio"]
         numbers[name] = {"first": span(ratios[first], ".2f"), "others": span(ratios[~first], ".2f")}
-    largest = trained["factor"].max()
     above = measured[(measured["factor"] == largest) & (measured["statistic"] == "mean")]
     ratios = above.loc[above["layer"] > above["layer"].min(), "ratio"]
     numbers["rise"] = span(ratios, ".0f", absent="not measured")
@@ -236,7 +235,7 @@ def _with_ends(changes: dict[str, Interval | None]) -> str:
     )
 
 
-UNUSED = "^V$|training accuracy|measured,"
+SHOWN = "data|nominal factor|reported|test accuracy|difference"
 PART = part(
     __file__,
     tasks,
@@ -246,7 +245,5 @@ PART = part(
     numbers=fill_caption,
     options=common_options,
     reported=reported,
-    excerpt=lambda table: table[table["test accuracy"] != "not measured"].drop(
-        columns=table.filter(regex=UNUSED)
-    ),
+    excerpt=lambda table: table[table["test accuracy"] != "not measured"].filter(regex=SHOWN),
 )

@@ -185,8 +185,6 @@ NAME, OVER = "{features}, c2 = {outputs}, c0 = {inputs}", ("features", "outputs"
 TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
 DECIMALS = ("distance from the law", "mean of s⁴ (law: 2)", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "normal: 1/(c2 + 3)"], ".3f")
-LARGEST = only("n", 36, 1600, drop=["c0", "n", *DECIMALS[1:], "normal: 1/(c2 + 3)"])
-ENDS = only("c2", 1, 6, 40)
-PART = part(
-    __file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=lambda t: ENDS(LARGEST(t))
-)
+LARGEST = only("n", 36, 1600, drop=["c0", "n", *list(FORMATS)[1:]])
+MORE: Any = {"formats": FORMATS, "excerpt": lambda table: only("c2", 1, 6, 40)(LARGEST(table))}
+PART = part(__file__, TASKS, summarize, draw, decide, **MORE)
