@@ -13,7 +13,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.studies.random_features.exact_rank import modular_rank, residues
-from bnrecon.studies.random_features.feature_matrices import FEATURES
+from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES
 
 # W1 (c1, c0) and W2 (c2, c1) of c0 = c2 = 2 and c1 = 4 = n, all of rank 2.
 TWICE = ([[1, 0], [1, 0], [0, 1], [0, 1]], [[1, 1, 0, 0], [0, 0, 1, 1]])
@@ -110,4 +110,5 @@ TASKS = join(
     sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, SIZE),
 )
 DROPPED = ["draws", "c0 = c2 = 10", "c0 = c2 = 20", "largest n - rank"]
-PART = part(__file__, TASKS, summarize, decide=decide, excerpt=only(drop=DROPPED))
+EXCERPT = only("features", *ANY_WIDTH, drop=DROPPED)
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=EXCERPT)

@@ -234,5 +234,6 @@ TASKS = sweep(measure_spectrum, "{features}, {aspect:g}", {("aspect", "features"
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")
 FORMATS |= dict.fromkeys(["distance from the law", "distance from the printed density"], ".3f")
 UNUSED = ["c0 = c2", "λ", "edges of the law", "condition number, median", "of the law"]
-EXCERPT = only("c1", 2000, 2500, drop=UNUSED)
-PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)
+RANDOM = only("features", *ANY_WIDTH, drop=["singular values", *UNUSED])
+MORE: Any = {"formats": FORMATS, "excerpt": lambda table: RANDOM(only("c1", 2000, 2500)(table))}
+PART = part(__file__, TASKS, summarize, draw, decide, **MORE)
