@@ -12,7 +12,7 @@ from processes import run
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.commands import run_study
-from bnrecon.reproduction.document import claims_by_part
+from bnrecon.reproduction.document import claims_by_part, shown_scale
 from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.pages import write
 from bnrecon.reproduction.parts import Task, below, only
@@ -198,3 +198,14 @@ def test_a_part_that_cannot_be_shown_is_one_line_and_hides_no_other(
     lines = [record for record in caplog.records if "cannot be shown" in record.message]
     assert [len(record.message.splitlines()) for record in lines] == [1, 1]
     assert not any(record.exc_info for record in lines)
+
+
+def test_a_part_is_shown_at_the_papers_size_once_it_is_complete_there(tmp_path):
+    study = study_of(part=DRAWN)
+    request = read("paper", ["scale=paper", f"outputs={tmp_path}"])
+    run_study(study, request)
+    outputs = request.folder.parent
+    assert shown_scale(study, outputs, "part", "laptop") == "paper"
+    next((request.folder / "tasks/part-paper").glob("*.json")).unlink()
+    write(study, request)
+    assert shown_scale(study, outputs, "part", "laptop") == "laptop"
