@@ -17,27 +17,28 @@ from torch import distributed, nn
 
 import bnrecon
 from bnrecon.features.matrix import distributed_operator
+from bnrecon.operators.integers import IntegerGradients
 from bnrecon.run.layer_checkpoint import LayerCheckpoint
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers import iterative
 
 
-def plan(features, storage):
-    """Of a layer; with the storage "rank" its weights differ by process."""
-    own = storage == "rank"
-    torch.manual_seed(distributed.get_rank() if own else 0)
-    storage = "memory" if own else storage
+def plan(features, storage, differs="nothing", rank=0):
+    """Of a layer, of which something may differ by process."""
+    torch.manual_seed(rank if differs == "target" else 0)
     spec = bnrecon.FeatureSpec(features, storage=storage)
-    return bnrecon.plan_layers(nn.Conv2d(8, 8, 3).eval(), spec)
+    seed = rank if differs == "seed" else 0
+    return bnrecon.plan_layers(nn.Conv2d(8, 8, 3).eval(), spec, seed=seed)
 
 
 class EndsAfter(LayerCheckpoint):
     """Keeps every state; after so many the process ends."""
 
-    left = 0
+    left, saved = 0, 0
 
     def save(self, state):
         super().save(state)
+        self.saved += 1
         self.left -= 1
         if self.left == 0:
             os._exit(3)
@@ -62,19 +63,24 @@ def main():
     store = distributed.FileStore(f"{folder}/store-{count}", int(count))
     distributed.init_process_group("gloo", store=store, rank=int(rank), world_size=int(count))
     for case in cases:
-        layer = plan(*case.split(",")).layers[0]
+        layer = plan(*case.split(","), rank=int(rank)).layers[0]
         matrix = distributed_operator(layer.draw(), torch.device("cpu"))
-        state = Path(folder, f"{case}.state")
-        checkpoint = EndsAfter(state, {"layer": layer.name}, seconds=0)
+        checkpoint = EndsAfter(Path(folder, f"{rank}.state"), {"case": case}, seconds=0)
         checkpoint.left = int(last)
+        if case.endswith("checkpoint") and rank != "0":
+            checkpoint = None
+        if case.endswith("suits"):
+            IntegerGradients.suit = staticmethod(lambda _: rank == "0")
         try:
             solution = bnrecon.solve_layer(layer, checkpoint, distributed=True)
         except UserError as error:
             sys.stderr.write(f"{error}\n")
+            distributed.destroy_process_group()
             sys.exit(2)
         stem = f"{folder}/{case}-{rank}"
         save_file(products(matrix) | {"scale": solution.scale}, f"{stem}.safetensors")
-        Path(f"{stem}.json").write_text(json.dumps(vars(solution.report)))
+        told = vars(solution.report) | {"saved": checkpoint.saved}
+        Path(f"{stem}.json").write_text(json.dumps(told))
     distributed.destroy_process_group()
 
 

@@ -6,7 +6,7 @@ import torch
 
 from bnrecon.features.pair import Features, shared_feature_rows
 from bnrecon.operators.base import Operator
-from bnrecon.operators.distributed import Distributed, own_share
+from bnrecon.operators.distributed import Distributed, shares
 from bnrecon.operators.generated import Generated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.structured import Kronecker, Selection
@@ -37,7 +37,7 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
 
 def distributed_operator(features: Features, device: torch.device) -> Distributed:
     """M in float64, of which each process of torch.distributed has a share of the features."""
-    _, own = own_share(features.width)
+    _, own = shares(features.width)
     if not features.in_memory:
         rows, transposed = (each.section(own) for each in features.by_rows())
         return Distributed(Generated(transposed, rows, device), features.width)

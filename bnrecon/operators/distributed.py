@@ -17,32 +17,34 @@ from bnrecon.runtime.precision import Precision
 Part = Operator | IntegerProducts | IntegerGradients
 
 
-def own_share(features: int) -> tuple[int, slice]:
-    """How many features a process has, the last one maybe fewer, and which this process has.
+def shares(features: int) -> tuple[list[int], slice]:
+    """How many features each process has, and which this process has.
 
     Raises:
-        UserError: they are too few for so many processes.
+        UserError: there are more processes than groups of 16, for which bits of signs are drawn.
 
-    >>> own_share(54)  # in a process alone
-    (64, slice(0, 54, None))
+    >>> shares(54)  # in a process alone
+    ([54], slice(0, 54, None))
     """
     rank, count = rank_and_world_size()
-    share = GROUP * -(-features // (GROUP * count))  # bits of signs are drawn for 16 features
-    if share * (count - 1) >= features:
-        raise UserError(f"{features} features are too few for {count} processes; start fewer")
-    return share, slice(rank * share, min(features, (rank + 1) * share))
+    groups = -(-features // GROUP)
+    if groups < count:
+        raise UserError(f"{features} features are too few for {count} processes: each takes 16")
+    sizes = [GROUP * (groups // count + (each < groups % count)) for each in range(count)]
+    sizes[-1] -= GROUP * groups - features
+    return sizes, slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
 class Distributed(Operator):
     """M = [M_0 ... M_(R-1)], of which process r of R has M_r (n, c1_r).
 
     ``M x = Σ_r M_r x_r`` is summed over the processes, n numbers, and ``M^T y`` joined from the
-    ``M_r^T y``, c1 numbers: they exchange nothing else. Vectors are whole in each process. A solver
-    that only multiplies by M runs as it does in one, and takes the same steps in all of them, so
-    that they have to run on machines of one kind with as many threads.
+    ``M_r^T y``, c1 numbers: that is what an iteration exchanges. Vectors are whole in each process.
+    A solver that only multiplies by M runs as it does in one, and takes the same steps in all of
+    them, so that they have to run on machines of one kind with as many threads.
 
     Args:
-        part: M_r, of the features that ``own_share`` gives.
+        part: M_r, of the features that ``shares`` gives.
         columns: c1, the features of all processes.
 
     >>> from bnrecon.operators.khatri_rao import KhatriRao
@@ -54,7 +56,7 @@ class Distributed(Operator):
     def __init__(self, part: Part, columns: int):
         self.part, self.shape = part, (part.shape[0], columns)
         self.dtype, self.device, self.precision = part.dtype, part.device, part.precision
-        self.share, self.own = own_share(columns)
+        self.sizes, self.own = shares(columns)
 
     def mapped(self, make: Callable[[Operator], Part]) -> Distributed:
         """The same matrix with what ``make`` makes of this process's part."""
@@ -81,18 +83,17 @@ class Distributed(Operator):
     def nearest(self, vector: torch.Tensor) -> torch.Tensor:
         """The nearest vector (c1,) whose products in integers are exact: each share has a scale."""
         assert isinstance(self.part, IntegerProducts)
-        return torch.cat([self.part.nearest(each) for each in vector.split(self.share)])
+        return torch.cat([self.part.nearest(each) for each in vector.split(self.sizes)])
 
     def _join(self, own: torch.Tensor) -> torch.Tensor:
         """The entries (c1,) or (c1, k) of all processes, given this one's."""
-        count = rank_and_world_size()[1]
-        if count == 1:
+        if len(self.sizes) == 1:
             return own
-        whole = own.new_zeros(count * self.share, *own.shape[1:])
-        shares = list(whole.split(self.share))
-        padded = torch.cat([own, own.new_zeros(self.share - len(own), *own.shape[1:])])
-        processes.all_gather(shares, padded)
-        return whole[: self.shape[1]]
+        longest = max(self.sizes)
+        padded = torch.cat([own, own.new_zeros(longest - len(own), *own.shape[1:])])
+        gathered = [torch.empty_like(padded) for _ in self.sizes]
+        processes.all_gather(gathered, padded)
+        return torch.cat([each[:size] for each, size in zip(gathered, self.sizes, strict=True)])
 
 
 def part_of(operator: Operator) -> Operator:

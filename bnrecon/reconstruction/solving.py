@@ -88,19 +88,25 @@ def _solve_distributed(
     if not lookup(name).products or layer.width <= layer.shape.equations:
         raise UserError(
             f"solver={layer.solver.name} with {layer.width} features for {layer.shape.equations} "
-            "equations is for one process; several take solver=matrix_free and more features than "
-            "equations"
+            "equations is for one process; several take a solver that only multiplies, as "
+            "matrix_free does, and more features than equations"
         )
     (target,) = layer.found.target.split()
     system, spec = layer_problem(layer, target, pairs[0] if pairs else layer.draw(), True)
-    about = f"{features_key(layer)} {spec} {tensor_digest({'target': system.rhs})}"
+    plan = features_key(layer), spec, checkpoint is None
+    about = f"{plan} {tensor_digest({'target': system.rhs})}"
     if processes.any_rank(processes.run_on_first_rank(lambda: about) != about, layer.device):
         raise UserError(
-            "the processes have different plans or targets; build the same model in each, from "
-            "the same weights or seed, and the same plan"
+            "the processes have different plans or targets, or not all a checkpoint; build the "
+            "same model in each, from the same weights or seed, and the same plan"
         )
     kept = None if checkpoint is None else OnFirstRank(checkpoint)
-    return solve(system, dataclasses.replace(spec, name=name), kept)
+    try:
+        return solve(system, dataclasses.replace(spec, name=name), kept)
+    except RuntimeError as error:
+        if isinstance(error, RunError):
+            raise
+        raise RunError(f"another process has failed, or cannot be reached: {error}") from None
 
 
 @outside_torch_modes

@@ -18,6 +18,7 @@ from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.units import format_bytes, format_duration
 from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.solvers.register import lookup
@@ -213,7 +214,10 @@ def _faster(config: RunConfig, network: nn.Module, seconds: float) -> list[str]:
     name = config.solver.name
     if seconds < WAITING or name == "auto" or lookup(name).code is not None:
         return []
-    plan = plan_layers(network, config.features, SolverSpec(tolerance=config.solver.tolerance))
+    try:
+        plan = plan_layers(network, config.features, SolverSpec(tolerance=config.solver.tolerance))
+    except (UserError, RunError):  # as its features are more than these
+        return []
     expected = len(config.seeds) * plan.seconds
     if 2 * expected > seconds:
         return []

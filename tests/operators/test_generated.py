@@ -59,6 +59,22 @@ def test_products_are_those_of_the_dense_matrix(shape, rows, many, monkeypatch):
     assert torch.allclose(leading.matvec(x[:33]), dense[:, :33] @ x[:33], atol=1e-13)
 
 
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(("name", "storage"), [("sign", "regenerate"), ("he_uniform", "disk")])
+def test_a_section_has_its_rows_and_so_has_a_section_of_it(name, storage, held):
+    for rows in (
+        operators(SHAPES[0], 77, name, storage)[1].first,
+        operators(SHAPES[0])[1].transposed,
+    ):
+        matrix = rows.hold(torch.float32, CPU) if held else rows
+        whole = matrix.values(slice(None), torch.float32, CPU)
+        part = matrix.section(slice(16, 70))
+        assert part.rows == 54
+        assert torch.equal(part.values(slice(None), torch.float32, CPU), whole[16:70])
+        inner = part.section(slice(32, 40)).hold(torch.float32, CPU)
+        assert torch.equal(inner.values(slice(None), torch.float32, CPU), whole[48:56])
+
+
 @pytest.mark.parametrize(
     ("name", "storage"), [("he_normal", "regenerate"), ("he_uniform", "disk"), ("er_sign", "disk")]
 )

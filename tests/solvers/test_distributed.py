@@ -20,6 +20,7 @@ from bnrecon.runtime.errors import UserError
 CASES = {
     "he_normal,memory": "bfloat16 and int8",
     "he_normal,regenerate": "bfloat16",
+    "he_normal,memory,suits": "bfloat16",  # where one process alone could use integers
     "sign,memory": "int8",
     "sign,regenerate": "int8",
 }
@@ -52,14 +53,16 @@ def test_products_and_solution_are_those_of_one_process(tmp_path):
             torch.testing.assert_close(numbers[name], wanted, rtol=1e-12, atol=1e-12)
         assert report["iterations"] == other["iterations"] > 50
         assert report["precision"].startswith(precision)
+        assert ("int8" in report["precision"]) == ("int8" in precision)
         assert report["relative_residual"] <= 1e-10
         solution = bnrecon.solve_layer(layer)
         assert torch.dist(numbers["scale"], solution.scale) < 0.05 * solution.scale.norm()
 
 
 @pytest.mark.process
-def test_processes_with_other_targets_are_told(tmp_path, capfd):
-    assert solve_in(2, tmp_path, ["sign,rank"]) == [2, 2]
+@pytest.mark.parametrize("differs", ["target", "seed", "checkpoint"])
+def test_processes_with_other_plans_are_told(tmp_path, capfd, differs):
+    assert solve_in(2, tmp_path, [f"sign,memory,{differs}"]) == [2, 2]
     assert "the processes have different plans or targets" in capfd.readouterr().err
 
 
@@ -73,23 +76,28 @@ def test_without_a_group_nothing_is_solved_alone():
 def test_an_interrupted_solve_goes_on_with_another_number_of_processes(tmp_path):
     (case,) = cases = ["sign,regenerate"]
     assert solve_in(2, tmp_path, cases, last=60)[0] == 3
+    assert [path.name for path in tmp_path.glob("*.state")] == ["0.state"]
     assert solve_in(3, tmp_path, cases) == [0, 0, 0]
-    report = written(tmp_path, case, 2)[1]
-    assert report["relative_residual"] <= 1e-10
-    assert 100 < report["iterations"] < 150
+    first, last = (written(tmp_path, case, rank)[1] for rank in (0, 2))
+    assert last["relative_residual"] <= 1e-10
+    assert 60 + first["saved"] - 3 <= first["iterations"] == last["iterations"] < 150
+    assert 30 < first["saved"] < 80
+    assert last["saved"] == 0
 
 
 def test_shares_begin_at_sixteen_features_and_none_is_empty(monkeypatch):
-    for features, count in ((54, 2), (33, 3), (864, 7)):
+    for features, count in ((54, 2), (33, 3), (864, 7), (100, 5), (2592, 16)):
         parts = []
         for rank in range(count):
             monkeypatch.setattr(distributed, "rank_and_world_size", lambda r=rank, c=count: (r, c))
-            parts.append(distributed.own_share(features)[1])
-        assert all(part.start % 16 == 0 for part in parts)
+            sizes, part = distributed.shares(features)
+            parts.append(part)
+        assert sizes == [part.stop - part.start for part in parts]
+        assert all(part.start % 16 == 0 and part.stop > part.start for part in parts)
         assert [i for part in parts for i in range(features)[part]] == [*range(features)]
     monkeypatch.setattr(distributed, "rank_and_world_size", lambda: (0, 4))
     with pytest.raises(UserError, match="33 features are too few for 4 processes"):
-        distributed.own_share(33)
+        distributed.shares(33)
 
 
 @pytest.fixture

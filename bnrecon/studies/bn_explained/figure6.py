@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.lines import Line2D
 from torch import nn
 
 from bnrecon.partition import Slice, rectangle
@@ -228,6 +227,8 @@ def draw(rows: pd.DataFrame) -> Figure:
             if size == SIZES[0]:
                 axes.set_title(state if state == INITIAL else f"trained with {state}")
         axes_row[0].set_ylabel(f"mini-batches of {size}")
+    from matplotlib.lines import Line2D
+
     keys = [
         Line2D([], [], color=PALETTE[0], linewidth=0.8, label="boundary by one mini-batch"),
         Line2D([], [], color="black", linewidth=0.9, label="by the training set"),

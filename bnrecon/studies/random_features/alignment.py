@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.image import AxesImage
 
 from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
@@ -107,7 +106,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> AxesImage:
+def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> Any:
     """Mean errors in thousandths, in colours from 0 to the figure's ``largest``."""
     names = list(FEATURES)
     errors = 1000 * rows.pivot_table(index="features", columns="target", values=search)
