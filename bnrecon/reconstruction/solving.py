@@ -12,7 +12,8 @@ from bnrecon.features.register import distribution
 from bnrecon.operators.system import System
 from bnrecon.reconstruction.groups import join_solutions, solve_groups
 from bnrecon.reconstruction.planned_layer import PlannedLayer
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.options import labelled
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.checkpoint import Checkpoint
@@ -56,15 +57,13 @@ def solve_layer(
         layer_problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
         for group, target in enumerate(layer.found.target.split())
     )
-    try:
+    with labelled(layer.label):
         if layer.features.keep is not None:
             kept, method = layer.features.kept(layer.width), str(layer.features.pruning)
             return join_solutions([prune(*problem, kept, method) for problem in problems])
         if layer.groups > 1:
             return solve_groups(problems)
         return solve(*next(problems), checkpoint)
-    except (UserError, RunError) as error:
-        raise type(error)(f"{layer.label}: {error}") from None
 
 
 @outside_torch_modes
@@ -113,13 +112,11 @@ def solutions_in_turn(layers: Sequence[PlannedLayer]) -> Iterator[Solution]:
             raise UserError(f"{layer.label}: solver={layer.solver.name}; take solve_layer")
     shared = pair = None
     for layer in layers:
-        try:
+        with labelled(layer.label):
             pair = pair or layer.draw()
             system, spec = layer_problem(layer, layer.found.target, pair)
             shared = shared or SharedFactorization(system.matrix, len(layers))
             solution = shared.solve(system, spec)
-        except (UserError, RunError) as error:
-            raise type(error)(f"{layer.label}: {error}") from None
         yield solution
 
 

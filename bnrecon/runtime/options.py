@@ -106,6 +106,11 @@ def reworded(reword: Callable[[str], str]) -> Iterator[None]:
         raise
 
 
+def labelled(label: str) -> contextlib.AbstractContextManager[None]:
+    """Begin the line of such an error with what it is about."""
+    return reworded(lambda line: f"{label}: {line}")
+
+
 def prefix_fields(line: str, prefix: str, names: Iterable[str]) -> str:
     """Put a prefix before the fields that a line names.
 
