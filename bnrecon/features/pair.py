@@ -73,11 +73,8 @@ class Features:
             return self.first, self.second
         if self.pattern == "kronecker":
             return _kronecker_weights(self.shape, *self.factors)
-        if self.pattern == "sign":
+        if self.stream is not None or self.draws is not None:
             return self.part(slice(None), torch.float32, CPU)
-        if self.draws is not None:
-            first, second = (draws.part(0, self.width) for draws in self.draws)
-            return first[0], second.reshape(-1, self.width, *self.shape.kernel)
         first, second = identity_weights(self.shape)
         if self.pattern == "shared":
             private = shared_feature_rows(self.shape)

@@ -15,12 +15,7 @@ Allocate = Callable[[tuple[int, int], torch.dtype, torch.device], torch.Tensor]
 
 
 class Rows(Protocol):
-    """A matrix of which a product sees one run of rows after the other.
-
-    ``signs_only`` says whether the entries of its tiles are known to be ±1.
-    """
-
-    signs_only: ClassVar[bool]
+    """A matrix of which a product sees one run of rows after the other."""
 
     @property
     def rows(self) -> int:
@@ -75,7 +70,6 @@ class HeldRows:
     """The rows of a tensor, in memory or mapped from a file."""
 
     tiles, norms, size = _slices, _norms, 1.0
-    signs_only: ClassVar[bool] = False
 
     def __init__(self, table: torch.Tensor):
         self.table, (self.rows, self.columns) = table, table.shape
@@ -117,7 +111,6 @@ class TableRows:
     read: Callable[[int, int], torch.Tensor]  # of start and stop: [:, start:stop], always the same
     allocate: Allocate = _in_memory  # where the rounded copy lies
     size: ClassVar[float] = 1.0
-    signs_only: ClassVar[bool] = False
 
     tiles, norms = _slices, _norms
 
