@@ -9,9 +9,9 @@ from typing import ClassVar, Protocol
 
 import torch
 
-TILE = 2**20  # float64 numbers, 8 MB, that are made at once on a processor
+from bnrecon.operators.mapped import mapped_tensor
 
-Allocate = Callable[[tuple[int, int], torch.dtype, torch.device], torch.Tensor]
+TILE = 2**20  # float64 numbers, 8 MB, that are made at once on a processor
 
 
 class Rows(Protocol):
@@ -87,10 +87,6 @@ class HeldRows:
         return self.table[part].to(device, dtype)
 
 
-def _in_memory(size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.empty(size, dtype=dtype, device=device)
-
-
 @dataclass(frozen=True)
 class TableRows:
     """Rows of float32 numbers of a table (outer, rows, inner): row l is [:, l] from end to end.
@@ -109,7 +105,7 @@ class TableRows:
     rows: int  # of the matrix
     columns: int  # outer times inner
     read: Callable[[int, int], torch.Tensor]  # of start and stop: [:, start:stop], always the same
-    allocate: Allocate = _in_memory  # where the rounded copy lies
+    mapped: bool = False  # whether the rounded copy lies in a file, too
     size: ClassVar[float] = 1.0
 
     tiles, norms = _slices, _norms
@@ -120,7 +116,10 @@ class TableRows:
         if dtype == torch.float64 and not small:
             return self
         size = self.rows, self.columns
-        table = (_in_memory if small else self.allocate)(size, dtype, device)
+        if self.mapped and not small:
+            table = mapped_tensor(size, dtype)
+        else:
+            table = torch.empty(size, dtype=dtype, device=device)
         for part, tile in self.tiles(max(1, TILE // self.columns), dtype, table.device):
             table[part] = tile
         return HeldRows(table)
