@@ -50,8 +50,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     if not arguments.predict:
         output.write(compare(first, second))
         return exit_codes.DONE
-    from bnrecon.cli.user_modules import import_user_modules
     from bnrecon.reporting.predictions import disagreements
+    from bnrecon.runtime.user_code import import_user_modules
 
     for _, result in (first, second):
         import_user_modules(result.config.get("imports", []))

@@ -22,16 +22,8 @@ CODES = {UserError: MISTAKE, RunError: FAILED, Interrupted: INTERRUPTED}
 RESUMABLE = "what was finished is kept, rerun the command to resume"
 
 # What a user can set right by another option or a permission; a full disk is not among them.
-USER_ERRORS = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENAMETOOLONG,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EEXIST,
-    errno.ELOOP,
-}
+USER_ERRORS = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
+USER_NUMBERS = {errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}  # of errors without a class
 
 # How PyTorch, oneDNN and the dynamic loader report that memory does not suffice.
 OUT_OF_MEMORY = re.compile(
@@ -92,7 +84,8 @@ def _describe_machine(error: BaseException) -> tuple[int, str]:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where += f"; {RESUMABLE}"
-        return MISTAKE if error.errno in USER_ERRORS else FAILED, f"{error.strerror}{where}"
+        mistake = isinstance(error, USER_ERRORS) or error.errno in USER_NUMBERS
+        return MISTAKE if mistake else FAILED, f"{error.strerror}{where}"
     return FAILED, DEFECT
 
 

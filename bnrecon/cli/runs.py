@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, cast
 
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Commands, add_detach
-from bnrecon.cli.user_modules import import_user_modules
 from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.user_code import import_user_modules
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -173,8 +173,8 @@ def _do_run(composed: DictConfig, jobs: int = 1) -> None:
     checks.require_folders(config)
     share = None
     if jobs > 1:
-        from bnrecon.cli.layers import share_layers
         from bnrecon.jobs.local_processes import require_room
+        from bnrecon.run.together import share_layers
         from bnrecon.runtime.hardware import resolve_device
 
         require_room(jobs, resolve_device(config.device))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Parser
-from bnrecon.cli.user_modules import WithUserModules, import_user_modules
 from bnrecon.config import checks, composition
 from bnrecon.jobs import executors
 from bnrecon.jobs.computation import InProcess
@@ -24,6 +23,7 @@ from bnrecon.run import main_job, preparation
 from bnrecon.runtime import extras, files, hardware
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.interruption import finish_loading
+from bnrecon.runtime.user_code import WithUserModules, import_user_modules
 
 if TYPE_CHECKING:
     import torch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy.linalg.lapack import dtrcon
 from scipy.optimize import linear_sum_assignment
 
 TIE = 1e-10  # errors that differ by less count as equal
@@ -35,7 +36,8 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
     n, width = matrix.shape
     if width < n:
         reflections, factors = torch.geqrf(matrix)
-        if _smallest(reflections[:width].triu()) > 1e-10 * float(matrix.norm()):
+        reciprocal_condition, _ = dtrcon(reflections[:width].triu().cpu().numpy())
+        if reciprocal_condition > 1e-10:
             last = matrix.new_zeros(n, n - width)
             last[width:].fill_diagonal_(1)
             basis = torch.ormqr(reflections, factors, last)
@@ -43,19 +45,6 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
     left, values, _ = torch.linalg.svd(matrix)
     rank = int((values > 1e-10 * values[0]).sum())
     return left[:, rank:].contiguous()
-
-
-def _smallest(triangle: torch.Tensor) -> float:
-    """About the smallest singular value of R, by inverse iteration; 0 where a pivot is 0."""
-    if not float(triangle.diagonal().abs().min()) > 0:
-        return 0.0
-    vector, value = triangle.new_ones(len(triangle), 1), 0.0
-    for _ in range(4):
-        vector = vector / vector.norm()
-        back = torch.linalg.solve_triangular(triangle.T, vector, upper=False)
-        vector = torch.linalg.solve_triangular(triangle, back, upper=True)
-        value = float(vector.norm()) ** -0.5
-    return value if value == value else 0.0
 
 
 def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

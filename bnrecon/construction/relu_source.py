@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnrecon.construction.options import real_number, require_memory, whole_number
 from bnrecon.construction.random_linear import random_linear, random_norm, set_affine, solve_scales
 from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.options import checked
+from bnrecon.runtime.units import format_bytes
 
-MOST_SEED = 2**63 - 1
+SEEDS = {"at_least": 0, "below": 2**63}
 NOTED, FAR = 1e-3, 0.1  # a functional error that there is a note on, and one that is an error
 
 
@@ -101,10 +103,10 @@ def relu_network(
     ([12, 8], True)
     """
     targets, original = read_relu_network(model), copy_in_float64(model)
-    width = None if width is None else whole_number("width", width, 1)
-    rank = None if rank is None else whole_number("rank", rank, 1)
-    density, radius = real_number("density", density, 1), real_number("radius", radius)
-    seed = whole_number("seed", seed, 0, MOST_SEED)
+    width = None if width is None else checked("width", width, int, at_least=1)
+    rank = None if rank is None else checked("rank", rank, int, at_least=1)
+    density = checked("density", density, float, above=0, at_most=1)
+    radius, seed = checked("radius", radius, float, above=0), checked("seed", seed, int, **SEEDS)
     stages = [stage for target in targets for stage in _stages(target, rank)]
     for target, _ in stages:
         equations = target.weight.numel()
@@ -130,6 +132,16 @@ def relu_network(
     rebuilt = RebuiltNetwork(network, tuple(reports), radius, error)
     errors = [report.relative_error for report in reports]
     return check_error(rebuilt, errors, "a larger width or density", limit)
+
+
+def require_memory(name: str, equations: int, scales: int, remedy: str) -> None:
+    """Raise ``UserError`` where a layer's dense float64 system and its factors do not fit."""
+    needed, free = 2 * 8 * equations * scales, available_memory(torch.device("cpu"))
+    if needed > free:
+        raise UserError(
+            f"layer {name}: {equations} equations for {scales} scales need {format_bytes(needed)}, "
+            f"{format_bytes(free)} are available; {remedy}"
+        )
 
 
 def check_error(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from bnrecon.construction.options import real_number, require_memory, whole_number
 from bnrecon.construction.random_linear import (
     khatri_rao,
     random_linear,
@@ -16,9 +15,15 @@ from bnrecon.construction.random_linear import (
     set_affine,
     solve_scales,
 )
-from bnrecon.construction.relu_source import MOST_SEED, check_error, functional_error
+from bnrecon.construction.relu_source import (
+    SEEDS,
+    check_error,
+    functional_error,
+    require_memory,
+)
 from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
+from bnrecon.runtime.options import checked
 
 BLOCKS = 4  # of a layer, by default
 
@@ -170,13 +175,13 @@ def skip_chain(
     ([8, 8, 4, 4], True)
     """
     targets, original = read_relu_network(model), copy_in_float64(model)
-    radius, seed = real_number("radius", radius), whole_number("seed", seed, 0, MOST_SEED)
-    refinements = whole_number("refinements", refinements, 0)
+    radius, seed = checked("radius", radius, float, above=0), checked("seed", seed, int, **SEEDS)
+    refinements = checked("refinements", refinements, int, at_least=0)
     sides = [target.weight.shape[1] for target in targets]
     if block is None:
         blocks = [-(-side // BLOCKS) for side in sides]
     else:
-        blocks = [whole_number("block", block, 1, min(sides))] * len(sides)
+        blocks = [checked("block", block, int, at_least=1, at_most=min(sides))] * len(sides)
     for target, columns in zip(targets, blocks, strict=True):
         size = columns * len(target.weight)
         require_memory(target.name, size, size, "give a smaller block")

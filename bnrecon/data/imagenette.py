@@ -55,7 +55,9 @@ class _Imagenette(Published):
         published = f"torchvision's {' or '.join(self.files)}"
         return f"give root=FOLDER that holds imagenette/{{train,val}}/<wnid>/*, or {published}"
 
-    def read(self) -> Arrays:
+    def read(self, download: bool = False) -> Arrays:
+        if download:
+            self._download()
         if not (folders := self.published()):
             raise RuntimeError(f"none of {', '.join(self.files)}")
         if folders[0].name != self.files[0]:
@@ -63,7 +65,7 @@ class _Imagenette(Published):
         self._require_complete(folders[0])
         return self.read_folder(folders[0])
 
-    def download(self) -> None:
+    def _download(self) -> None:
         """Unpack beside the final place, so that a folder that is there is whole."""
         from torchvision import datasets
 

@@ -38,12 +38,11 @@ class Published(abc.ABC):
         """Read the images of a folder, <split>/<class>/*."""
 
     @abc.abstractmethod
-    def read(self) -> Arrays:
-        """Read torchvision's files; raise ``RuntimeError`` where they are missing or damaged."""
+    def read(self, download: bool = False) -> Arrays:
+        """Read torchvision's files, after a ``download`` of those that are missing or damaged.
 
-    @abc.abstractmethod
-    def download(self) -> None:
-        """Download what is missing or damaged to the root."""
+        Without it ``RuntimeError`` is raised for these.
+        """
 
     @classmethod
     def load(cls, spec: DataSpec) -> InMemoryImages:
@@ -87,8 +86,7 @@ class Published(abc.ABC):
                 try:
                     return self.read()  # another process has downloaded it
                 except RuntimeError:
-                    self.download()
-                    return self.read()
+                    return self.read(download=True)
         except (UserError, RunError, Interrupted):
             raise
         except Exception as error:  # of urllib, http, tarfile, zlib, torchvision, the system

@@ -74,16 +74,15 @@ class _Cifar(_SmallImages):
     def url(self) -> str:
         return self.loader.url
 
-    def read(self) -> Arrays:
+    def read(self, download: bool = False) -> Arrays:
+        if download:  # torchvision's own does nothing where the file of the classes is damaged
+            from torchvision.datasets.utils import download_and_extract_archive
+
+            file = self.loader.filename, self.loader.tgz_md5
+            download_and_extract_archive(self.url, self.root, None, *file)
         train, test = (self.loader(self.root, train=split) for split in (True, False))
         first, second = ((split.data, np.array(split.targets)) for split in (train, test))
         return train.classes, first, second
-
-    def download(self) -> None:
-        from torchvision.datasets.utils import download_and_extract_archive
-
-        kind = self.loader
-        download_and_extract_archive(kind.url, self.root, None, kind.filename, kind.tgz_md5)
 
 
 class _Cifar10(_Cifar):
@@ -115,20 +114,12 @@ class _Svhn(_SmallImages):
 
         return datasets.SVHN.split_list["train"][0].rpartition("/")[0]
 
-    def read(self) -> Arrays:
+    def read(self, download: bool = False) -> Arrays:
         from torchvision import datasets
 
-        both = [datasets.SVHN(self.root, split) for split in SPLITS]
+        both = [datasets.SVHN(self.root, split, download=download) for split in SPLITS]
         train, test = ((split.data.transpose(0, 2, 3, 1), split.labels) for split in both)
         return self.classes, train, test
-
-    def download(self) -> None:
-        from torchvision.datasets import SVHN
-        from torchvision.datasets.utils import download_url
-
-        for split in SPLITS:
-            url, file, checksum = SVHN.split_list[split]
-            download_url(url, self.root, file, checksum)  # nothing where the file is there
 
 
 load_cifar10 = _Cifar10.load

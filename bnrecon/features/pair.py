@@ -14,7 +14,7 @@ import torch
 
 from bnrecon.features.portable_random import Draws, Stream
 from bnrecon.features.shapes import LayerShape
-from bnrecon.operators.mapped import allocate_mapped, mapped_tensor
+from bnrecon.operators.mapped import mapped_tensor
 from bnrecon.operators.rows import Rows, TableRows
 from bnrecon.operators.signs import GROUP, SignMatrix
 from bnrecon.runtime.digests import parts_digest, tensor_digest
@@ -73,11 +73,8 @@ class Features:
             return self.first, self.second
         if self.pattern == "kronecker":
             return _kronecker_weights(self.shape, *self.factors)
-        if self.pattern == "sign":
+        if self.stream is not None or self.draws is not None:
             return self.part(slice(None), torch.float32, CPU)
-        if self.draws is not None:
-            first, second = (draws.part(0, self.width) for draws in self.draws)
-            return first[0], second.reshape(-1, self.width, *self.shape.kernel)
         first, second = identity_weights(self.shape)
         if self.pattern == "shared":
             private = shared_feature_rows(self.shape)
@@ -189,9 +186,7 @@ class Features:
 def _rows_on_disk(table: torch.Tensor) -> TableRows:
     """Rows of a mapped table (outer, c1, inner), whose rounded copies are in files too."""
     outer, features, inner = table.shape
-    return TableRows(
-        features, outer * inner, lambda start, stop: table[:, start:stop], allocate_mapped
-    )
+    return TableRows(features, outer * inner, lambda start, stop: table[:, start:stop], mapped=True)
 
 
 def shared_feature_rows(shape: LayerShape) -> torch.Tensor:

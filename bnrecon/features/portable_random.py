@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -163,13 +162,6 @@ def _key(seed: int, layer: int, word: str, number: int) -> np.ndarray:
     return np.random.SeedSequence(entropy).generate_state(2, np.uint64)
 
 
-class Draw(Protocol):
-    """``Stream.normal`` or ``Stream.uniform``, their word and size given."""
-
-    def __call__(self, shape: tuple[int, ...], *, starts: tuple[int, ...]) -> torch.Tensor:
-        """Numbers of the sequence, in runs that begin at ``starts``."""
-
-
 @dataclass(frozen=True)
 class Draws:
     """A table (outer, features, inner) of a sequence's numbers, the last index running fastest.
@@ -181,7 +173,7 @@ class Draws:
     """
 
     shape: tuple[int, int, int]
-    draw: Draw
+    draw: Callable[..., torch.Tensor]  # ``Stream.normal`` or ``Stream.uniform``, the word given
 
     @property
     def count(self) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import distributed as processes
 
 from bnrecon.operators.base import Operator
 from bnrecon.operators.integers import IntegerGradients, IntegerProducts
 from bnrecon.operators.signs import GROUP
-from bnrecon.runtime.distributed import any_rank, rank_and_world_size, sum_over_ranks
+from bnrecon.runtime.distributed import (
+    any_rank,
+    gather_from_ranks,
+    rank_and_world_size,
+    sum_over_ranks,
+)
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import Precision
 
@@ -87,12 +91,8 @@ class Distributed(Operator):
 
     def _join(self, own: torch.Tensor) -> torch.Tensor:
         """The entries (c1,) or (c1, k) of all processes, given this one's."""
-        if len(self.sizes) == 1:
-            return own
-        longest = max(self.sizes)
-        padded = torch.cat([own, own.new_zeros(longest - len(own), *own.shape[1:])])
-        gathered = [torch.empty_like(padded) for _ in self.sizes]
-        processes.all_gather(gathered, padded)
+        more = own.new_zeros(max(self.sizes) - len(own), *own.shape[1:])
+        gathered = gather_from_ranks(torch.cat([own, more]))
         return torch.cat([each[:size] for each, size in zip(gathered, self.sizes, strict=True)])
 
 

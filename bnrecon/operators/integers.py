@@ -10,6 +10,7 @@ from bnrecon.operators.base import Operator, Products
 from bnrecon.operators.generated import TILE_BYTES, TILE_ROWS, Generated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.rows import HeldRows, Rows
+from bnrecon.operators.signs import SignMatrix
 from bnrecon.runtime.precision import BFLOAT16, INT8, Precision
 
 LEVELS = 127  # the largest multiple that a vector's entries are rounded to; -128 is not taken
@@ -52,7 +53,8 @@ def find_signs(operator: Operator) -> Signs | None:
     """
     if isinstance(operator, Generated):
         rows = operator.transposed, operator.first
-        return (*rows, operator.size) if all(each.signs_only for each in rows) else None
+        signs = all(isinstance(each, SignMatrix) for each in rows)
+        return (*rows, operator.size) if signs else None
     if not isinstance(operator, KhatriRao):
         return None
     found = [_signs(table) for table in (operator.transposed, operator.first)]

@@ -75,13 +75,6 @@ def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(content, dtype=dtype).reshape(shape)
 
 
-def allocate_mapped(
-    size: tuple[int, int], dtype: torch.dtype, _device: torch.device
-) -> torch.Tensor:
-    """The same where a device may be chosen: files are read by the processor."""
-    return mapped_tensor(size, dtype)
-
-
 def _reserve(file: int, size: int) -> None:
     """Give a file its room on the disk: writing to a mapped file cannot fail in a clean way."""
     if hasattr(os, "posix_fallocate"):

@@ -9,18 +9,13 @@ from typing import ClassVar, Protocol
 
 import torch
 
-TILE = 2**20  # float64 numbers, 8 MB, that are made at once on a processor
+from bnrecon.operators.mapped import mapped_tensor
 
-Allocate = Callable[[tuple[int, int], torch.dtype, torch.device], torch.Tensor]
+TILE = 2**20  # float64 numbers, 8 MB, that are made at once on a processor
 
 
 class Rows(Protocol):
-    """A matrix of which a product sees one run of rows after the other.
-
-    ``signs_only`` says whether the entries of its tiles are known to be ±1.
-    """
-
-    signs_only: ClassVar[bool]
+    """A matrix of which a product sees one run of rows after the other."""
 
     @property
     def rows(self) -> int:
@@ -75,7 +70,6 @@ class HeldRows:
     """The rows of a tensor, in memory or mapped from a file."""
 
     tiles, norms, size = _slices, _norms, 1.0
-    signs_only: ClassVar[bool] = False
 
     def __init__(self, table: torch.Tensor):
         self.table, (self.rows, self.columns) = table, table.shape
@@ -91,10 +85,6 @@ class HeldRows:
     def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Some rows, not copied where they are as they should be."""
         return self.table[part].to(device, dtype)
-
-
-def _in_memory(size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.empty(size, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)
@@ -115,9 +105,8 @@ class TableRows:
     rows: int  # of the matrix
     columns: int  # outer times inner
     read: Callable[[int, int], torch.Tensor]  # of start and stop: [:, start:stop], always the same
-    allocate: Allocate = _in_memory  # where the rounded copy lies
+    mapped: bool = False  # whether the rounded copy lies in a file, too
     size: ClassVar[float] = 1.0
-    signs_only: ClassVar[bool] = False
 
     tiles, norms = _slices, _norms
 
@@ -127,7 +116,10 @@ class TableRows:
         if dtype == torch.float64 and not small:
             return self
         size = self.rows, self.columns
-        table = (_in_memory if small else self.allocate)(size, dtype, device)
+        if self.mapped and not small:
+            table = mapped_tensor(size, dtype)
+        else:
+            table = torch.empty(size, dtype=dtype, device=device)
         for part, tile in self.tiles(max(1, TILE // self.columns), dtype, table.device):
             table[part] = tile
         return HeldRows(table)

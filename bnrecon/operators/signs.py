@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -80,7 +80,6 @@ class SignMatrix:
     # the first 16 rows, column by column, lowest byte first, then those of the next
     draw: Callable[[int, int], np.ndarray]
     held: torch.Tensor | None = None  # all the words, where they are kept
-    signs_only: ClassVar[bool] = True
 
     @property
     def bytes(self) -> int:

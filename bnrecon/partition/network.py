@@ -420,12 +420,11 @@ def _is_size(node: fx.Node) -> bool:
 
 def _last_uses(steps: list[fx.Node]) -> list[list[fx.Node]]:
     """For every step, the values that it is the last to read."""
-    last = {node: position for position, node in enumerate(steps)}
+    last: dict[fx.Node, int] = {}
     for position, node in enumerate(steps):
-        for read in node.all_input_nodes:
-            last[read] = position
+        last |= dict.fromkeys((node, *node.all_input_nodes), position)
     free: list[list[fx.Node]] = [[] for _ in steps]
     for node, position in last.items():
-        if position < len(steps) and node is not steps[-1]:
+        if node is not steps[-1]:
             free[position].append(node)
     return free

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from bnrecon.reconstruction.kernels import Unpacked, make_layer
+from bnrecon.reconstruction.substitution import substitute
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)  # with a fast path in eval mode
@@ -152,19 +153,15 @@ def pack(network: nn.Module) -> nn.Module:
     return network
 
 
-def unpack(
-    model: nn.Module,
-    copy: Callable[[nn.Module, dict[int, object]], nn.Module],
-    kept: Callable[[str], bool] = lambda _: False,
-) -> nn.Module:
+def unpack(model: nn.Module, kept: Callable[[str], bool] = lambda _: False) -> nn.Module:
     """The model with every attention taken apart, or itself where there is nothing to do.
 
     These are ``nn.MultiheadAttention`` and torchvision's ``ShiftedWindowAttention`` (Swin). A
     ``TransformerEncoderLayer`` computes all of itself from its parts' weights in eval mode, past
     the parts themselves: in the copy it does not.
 
-    The model is left as it is; the copy, made by ``copy`` as by ``substitute``, shares its tensors.
-    ``kept`` says whether the attention of a name stays as it is.
+    The model is left as it is; the copy shares its tensors. ``kept`` says whether the attention of
+    a name stays as it is.
     """
     modules = {name: module for name, module in model.named_modules() if not kept(name)}
     taken: dict[int, object] = {
@@ -176,7 +173,7 @@ def unpack(
     if not taken and not reading and not _has_fast_path(model):
         return model
     tensors = {id(value): value for value in (*model.parameters(), *model.buffers())}
-    unpacked = copy(model, tensors | taken)
+    unpacked = substitute(model, tensors | taken)
     if (windows := _windows()) is not None:
         for name in reading:
             windows.call_projections(unpacked.get_submodule(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,16 +87,7 @@ class Composition:
     def _compose(self, scale: torch.Tensor) -> torch.Tensor:
         """B diag(s) A of all groups in the order of M's rows, (c2 taps, c0)."""
         matrices, _ = self._features(scale)
-
-        def product(s: torch.Tensor) -> torch.Tensor:
-            parts = zip(matrices, s.chunk(len(matrices)), strict=True)
-            return torch.cat([matrix.matvec(part) for matrix, part in parts])
-
-        def transposed(y: torch.Tensor) -> torch.Tensor:
-            parts = zip(matrices, y.chunk(len(matrices)), strict=True)
-            return torch.cat([matrix.rmatvec(part) for matrix, part in parts])
-
-        composed = _Product.apply(scale.to(matrices[0].dtype), product, transposed)
+        composed = _Product.apply(scale.to(matrices[0].dtype), matrices, False)
         return composed.to(scale.dtype).reshape(-1, self.pairs[0].shape.inputs)
 
     def _add_up(self, shift: torch.Tensor) -> torch.Tensor:
@@ -130,17 +120,18 @@ def _sum_taps(pair: Features, device: torch.device) -> torch.Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """A linear map whose gradient is its transpose: nothing is kept in between."""
+    """Products of all groups, whose gradients are the transposed ones: nothing is kept between."""
 
     @staticmethod
-    def forward(x: torch.Tensor, product: Callable, _transposed: Callable) -> torch.Tensor:
+    def forward(x: torch.Tensor, matrices: list[Operator], transposed: bool) -> torch.Tensor:
+        parts = zip(matrices, x.chunk(len(matrices)), strict=True)
         with torch.autocast(x.device.type, enabled=False):
-            return product(x)
+            return torch.cat([m.rmatvec(y) if transposed else m.matvec(y) for m, y in parts])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:  # noqa: ARG004
-        ctx.maps = inputs[2], inputs[1]
+        _, ctx.matrices, ctx.transposed = inputs
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _Product.apply(gradient, *ctx.maps), None, None
+        return _Product.apply(gradient, ctx.matrices, not ctx.transposed), None, None

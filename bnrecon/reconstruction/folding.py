@@ -17,15 +17,9 @@ from bnrecon.reconstruction.attention import attention_refusal
 from bnrecon.reconstruction.kernels import LAYERS, Layer, Norm, is_plain, kernel_of
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.usage import Usage, find_usage
-from bnrecon.runtime.errors import shorten
 
 # Hooks that do nothing but compute a layer's weight before it is used.
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
-# Hooks that change no output: of gradients, and of saving and loading.
-OTHER_HOOKS = (
-    *("_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks"),
-    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
-)
 # Modules with weights that mix channels, other than those rebuilt here.
 OTHERS = (nn.Bilinear, nn.RNNBase, nn.RNNCellBase)
 QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")  # modules of these
@@ -87,13 +81,7 @@ def find_layers(
             layers.append(_with_norm(name, module, norm_name, modules))
     outside = usage.outside.items()
     refused |= {name: reason for name, reason in outside if not _is_part(name, refused)}
-    notes = [usage.note] if usage.note else []
-    if dropped := [name for layer in layers for name in _with_other_hooks(layer)]:
-        notes.append(
-            f"not copied: backward and state-dict hooks of {shorten(dropped)}; "
-            "no output depends on them"
-        )
-    return Inventory(layers, refused, notes)
+    return Inventory(layers, refused, [usage.note] if usage.note else [])
 
 
 def replacements(
@@ -146,17 +134,6 @@ def _with_norm(
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not is_plain(norm)):
         norm_name = norm = None
     return FoundLayer(name, module, norm_name, norm, *fold(name, module, norm))
-
-
-def _with_other_hooks(layer: FoundLayer) -> list[str]:
-    """The modules, among those replaced, whose own hooks change no output, and vanish with them."""
-    dropped = []
-    for name, module in ((layer.name, layer.module), (layer.norm_name, layer.norm)):
-        hooks = [hook for kind in OTHER_HOOKS for hook in getattr(module, kind, {}).values()]
-        hooks = [getattr(hook, "hook", hook) for hook in hooks]  # which a copy wraps
-        if any(not str(getattr(hook, "__module__", "")).startswith("torch.") for hook in hooks):
-            dropped.append(name or "the model")
-    return dropped
 
 
 def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torch.Tensor]:

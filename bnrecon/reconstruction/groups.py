@@ -12,7 +12,7 @@ import torch
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import System
 from bnrecon.runtime.digests import content_key
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.options import labelled
 from bnrecon.solvers.base import LinAlgError, Solution
 from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.solving import solve
@@ -117,10 +117,8 @@ def _minimum_norm(matrices: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
 
 
 def _solve_one(system: System, spec: SolverSpec, group: int) -> Solution:
-    try:
+    with labelled(f"group {group}"):
         return solve(system, spec)
-    except (UserError, RunError) as error:
-        raise type(error)(f"group {group}: {error}") from None
 
 
 def weakest(reports: Sequence[SolverReport]) -> SolverReport:

@@ -72,7 +72,7 @@ def plan_layers(
     if features.pruning is not None:
         check_solver(features.pruning, solver)
     asked_for, target = model, uncompiled(model)
-    model = unpack(share_parameters(target), substitute)
+    model = unpack(share_parameters(target))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
     inventory = find_layers(model, images, fold)

@@ -36,26 +36,15 @@ class ReplacedLayer(nn.Module):
     ) -> torch.Tensor:
         """The function on (N, c0, *sides) or (c0, *sides), or on (..., c0) for a linear layer."""
         dims = self.geometry.dims
-        if not dims and self.folded and not is_symbolic(input):
-            refuse_sequences(self, (input,))
-        if is_recorded(input) and not self.training:
-            return self._record(input, output_size)
         if not dims:
-            rows = input.reshape(input.shape[:-1].numel(), input.shape[-1])
-            return self._pair(rows).reshape(*input.shape[:-1], self.outputs)
-        if input.ndim == dims + 1:
+            if self.folded and not is_symbolic(input):
+                refuse_sequences(self, (input,))
+            rows = self._pair(input.reshape(-1, input.shape[-1]))
+            return rows.reshape(input.shape[:-1] + (self.outputs,))
+        if not is_symbolic(input) and input.ndim == dims + 1:
             return self(input[None], output_size)[0]
         output = self._pair(pad(input, self.geometry, output_size))
-        return output.contiguous() if input.is_contiguous() else output
-
-    def _record(self, x: torch.Tensor, output_size: Sequence[int] | None) -> torch.Tensor:
-        """The same without a decision by the batch's size, for a graph of any batch."""
-        dims = self.geometry.dims
-        if not dims:
-            return self._pair(x)
-        batched = is_symbolic(x) or x.ndim == dims + 2
-        output = self._pair(pad(x if batched else x[None], self.geometry, output_size))
-        return output if batched else output[0]
+        return output if is_symbolic(input) or not input.is_contiguous() else output.contiguous()
 
 
 class TrialLayer(ReplacedLayer):

@@ -14,7 +14,8 @@ from bnrecon.reconstruction.groups import join_solutions, solve_groups
 from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.runtime import distributed as processes
 from bnrecon.runtime.digests import tensor_digest
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.options import labelled
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.checkpoint import Checkpoint, OnFirstRank
@@ -63,7 +64,7 @@ def solve_layer(
         layer_problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
         for group, target in enumerate(layer.found.target.split())
     )
-    try:
+    with labelled(layer.label):
         if distributed:
             return _solve_distributed(layer, checkpoint, pairs)
         if layer.features.keep is not None:
@@ -72,8 +73,6 @@ def solve_layer(
         if layer.groups > 1:
             return solve_groups(problems)
         return solve(*next(problems), checkpoint)
-    except (UserError, RunError) as error:
-        raise type(error)(f"{layer.label}: {error}") from None
 
 
 def _solve_distributed(
@@ -101,12 +100,7 @@ def _solve_distributed(
             "same model in each, from the same weights or seed, and the same plan"
         )
     kept = None if checkpoint is None else OnFirstRank(checkpoint)
-    try:
-        return solve(system, dataclasses.replace(spec, name=name), kept)
-    except RuntimeError as error:
-        if isinstance(error, RunError):
-            raise
-        raise RunError(f"another process has failed, or cannot be reached: {error}") from None
+    return solve(system, dataclasses.replace(spec, name=name), kept)
 
 
 @outside_torch_modes
@@ -155,13 +149,11 @@ def solutions_in_turn(layers: Sequence[PlannedLayer]) -> Iterator[Solution]:
             raise UserError(f"{layer.label}: solver={layer.solver.name}; take solve_layer")
     shared = pair = None
     for layer in layers:
-        try:
+        with labelled(layer.label):
             pair = pair or layer.draw()
             system, spec = layer_problem(layer, layer.found.target, pair)
             shared = shared or SharedFactorization(system.matrix, len(layers))
             solution = shared.solve(system, spec)
-        except (UserError, RunError) as error:
-            raise type(error)(f"{layer.label}: {error}") from None
         yield solution
 
 

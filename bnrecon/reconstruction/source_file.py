@@ -114,7 +114,7 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     tensors, metadata = files.read_tensors(Path(path))
     if "layers" not in metadata:
         raise RunError(f"{path} holds no source network; give a file that rebuilt.save wrote")
-    model = unpack(uncompiled(model), substitute, lambda name: _holds_packed(tensors, name))
+    model = unpack(uncompiled(model), lambda name: _holds_packed(tensors, name))
     modules = dict(model.named_modules())
     replaced: dict[int, nn.Module] = {}
     recipes = [LayerRecipe(**entry) for entry in metadata["layers"]]

@@ -13,7 +13,7 @@ from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.geometry import geometry_of, pad
 from bnrecon.reconstruction.kernels import LAYERS, Layer
 from bnrecon.reconstruction.plan import Plan
-from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
+from bnrecon.reconstruction.substitution import share_parameters, uncompiled
 
 
 class Positions(NamedTuple):
@@ -36,7 +36,7 @@ def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, Positio
     >>> pixels(network, (3, 8, 8))
     {'0': Positions(inside=100, out=16, applied=16)}
     """
-    running = unpack(share_parameters(uncompiled(network)), substitute)
+    running = unpack(share_parameters(uncompiled(network)))
     layers = {name: part for name, part in running.named_modules() if isinstance(part, LAYERS)}
     positions = dict.fromkeys(layers, Positions(0, 0, 0))
 
@@ -69,7 +69,7 @@ def _positions(module: Layer, given: torch.Tensor, output: torch.Tensor) -> Posi
 
 def multiply_adds(network: nn.Module, places: Mapping[str, Positions]) -> int:
     """Multiply-adds of one image's forward pass through the convolutions and linear layers."""
-    modules = dict(unpack(uncompiled(network), substitute).named_modules())
+    modules = dict(unpack(uncompiled(network)).named_modules())
     return sum(modules[name].weight.numel() * where.applied for name, where in places.items())
 
 

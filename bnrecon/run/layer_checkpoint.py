@@ -32,30 +32,23 @@ class LayerCheckpoint:
 
     def load(self) -> Corrected | None:
         """The state that was saved last; a damaged file, and another solve's, is set aside."""
-        try:
-            tensors, about = files.read_tensors(self.path)
-            inner = about.pop("inner", None)  # states of an earlier version lack it
-            state = Corrected(
-                tensors["x"],
-                tensors["residual"],
-                about.pop("iterations"),
-                about.pop("left"),
-                about.pop("gain"),
-                tuple(about.pop("names")),
-                inner and KrylovState(**inner | {v: tensors[f"inner.{v}"] for v in VECTORS}),
-            )
-            before = about.pop("seconds")
-        except FileNotFoundError:
-            return None
-        except files.Damaged as error:
-            files.quarantine(self.path, error)
-            return None
-        except (KeyError, TypeError):
-            files.quarantine(self.path, f"{self.path} was written by another version of bnrecon")
-            return None
+        return files.read_if_valid(self.path, self._read, quarantine_damaged=True)
+
+    def _read(self, path: Path) -> Corrected:
+        tensors, about = files.read_tensors(path)
+        inner = about.pop("inner", None)  # states of an earlier version lack it
+        state = Corrected(
+            tensors["x"],
+            tensors["residual"],
+            about.pop("iterations"),
+            about.pop("left"),
+            about.pop("gain"),
+            tuple(about.pop("names")),
+            inner and KrylovState(**inner | {v: tensors[f"inner.{v}"] for v in VECTORS}),
+        )
+        before = about.pop("seconds")
         if about != self.about:
-            files.quarantine(self.path, f"{self.path} is the state of another solve")
-            return None
+            raise files.Damaged(f"{path} is the state of another solve")
         self.before = before
         made = state.iterations + (state.inner.step if state.inner else 0)
         logger.info("%s: goes on after %d iterations", about.get("name"), made)

@@ -54,7 +54,7 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
     reports, notes = rebuilt.layers, rebuilt.notes
     del rebuilt  # the network that is evaluated is the one that comes back from the file
     source = load_source(path, run.target.network, plan.storage)
-    layers = [_with_option_names(report) for report in _verify(source, reports, plan)]
+    layers = _verify(source, reports, plan)
     for report in layers:
         logger.log(logging.DEBUG if report.converged else logging.WARNING, layer_line(seed, report))
     solving_seconds = solved.seconds + time.monotonic() - started
@@ -115,7 +115,10 @@ def _rebuild_layers(run: RunContext, plan: Plan, solved: SolvedLayers) -> list[B
 
 
 def _verify(source: nn.Module, reports: list[LayerReport], plan: Plan) -> list[LayerReport]:
-    """The reports with errors recomputed from the file; digests of frozen weights are compared."""
+    """The reports with errors recomputed from the file, and with options' names.
+
+    Digests of frozen weights are compared.
+    """
     targets = {layer.name: layer.found.target.weight for layer in plan.layers}
     layers = source_layers(source)
     verified = []
@@ -132,18 +135,11 @@ def _verify(source: nn.Module, reports: list[LayerReport], plan: Plan) -> list[L
                 f"layer {report.name}: its error is not a number; the target's weights or "
                 "normalization are not finite"
             )
-        verified.append(
-            dataclasses.replace(report, relative_error=exact, assembled_error=assembled)
-        )
+        diagnosis = rename_fields("features", report.diagnosis)
+        solution = dataclasses.replace(report.solution, diagnosis=diagnosis)
+        report = dataclasses.replace(report, relative_error=exact, solution=solution)
+        verified.append(dataclasses.replace(report, assembled_error=assembled))
     return verified
-
-
-def _with_option_names(report: LayerReport) -> LayerReport:
-    """The report with a diagnosis that names options as the command line does."""
-    diagnosis = rename_fields("features", report.diagnosis)
-    return dataclasses.replace(
-        report, solution=dataclasses.replace(report.solution, diagnosis=diagnosis)
-    )
 
 
 def _far_logits(run: RunContext, layers: Sequence[LayerReport], outcome: SourceEvaluation) -> str:

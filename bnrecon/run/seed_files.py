@@ -80,25 +80,24 @@ class SolvedLayers:
 
     def read(self) -> None:
         """Read what is stored by now; damaged files are set aside."""
-        solutions, others = {}, 0
+        solutions: dict[str, Solution] = {}
+        others = 0
         for file in sorted(self.folder.glob("layer-*.safetensors")):
-            try:
-                tensors, metadata = files.read_tensors(file)
-                if metadata["key"] == self.key and metadata["seed"] == self.seed:
-                    report = SolverReport(**metadata["report"])
-                    solutions[metadata["name"]] = Solution(tensors["scale"], report)
-                else:
-                    others += 1
-            except FileNotFoundError:
-                continue  # removed since it was listed
-            except files.Damaged as error:
-                files.quarantine(file, error)
-            except (ValueError, KeyError, TypeError):
-                files.quarantine(file, f"{file} was written by another version of bnrecon")
+            read = files.read_if_valid(file, self._read_layer, quarantine_damaged=True)
+            solutions |= read or {}
+            others += read == {}
         if others:
             what = f"{others} solved layers are of {OTHER_ORIGIN}; solved again"
             logger.warning("seed %d: %s", self.seed, what)
         self._solutions = solutions
+
+    def _read_layer(self, path: Path) -> dict[str, Solution]:
+        """A solution by its layer's name; nothing where it is of another origin."""
+        tensors, metadata = files.read_tensors(path)
+        if (metadata["key"], metadata["seed"]) != (self.key, self.seed):
+            return {}
+        report = SolverReport(**metadata["report"])
+        return {metadata["name"]: Solution(tensors["scale"], report)}
 
 
 def _file_name(layer: PlannedLayer) -> str:

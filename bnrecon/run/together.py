@@ -1,11 +1,16 @@
-"""Layers solved outside a run, which reads them: one alone, or those of several runs at once."""
+"""Layers solved outside a run, which reads them: by several processes, or for several runs."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from bnrecon.config.schema import RunConfig
+from bnrecon.jobs.local_processes import LocalProcesses
+from bnrecon.jobs.work import Outcome
 from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.solving import features_key, solutions_in_turn
 from bnrecon.run.context import RunContext, open_run
@@ -14,6 +19,7 @@ from bnrecon.run.preparation import load_images
 from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.user_code import WithUserModules
 from bnrecon.solvers.solving import LU_UNKNOWNS
 
 logger = logging.getLogger(__name__)
@@ -21,23 +27,64 @@ logger = logging.getLogger(__name__)
 Pending = tuple[PlannedLayer, SolvedLayers]
 
 
-def solve_one_layer(config: RunConfig, seed: int, name: str) -> str:
-    """Solve a layer of a run and store it, for the run to read; the solver and its residual.
+@dataclass(frozen=True)
+class LayerWork(WithUserModules):
+    """A layer of a run that is not stored yet (``bnrecon.jobs.work.Work``)."""
 
-    What is stored already is not solved again, and what was interrupted goes on. Another process
-    holds the lock of the run's folder meanwhile, and waits.
+    config: RunConfig  # the run, whose target is trained
+    seed: int
+    name: str  # of the layer
+    part: ClassVar[str] = "layers"
+    data: ClassVar[None] = None  # the run has looked at its images
+    target: ClassVar[None] = None
+    command: ClassVar[str] = "solve"
 
-    Raises:
-        UserError: the request cannot be met.
-        RunError: the layer cannot be solved.
+    @property
+    def key(self) -> str:
+        """The seed and the layer."""
+        return f"seed-{self.seed}-{self.name}"
+
+    @property
+    def label(self) -> str:
+        """The seed and the layer, for a reader."""
+        return f"seed {self.seed}, layer {self.name}"
+
+    def is_finished(self) -> bool:
+        """Only what is not stored is handed out."""
+        return False
+
+    def compute(self) -> str:
+        """Solve the layer and store it, for the run to read; the solver and its residual.
+
+        What is stored already is not solved again, and what was interrupted goes on. Another
+        process holds the lock of the run's folder meanwhile, and waits.
+        """
+        with hardware.use_threads(self.config.threads):
+            data = load_images(self.config)
+            run = open_run(self.config, data, run_folder(self.config, data))
+            solved = SolvedLayers(run.folder / f"seed-{self.seed}", run.seed_key)
+            layers = run.plan_of_seed(self.seed).layers
+            (layer,) = (each for each in layers if each.name == self.name)
+            solution = solved.get(layer) or solved.solve(layer, layer.draw_groups())
+        return f"{solution.report.solver}, residual {solution.report.relative_residual:.1e}"
+
+
+def share_layers(jobs: int, run: RunContext, seed: int, layers: Sequence[PlannedLayer]) -> None:
+    """Solve and store layers of a run in processes, each with a GPU or a share of the threads.
+
+    Those with most work come first. One that fails is named; the run, whose folder this process
+    has locked, then tries it alone.
     """
-    with hardware.use_threads(config.threads):
-        data = load_images(config)
-        run = open_run(config, data, run_folder(config, data))
-        solved = SolvedLayers(run.folder / f"seed-{seed}", run.seed_key)
-        (layer,) = (each for each in run.plan_of_seed(seed).layers if each.name == name)
-        solution = solved.get(layer) or solved.solve(layer, layer.draw_groups())
-    return f"{solution.report.solver}, residual {solution.report.relative_residual:.1e}"
+    ordered = sorted(layers, key=lambda layer: layer.working_bytes, reverse=True)
+    work = [LayerWork(run.config, seed, layer.name) for layer in ordered]
+    log = run.folder / "layers.log"
+    executor = LocalProcesses(min(jobs, len(work)), run.folder / ".locks", log, run.device)
+    logger.info("seed %d: %d layers by %s", seed, len(work), executor.name)
+    with contextlib.closing(executor.run([work])) as events:
+        for event in events:
+            if isinstance(event, Outcome):
+                level = logging.INFO if event.kind == "done" else logging.WARNING
+                logger.log(level, "  %s: %s, %.1f s", event.label, event.gist, event.seconds)
 
 
 def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = LU_UNKNOWNS) -> int:

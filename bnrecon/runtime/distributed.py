@@ -80,8 +80,28 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     if rank_and_world_size()[1] == 1:
         return values
     values = values.clone()
-    distributed.all_reduce(values)
+    with _reaching_others():
+        distributed.all_reduce(values)
     return values
+
+
+def gather_from_ranks(values: torch.Tensor) -> list[torch.Tensor]:
+    """A tensor of every process, all of one shape, the same list in each."""
+    if rank_and_world_size()[1] == 1:
+        return [values]
+    gathered = [torch.empty_like(values) for _ in range(rank_and_world_size()[1])]
+    with _reaching_others():
+        distributed.all_gather(gathered, values)
+    return gathered
+
+
+@contextlib.contextmanager
+def _reaching_others() -> Iterator[None]:
+    """Raise ``RunError`` where another process cannot be reached."""
+    try:
+        yield
+    except RuntimeError:
+        raise RunError("another process failed; its message stands above") from None
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
@@ -103,10 +123,8 @@ def run_on_first_rank(function: Callable[[], T]) -> T:
             outcome[0] = function()
         except (UserError, RunError, Interrupted) as error:
             outcome[1] = error
-    try:
+    with _reaching_others():
         distributed.broadcast_object_list(outcome, src=0, group=_control)
-    except RuntimeError:
-        raise RunError("another process failed; its message stands above") from None
     if outcome[1] is not None:
         raise report_once(outcome[1])
     return outcome[0]

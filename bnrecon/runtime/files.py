@@ -292,9 +292,9 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 def read_if_valid(
     path: Path, read: Callable[[Path], T], quarantine_damaged: bool = False
 ) -> T | None:
-    """What ``read`` makes of a file; ``None`` where it is missing or it raises a ``ValueError``.
+    """What ``read`` makes of a file; ``None`` where it is missing or ``read`` cannot take it.
 
-    With ``quarantine_damaged`` a damaged file is moved away; its folder's lock must be held.
+    With ``quarantine_damaged`` such a file is moved away; its folder's lock must be held.
 
     Raises:
         RunError: a file that is to be moved away cannot be read at all.
@@ -303,9 +303,10 @@ def read_if_valid(
         return read(path)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         if quarantine_damaged:
-            quarantine(path, error)
+            other = f"{path} was written by another version of bnrecon"
+            quarantine(path, error if isinstance(error, Damaged) else other)
         return None
 
 

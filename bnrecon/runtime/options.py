@@ -75,6 +75,20 @@ def check_fields(spec: Any) -> None:
         _check_limits(field.name, value, field.metadata)
 
 
+def checked(name: str, value: Any, kind: type, **limits: Any) -> Any:
+    """A number that is given to a function, as Python's ``kind``; ``limits`` as of ``option``.
+
+    Raises:
+        UserError: it is of another kind, or beyond its limits.
+
+    >>> checked("width", 3, int, at_least=1)
+    3
+    """
+    _check_type(name, value, (kind,))
+    _check_limits(name, value, limits)
+    return kind(value)
+
+
 @contextlib.contextmanager
 def reworded(reword: Callable[[str], str]) -> Iterator[None]:
     """Change the line of a ``UserError`` or a ``RunError``, which stays the same object.
@@ -90,6 +104,11 @@ def reworded(reword: Callable[[str], str]) -> Iterator[None]:
     except (UserError, RunError) as error:
         error.args = (reword(str(error)),)
         raise
+
+
+def labelled(label: str) -> contextlib.AbstractContextManager[None]:
+    """Begin the line of such an error with what it is about."""
+    return reworded(lambda line: f"{label}: {line}")
 
 
 def prefix_fields(line: str, prefix: str, names: Iterable[str]) -> str:

@@ -1,22 +1,28 @@
-"""A user's registered code: a fingerprint that tells its results apart, and its exceptions."""
+"""A user's code: modules, fingerprints that tell its results apart, and its exceptions."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+import importlib
 import logging
+import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
+from bnrecon.runtime.interruption import is_loading
 
 logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).absolute().parent.parent
 INSTALLED = {"site-packages", "dist-packages"}
+ADVICE = "give a module's name, importable from here, as in imports=[my_targets]"
 
 
 def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
@@ -115,3 +121,46 @@ def attribute_errors(registered: Registered) -> Iterator[None]:
         where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines else ""
         first = " ".join((str(error).splitlines() or [""])[0].split())[:300]
         raise UserError(f"{registered.what}: {type(error).__name__}: {first}{where}") from None
+
+
+class WithUserModules:
+    """Work of a run: another process imports the user's modules before it looks at any target."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import_user_modules(state["config"].imports)
+        vars(self).update(state)
+
+
+def import_user_modules(names: Iterable[str]) -> None:
+    """Import a user's modules, from the current folder too.
+
+    Raises:
+        UserError: for a name that is no module's, and for whatever the module raises, in one line
+            with the place.
+    """
+    for name in names:
+        _import(name)
+
+
+def _import(name: str) -> None:
+    module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+    if not re.fullmatch(r"\w+(\.\w+)*", module):
+        raise UserError(f"imports={name}: {ADVICE}")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except BaseException as error:  # the user's own code: anything can come out of it
+        if isinstance(error, KeyboardInterrupt) and not is_loading():
+            raise  # from the keyboard: while libraries load, none comes from there
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(f"imports={name}: {error}; {ADVICE}") from None
+        raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None
+
+
+def _message(error: BaseException) -> str:
+    """What went wrong and where, a syntax error at its own place."""
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({error.filename}:{error.lineno})"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error} ({last.filename}:{last.lineno})"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from tqdm import tqdm
@@ -14,18 +12,10 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Test accuracy in percent, and the number of images it was taken over."""
-
-    percent: float
-    images: int
-
-
 def measure_accuracy(
     network: nn.Module, data: Images, device: torch.device, description: str | None = None
-) -> Accuracy:
-    """Accuracy over all test images, in eval mode and float32 with TF32 off.
+) -> float:
+    """Accuracy in percent over all test images, in eval mode and float32 with TF32 off.
 
     The network maps (N, C, H, W) to logits (N, classes); ``description`` titles a progress bar.
 
@@ -33,18 +23,17 @@ def measure_accuracy(
         RunError: where a logit is not finite: the largest of NaNs is no answer.
     """
     network.eval()
-    correct = images = 0
+    images, correct = data.sizes[1], 0
     with (
-        image_bar(data.sizes[1], description) as bar,
+        image_bar(images, description) as bar,
         torch.inference_mode(),
         exact_float32(),
         keep_freed_memory(),
     ):
         for x, y in data.test_batches(250, device):
             correct += int((finite_logits(network(x), "the network").argmax(1) == y).sum())
-            images += len(y)
             bar.update(len(y))
-    return Accuracy(100 * correct / images, images)
+    return 100 * correct / images
 
 
 def finite_logits(logits: torch.Tensor, whose: str) -> torch.Tensor:

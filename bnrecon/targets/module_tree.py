@@ -14,26 +14,19 @@ def replace_modules(
 ) -> nn.Module:
     """Replace the chosen modules of a network, in place, each once and wherever it is used.
 
-    They are looked at from the outside in; what a chosen one holds is not. Returns the network, or
-    its replacement where it is itself chosen.
+    Returns the network, or its replacement where it is itself chosen.
 
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> is_relu = lambda module: isinstance(module, nn.ReLU)
     >>> replace_modules(network, is_relu, lambda _relu: nn.Tanh())[1]
     Tanh()
     """
-    replaced: dict[nn.Module, nn.Module] = {}
-
-    def visit(module: nn.Module) -> nn.Module:
-        if module not in replaced:
-            replaced[module] = replacement(module) if chosen(module) else module
-            if replaced[module] is module:
-                for name, child in list(module._modules.items()):
-                    if child is not None:
-                        setattr(module, name, visit(child))
-        return replaced[module]
-
-    return visit(network)
+    replaced = {module: replacement(module) for module in network.modules() if chosen(module)}
+    for module in list(network.modules()):
+        for name, child in module._modules.items():
+            if child in replaced:
+                setattr(module, name, replaced[child])
+    return replaced.get(network, network)
 
 
 def change_class(module: nn.Module, base: type[nn.Module]) -> None:

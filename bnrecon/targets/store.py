@@ -217,7 +217,7 @@ class _Wanted:
             raise Diverged(f"training diverged: {error}; {advice}") from None
         name = {"target": request.target.name}
         files.write_tensors(self.folder / WEIGHTS, network.state_dict(), name)
-        metadata = {"accuracy": accuracy.percent, "images": accuracy.images} | trained
+        metadata = {"accuracy": accuracy, "images": self.data.sizes[1]} | trained
         precision = location.training_plan(request, self.device).dtype
         metadata |= {
             "precision": str(precision).removeprefix("torch."),

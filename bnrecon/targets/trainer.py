@@ -194,7 +194,7 @@ class Trainer:
     def _test(self) -> float:
         """Test accuracy in percent; raise ``Diverged`` where outputs are not finite."""
         try:
-            return measure_accuracy(self.network, self.data, self.device).percent
+            return measure_accuracy(self.network, self.data, self.device)
         except RunError as error:
             advice = f"lower train.lr (now {self.spec.lr:g})"
             raise Diverged(f"training diverged: {error}; {advice}") from None

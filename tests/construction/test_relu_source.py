@@ -8,7 +8,7 @@ from random_layer import gaussian
 from torch import nn
 from torch.nn.utils import prune
 
-from bnrecon.construction import options
+from bnrecon.construction import relu_source
 from bnrecon.construction.random_linear import khatri_rao, random_norm, set_affine, solve_scales
 from bnrecon.construction.relu_source import (
     RebuiltNetwork,
@@ -439,7 +439,7 @@ def test_a_normalization_has_the_scale_and_shift_that_it_computes_with(build):
 def test_a_system_that_does_not_fit_into_memory_is_refused_before_any_work(
     build, given, monkeypatch
 ):
-    monkeypatch.setattr(options, "available_memory", lambda _device: 1000)
+    monkeypatch.setattr(relu_source, "available_memory", lambda _device: 1000)
     with pytest.raises(UserError, match=r"layer 0.* equations for .* scales need .* are available"):
         build(nn.Sequential(nn.Linear(16, 16)), **given)
 

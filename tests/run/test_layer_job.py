@@ -19,10 +19,10 @@ def test_a_run_offers_the_layers_that_are_not_stored_and_reads_what_was_solved(c
     def share(run, seed, layers):
         offered.append((seed, [layer.name for layer in layers]))
         for layer in layers[1:]:
-            together.solve_one_layer(run.config, seed, layer.name)
+            together.LayerWork(run.config, seed, layer.name).compute()
             path = run.folder / f"seed-{seed}/layer-{layer.name}.safetensors"
             stored[seed, layer.name] = files.read_tensors(path)[1]["report"]
-        together.solve_one_layer(run.config, seed, layers[1].name)  # reads it
+        together.LayerWork(run.config, seed, layers[1].name).compute()  # reads it
         assert files.read_tensors(path)[1]["report"] == stored[seed, layer.name]
 
     seeds = main_job.run(config, share).result.seeds
@@ -39,7 +39,7 @@ def test_what_is_stored_is_not_offered_again(config):
 
     def stop(run, seed, layers):
         offered.append([layer.name for layer in layers])
-        together.solve_one_layer(run.config, seed, layers[0].name)
+        together.LayerWork(run.config, seed, layers[0].name).compute()
         raise KeyboardInterrupt
 
     for _ in range(2):

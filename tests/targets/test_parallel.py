@@ -72,7 +72,7 @@ def trained(name, network, checkpoint, stop, initialize=None):
     try:
         plan = TrainingPlan(spec, torch.float32)
         about["log"], _ = train(network, data, plan, cpu, folder / checkpoint, stop, initialize)
-        about["tested"] = measure_accuracy(network, data, cpu).percent
+        about["tested"] = measure_accuracy(network, data, cpu)
     except (Interrupted, ReportedElsewhere) as error:
         about["stopped"] = str(error)
     tensors = {f"network.{key}": value for key, value in network.state_dict().items()}
