@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Seconds and memory to rebuild a layer against its n equations, by solver and by distribution.
 
-    python scripts/cost_curve.py                        # everything: 25 min on two cores, 12 GB
+    python scripts/cost_curve.py                        # everything: 13 min on two cores, 12 GB
     python scripts/cost_curve.py refined sign           # some solvers and distributions only
     python scripts/cost_curve.py --largest 32           # widths up to 32 only
 
 Layers of 3x3, c0 = c2 = width, n = 9 width², of a random target, to 1e-10. Solvers have he_normal
 features, distributions solver=auto. c1 is 1.5 n; n for solvers of square systems and where M is
 orthogonal. Seconds include drawing; memory is what the process held at most, beyond what it held
-before. Bounds are operations over the rate of a matrix product, measured too. Each row runs in a
-process of its own, on --threads threads; the machine should be idle, or see the processor's time.
-Resumable: rows that are there are not measured again. Results: cost_curve.{json,md,png,svg} in
---outputs.
+before. Dotted lines are operations over the rate of a matrix product, measured too. Each row runs
+in a process of its own, on --threads threads; the machine should be idle, or see the processor's
+time. Resumable: rows that are there are not measured again. Results: cost_curve.{json,md,png,svg}
+in --outputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from bnrecon.solvers.register import SOLVERS
 CPU = torch.device("cpu")
 PANELS = TABLES["cost_curve"]["panels"]  # the widths of each method, by panel
 WIDTHS = {method: widths for panel in PANELS.values() for method, widths in panel.items()}
-BOUNDS = {"bare bf16 products": torch.bfloat16, "bare float32 LU": torch.float32}
+BOUNDS = {
+    "bf16 products of 114 iterations": torch.bfloat16,
+    "float32 LU at torch.matmul's rate": torch.float32,
+}
 
 
 def main() -> None:
@@ -79,7 +82,7 @@ def measure(row: dict) -> dict:
 def draw(rows: list[dict]):
     """A column for solvers and one for distributions: seconds above, memory below."""
     with figures.style():
-        figure, grid = figures.new_figure(2, 2, (figures.PAGE, 6.4), sharex="col", sharey="row")
+        figure, grid = figures.new_figure(2, 2, (figures.PAGE, 7.2), sharex="col", sharey="row")
         for (seconds, memory), (title, methods) in zip(grid.T, PANELS.items(), strict=True):
             for number, method in enumerate(methods):
                 points = [row for row in rows if row["method"] == method]
@@ -92,7 +95,8 @@ def draw(rows: list[dict]):
                 seconds.loglog(n, times, line, color=color, label=method)
                 memory.loglog(n, [row["memory"] / 1e9 for row in points], line, color=color)
             seconds.set_title(title)
-            seconds.legend()
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "ncols": 2}
+            memory.legend(*seconds.get_legend_handles_labels(), **below)
             memory.set_xlabel("n, equations of a layer")
         grid[0, 0].set_ylabel("seconds")
         grid[1, 0].set_ylabel("GB")
