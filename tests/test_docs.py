@@ -38,7 +38,7 @@ PAGES = sorted(
         *(ROOT / "docs").glob("**/*.md"),
     }
 )
-PARTS = ("In print", "Derivation", "Counterexample", "Probable cause", "Repair", "Shown by")
+PARTS = ("In print", "Derivation", "Counterexample", "Repair", "Shown by")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLES = ["README.md", "docs/library.md", "docs/partition.md"]
 
@@ -169,14 +169,15 @@ def test_every_test_that_is_named_exists(page):
     assert wrong == {}
 
 
-def test_every_erratum_names_a_test_and_has_all_its_parts():
+def test_every_erratum_has_a_test_and_all_its_parts():
     entries = re.split(r"^### ", text_of(ROOT / "docs/errata.md"), flags=re.MULTILINE)[1:]
     numbers = [int(entry.split(".")[0]) for entry in entries]
     assert sorted(numbers) == list(range(1, len(entries) + 1))  # by paper, in the order found
+    tested = re.findall(r"^\| (\d+) \| `tests/", text_of(ROOT / "CONTRIBUTING.md"), re.MULTILINE)
+    assert list(map(int, tested)) == sorted(numbers)
     for entry in entries:
         for part in PARTS:
             assert f"- **{part}" in entry, (entry.splitlines()[0], part)
-        assert re.search(r"tests/[\w/]+\.py::test_\w+", entry), entry.splitlines()[0]
 
 
 def parts_of(name: str) -> set[str]:

@@ -91,9 +91,7 @@ def _part(
     text = Claims(tuple(claims), bool(so_far)).markdown
     picture = f"{name}-{scale}.svg)"
     shown_here = paragraphs[: paragraphs.index(RULE.text)]
-    if name not in study.main:  # whose tables and figures lie beside the paper's, before all else
-        shown_here.sort(key=lambda paragraph: not _is_of_claims(paragraph))
-    for paragraph in shown_here:
+    for paragraph in sorted(shown_here, key=lambda paragraph: not _is_of_claims(paragraph)):
         if shown := text if _is_of_claims(paragraph) else paragraph:
             yield shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
     yield f"[Details]({link}/{study.name}/{page.name})"

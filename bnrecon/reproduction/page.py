@@ -56,15 +56,20 @@ class Table:
 
     @property
     def markdown(self) -> str:
-        """The title in bold, and the table."""
+        """The title in bold, and the table; empty where it has no columns."""
+        if not len(self.frame.columns):
+            return ""
         table = tables.markdown(self.frame, self.formats)
         return f"**{self.title}**\n\n{table}" if self.title else table
 
 
 def shorten(table: pd.DataFrame, excerpt: Excerpt | None) -> pd.DataFrame:
-    """What of a table stands above the rule: an excerpt, or all of it where that is empty."""
+    """What of a table stands above the rule: an excerpt, or all of it where that has no lines.
+
+    An excerpt without columns, as by ``parts.below``, is no table.
+    """
     short = table if excerpt is None else excerpt(table)
-    return table if short.empty else short
+    return table if short.empty and len(short.columns) else short
 
 
 @dataclass(frozen=True)

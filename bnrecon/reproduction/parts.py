@@ -166,6 +166,11 @@ def only(column: str = "", *values: Any, drop: Sequence[str] = ()) -> page.Excer
     )
 
 
+def below(lines: pd.DataFrame) -> pd.DataFrame:
+    """For ``Experiment.excerpt``: none; the claims say it all, the table is among the details."""
+    return lines[[]]
+
+
 @functools.cache
 def read_reported(package: str) -> dict[str, Any]:
     """The numbers that a paper prints, by entry: the ``reported.yaml`` in its folder.

@@ -15,7 +15,7 @@ from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.document import claims_by_part
 from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.pages import write
-from bnrecon.reproduction.parts import Task, only
+from bnrecon.reproduction.parts import Task, below, only
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.task_store import TaskResult, concatenate
@@ -50,11 +50,12 @@ DRAWN = Experiment(
 )
 
 
-@pytest.mark.parametrize(("wanted", "shown"), [([8], 1), ([16], 2)])
-def test_an_excerpt_stands_above_the_rule_and_where_it_is_empty_the_whole_table(
-    tmp_path, wanted, shown
-):
-    part = dataclasses.replace(DRAWN, excerpt=only("width", *wanted))
+EXCERPTS = [(only("width", 8), 1), (only("width", 16), 2), (below, 0)]
+
+
+@pytest.mark.parametrize(("excerpt", "shown"), EXCERPTS)
+def test_an_excerpt_stands_above_the_rule_or_the_whole_table_or_none(tmp_path, excerpt, shown):
+    part = dataclasses.replace(DRAWN, excerpt=excerpt)
     above, below = run_study(study_of(part=part), request_for(tmp_path)).text.split("\n---\n")
     assert len(re.findall(r"^\| [48] ", above, re.MULTILINE)) == shown
     assert len(re.findall(r"^\| [48] ", below, re.MULTILINE)) == 2

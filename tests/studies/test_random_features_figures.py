@@ -224,7 +224,7 @@ def test_whether_id_cond_is_less_suitable_is_decided_for_each_search(id_cond, le
     for word, verdict in (("less suitable", less), ("more suitable", more)):
         claim = decided(claims, word)
         assert claim.verdict == verdict
-        assert "of 5 comparisons" in claim.evidence
+        assert "of 5 " in claim.evidence
     by_greedy = rows["features"].eq("ID cond").map({True: 0.2, False: 0.1}) + 0.01 * rows["seed"]
     claims = alignment.PART.claims(rows.assign(greedy=by_greedy))
     assert decided(claims, "less suitable").verdict == "confirmed"  # whatever exchanges find
@@ -312,11 +312,9 @@ def test_a_shared_feature_has_a_verdict_of_its_own():
     own = [row for row in rows if row["features"] == "ID cond"]
     shared = [row | {"features": permutation_search.SHARED, "greedy": 0.01} for row in own]
     rows = [row | ({"greedy": 0.3} if row["features"] == "ID cond" else {}) for row in rows]
-    first, second = (
-        decided(alignment.PART.claims(pd.DataFrame(part)), said)
-        for part, said in ((rows, "without a shared"), (rows + shared, "all outputs share one"))
-    )
-    assert (first.verdict, second.verdict) == ("confirmed", "contradicted")
+    claims = alignment.PART.claims(pd.DataFrame(rows + shared))
+    both = [claim.verdict for claim in claims if "less suitable" in claim.statement]
+    assert both == ["confirmed", "contradicted"]
 
 
 def masked(features, density, greedy, best, **row):

@@ -234,7 +234,7 @@ def _blocks(
     shown: list[tuple[str, Any]] = []
     part = page.heading.part
     for number, block in enumerate(page.blocks):
-        if isinstance(block, Table):
+        if isinstance(block, Table) and len(block.frame.columns):
             title = block.title or f"{part.where}: {part.title}"
             table = html_table(block.frame, f"{anchor}-{number}", title, block.formats)
             shown += [("title", block.title)] if block.title else []

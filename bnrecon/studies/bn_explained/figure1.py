@@ -166,6 +166,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
     verdicts: dict[str, bool | str] = {"hyperplanes": bool(fewest == max(WIDTHS))}
     numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS), "layers": len(WIDTHS)}
     numbers |= {"reach": REACH, "seeds": networks["seed"].nunique()}
+    norm = networks[(networks["setting"] == "BN") & (networks["layer"] == len(WIDTHS))]
+    regions = norm.groupby("offset")["regions"].apply(list).map(mean_interval)
+    numbers["norm"] = " or ".join(dict.fromkeys(f"{one:.2f}" for one in regions))
     numbers |= {"widths": [WIDE[0], WIDE[-1]], "offset": OFFSETS[1]}
     numbers["others"] = ", ".join(
         f"{value:.1f} (data's mean {offset:.0f} from the origin)"
@@ -248,4 +251,5 @@ def _enough(rows: pd.DataFrame) -> int:
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
 UNUSED = ["layer", "network", "lines through the hull", "of those in the window"]
 EXCERPT = only("layer", f"{len(WIDTHS)}", drop=[*UNUSED, "distance to the nearest line"])
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+OTHERS = only("setting", "zero bias", "random bias")
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: OTHERS(EXCERPT(table)))

@@ -243,7 +243,8 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     return f"{edge_of}: a wider range may differ." if names else ""
 
 
-EXCERPT = only(drop=["validation accuracy by learning rate", "rate", "training accuracy"])
+UNUSED = ["validation accuracy by learning rate", "rate", "training accuracy"]
+EXCERPT = only(drop=[*UNUSED, "first half of the epochs"])
 PART = part(
     __file__, tasks, summarize, draw, decide, fill_caption, options=common_options, excerpt=EXCERPT
 )

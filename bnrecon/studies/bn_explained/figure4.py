@@ -223,8 +223,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 ratio = _ratio(counts, (setting, TRAINING), (setting, kind))
                 line[f"training to {kind}"] = f"{ratio:.2f}"
             for kind in (TRAINING, GAUSSIAN):
-                gain = _ratio(counts, (setting, kind), (ZERO, kind))
-                line[f"to zero bias, {kind}"] = "1" if setting == ZERO else f"{gain:.2f}"
+                gain = _ratio(counts, (NORM, kind), (setting, kind))
+                line[f"BN to this, {kind}"] = "" if setting == NORM else f"{gain:.2f}"
             lines.append(line)
     return pd.DataFrame(lines)
 

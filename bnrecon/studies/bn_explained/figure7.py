@@ -11,7 +11,7 @@ from scipy import stats
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, only, part, read_reported, sweep
+from bnrecon.reproduction.parts import Decisions, below, part, read_reported, sweep
 from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.targets.noisy_batchnorm import batch_noise
 
@@ -34,7 +34,6 @@ SIZES = {  # what caption and claims name
     "virtual_batch": VIRTUAL,
     "samples": SAMPLES,
     "without_replacement": batch_statistics.finite_population(BATCH, SAMPLES),
-    "biased": batch_statistics.biased(BATCH),
     "close": 100 * CLOSE,
 }
 COLUMNS = {  # of the table: a statistic and what of it
@@ -198,5 +197,4 @@ def _decide_noise(ratios: pd.DataFrame) -> str:
 UNITS = [(unit, unit + 1) for unit in range(len(MEANS))]
 SIZE = {"draws": DRAWS, "bins": BINS, "seed": 0}
 TASKS = sweep(measure_unit, "unit {_number}", {("unit", "_number"): UNITS}, SIZE)
-EXCERPT = only("W z", "N(1, 1)", drop=["W z", "mean of μ", "mean of σ"])
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

@@ -14,7 +14,7 @@ from bnrecon.partition import Folds, partition, set_statistics
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, part, sweep
 from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (16, 16, 16, 16)
@@ -193,7 +193,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers: dict[str, Any] = {"width": WIDTHS[0], "points": POINTS, "steps": STEPS, "rate": RATE}
     numbers |= {"accuracy": networks["accuracy"].mean(), "seeds": networks["seed"].nunique()}
     numbers |= {"worst": networks["eq8"].max(), "ranks": span([r.mean for r in ranks], ".2f")}
-    numbers |= {"first": networks.loc[networks["layer"] == 1, "same"].max()}
     numbers |= {"disordered": [disordered.min(), disordered.max()]}
     closer = bool(ranks) and all(rank.sign > 0 for rank in ranks)
     return {
@@ -204,5 +203,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
-EXCERPT = only("layer", "2", "3", "4", drop=["Eq. 8, relative error", "spread of the ratio"])
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from bnrecon.reproduction.parts import Decisions, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, part, sweep
 from bnrecon.studies.bn_explained.small_networks import SLOPES
 
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
@@ -162,5 +162,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 OVER = {"activation": ACTIVATIONS, "signs": SIGNS}
 TASKS = sweep(compare_absorptions, "{activation}, gamma {signs}", OVER, {"seeds": SEEDS})
-EXCERPT = only("entries of γ", "of both signs", drop=["entries of γ", "networks"])
-PART = part(__file__, TASKS, summarize, decide=decide, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=below)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, join, merge, part, sweep
 from bnrecon.studies.bn_explained import batch_statistics
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
 
@@ -296,6 +296,4 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
     return {"setting": holds if _agrees(fixed, "mean").all() else "undecided"}, numbers
 
 
-SHOWN = only("z", "normal", INPUTS["shared"].format("ReLU"), drop=["mini-batches", "((B-1)/B)²"])
-SIZES = only("B", 2, 16, 256)
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: SIZES(SHOWN(table)))
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

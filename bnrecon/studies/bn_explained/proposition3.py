@@ -132,5 +132,5 @@ TASKS = join(
     sweep(count_one_sided, NAME, OVER, {"networks": NETWORKS}),
 )
 UNUSED = ["networks", "one-sided, B = 4", "one-sided, B = 16"]
-ROWS, EXCERPT = only("networks", *NETWORKS.values()), only("width", 1, 2, 16, 256, drop=UNUSED)
+ROWS, EXCERPT = only("networks", *NETWORKS.values()), only("width", 1, 2, 16, drop=UNUSED)
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda table: EXCERPT(ROWS(table)))

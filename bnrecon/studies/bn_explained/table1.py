@@ -136,8 +136,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def measured(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that were trained here."""
-    return table[table["fixed"] != "not measured"]
+    """The rows that were trained here, without the printed difference of two printed columns."""
+    trained = table[table["fixed"] != "not measured"]
+    return trained.drop(columns="fixed - learned, reported")
 
 
 PART = part(

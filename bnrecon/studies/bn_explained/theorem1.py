@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction.parts import Decisions, Task, no_overrides, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, Task, below, no_overrides, part, sweep
 from bnrecon.reproduction.trainings import obtain
 
 
@@ -360,5 +360,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-EXCERPT = only("points B", 64, 16384, drop=[*OFFSETS.values(), "units", "better thresholds"])
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=EXCERPT)
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=below)

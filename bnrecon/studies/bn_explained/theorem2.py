@@ -11,7 +11,7 @@ import pandas as pd
 from bnrecon.reporting.figures import COLUMN, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, join, part, sweep
 from bnrecon.studies.bn_explained import small_networks as small
 
 POINTS, PAIRS = 64, 32  # of a batch, and comparisons a network
@@ -274,6 +274,4 @@ TASKS = join(
     sweep(counterexamples, "counterexamples", {}),
     sweep(compare_pairs, "{activation}, {_units}", OVER, {"seeds": SEEDS}),
 )
-SHOWN = ["activation", "units before", *(COUNTS[of] for of in COUNTS if "empty" not in of)]
-EXCERPT = only("units before", "8", "5 5", "4 4 4", "4", "3 2")
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda lines: EXCERPT(lines)[SHOWN])
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

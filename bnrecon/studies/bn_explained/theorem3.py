@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, join, merge, part, sweep
 from bnrecon.studies.bn_explained import small_networks as small
 
 POINTS = 64  # of a batch
@@ -277,7 +277,6 @@ def _decide_limits(rows: pd.DataFrame) -> Decisions:
         "with_off": len(off),
         "relu_networks": swept["seed"].nunique(),
         "least": least,
-        "most": float(flat["eq26"].max()),
     }
 
 
@@ -290,11 +289,6 @@ def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     return {"leaky ReLU": bool(on < whole / 2 < off), "leaky limit": bool(aligned >= ALIGNED)}, {
         "leaky": {"on": on, "off": off, "before": whole, "limit": aligned},
         "slope": small.SLOPES["leaky ReLU"],
-        "spread": "".join(
-            f" On the digits σ/‖w‖ of {row.units:.0f} random units is {row.smallest:.2f} to "
-            f"{row.largest:.2f} times its median."
-            for row in rows[rows["kind"] == "spread"].itertuples()
-        ),
     }
 
 
@@ -309,6 +303,4 @@ TASKS = join(
     sweep(vary_sigma, "sweep of sigma, {activation}", VARIED, {"seeds": FOLDS}),
     sweep(measure_spread, "sigma on the digits", {}, {"units": RANDOM_UNITS}),
 )
-ENDS = only("inputs D", "2", "64")
-EXCERPT = only("activation", *small.SLOPES, drop=[*ANGLES, "units", "folds"])  # sigma: the figure
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=lambda t: EXCERPT(ENDS(t)))
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

@@ -128,8 +128,7 @@ def compare_settings(
     """One line per setting, with 95% Student-t intervals over seeds.
 
     A seed gives the same batches and crops in all settings, so that a difference of two is the mean
-    over the seeds that both have. The heading of the differences says how many there are: of twenty
-    intervals of 95% one misses on average.
+    over the seeds that both have.
 
     Args:
         rows: the rows of ``training_tasks``.
@@ -144,7 +143,7 @@ def compare_settings(
         if name in baselines
         and (difference := paired_difference_by(rows, "setting", name, baselines[name]))
     }
-    title = f"difference, paired by seed ({len(differences)} comparisons)"
+    title = "difference, paired by seed"
     lines = []
     for name, group in groups.items():
         line: dict[str, Any] = {heading: name}

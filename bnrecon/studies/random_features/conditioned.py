@@ -153,6 +153,8 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     if len(conditions) > 1:
         apart = quantiles_apart(conditions)
         numbers["differ"] = TEXT.sentence("differ", condition=conditions[0], apart=apart) + " "
+    both = pd.concat([rows, pooled(rows)])
+    numbers["added"] = spell(paired_difference_by(both, "setting", POOLED, BASELINE))
     numbers["at_other_rates"] = TEXT.sentence("rates") if at_other_rates else ""
     return numbers
 
@@ -161,9 +163,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Does ill conditioning cost accuracy, and can it be why the last row is the lowest?"""
     both = pd.concat([rows, pooled(rows)])
     cost = paired_difference_by(both[both["seed"].isin(DECIDING)], "setting", POOLED, BASELINE)
-    added = paired_difference_by(both, "setting", POOLED, BASELINE)
     decisions: list[Decision] = [
-        ("cost", decide_fall(cost), {"cost": spell(cost), "added": spell(added)}),
+        ("cost", decide_fall(cost), {"cost": spell(cost)}),
         ("cause", "undecided", {}),
     ]
     longer = {
@@ -207,7 +208,7 @@ def decide_fall(*differences: Interval | None) -> str:
     return intervals.decide((one and -one for one in differences), least=2)
 
 
-UNUSED = [*ALIKE, "compared with"]
+UNUSED = [*ALIKE, "compared with", "training accuracy", "reported, ImageNet, training"]
 PART = part(
     __file__,
     tasks,

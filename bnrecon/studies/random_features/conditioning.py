@@ -268,5 +268,6 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     )
 
 
-EXCERPT = only("excess c1 - n", 0, drop=[*SAME, "excess c1 - n", TITLES["svd_lu_lbfgs"]])
+UNUSED = [TITLES["lbfgs"], TITLES["svd_lu_lbfgs"]]
+EXCERPT = only("excess c1 - n", 0, drop=[*SAME, "excess c1 - n", *UNUSED])
 PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers, excerpt=EXCERPT)

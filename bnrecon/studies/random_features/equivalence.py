@@ -18,7 +18,7 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, only, part, read_text, sweep
+from bnrecon.reproduction.parts import Decisions, below, part, read_text, sweep
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 
@@ -240,7 +240,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         alike[precision] = bool(pair[judged] <= limit)
         numbers = {"pair": pair[judged], "others": span(others[judged], ".1e")}
         evidence.append(TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group))))
-        branch += "" if double else _branch(group, differences)
+        branch += "" if double else _branch(differences)
     failed = not exact or not alike.get("float64", True)
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
     verdict = "contradicted" if failed else "confirmed" if decided else "undecided"
@@ -250,15 +250,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return {"Theorem 3.1": verdict}, numbers | {"branch": branch}
 
 
-def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
-    """How near two convolutions stay to a control once they have left the weights."""
+def _branch(differences: pd.DataFrame) -> str:
+    """From which step on two convolutions have left the weights, and how many controls have."""
     pair = differences.loc["two_convolutions"]
     if pair["step"] < 0:
         return ""
-    losses = rows["loss_two_convolutions"]
-    apart = [float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES]
     diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
-    return " " + TEXT.sentence("branch", step=pair["step"], apart=min(apart), **diverged)
+    return " " + TEXT.sentence("branch", step=pair["step"], **diverged)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -288,5 +286,4 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
-EXCERPT = only(drop=["steps", "last loss", COLUMNS["first"]])
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from bnrecon.reporting.figures import COLUMN, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import proportion_interval
-from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_reported, sweep
+from bnrecon.reproduction.parts import Decision, Decisions, below, part, read_reported, sweep
 from bnrecon.studies.random_features import sparse_matching
 
 REPORTED = read_reported(__package__)["example"]
@@ -133,5 +133,4 @@ def _more(target: str, rows: pd.DataFrame) -> Decision:
 
 
 TASKS = sweep(measure_density, "{target}", {"target": tuple(INPUTS)}, {"draws": DRAWS})
-UNUSED = ["draws", *(f"p for probability {p:g}" for p in PROBABILITIES if p != WANTED)]
-PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers, excerpt=only(drop=UNUSED))
+PART = part(__file__, TASKS, summarize, draw, decide, caption_numbers, excerpt=below)

@@ -10,7 +10,7 @@ import torch
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of
@@ -27,6 +27,7 @@ NORMAL = "He normal"
 LAPTOP = {1: [100, 400, 1600], 2: [50, 200, 800], 5: [20, 80, 320], 10: [10, 40, 160]}
 LAPTOP |= {20: [20, 80], 40: [40]}
 SHAPES = {"smoke": {1: [16, 36], 4: [4], 6: [6]}, "laptop": LAPTOP, "paper": LAPTOP}
+SHADES = {1: "#9ecae1", 2: "#6baed6", 5: "#3182bd", 10: "#08519c"}  # by c2: of He normal's blue
 OTHERS = (1, 5, 40)  # c2 of the other distributions, at the largest n
 DRAWS = {"smoke": 2, "laptop": 3, "paper": 10}
 
@@ -107,7 +108,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     for label, group in rows[rows["n"] == largest].groupby("features", sort=False):
         _line(left, group, "outputs", COLOURS[label], label)
     normal = rows[rows["features"] == NORMAL]
-    for outputs, colour in zip((1, 2, 5, 10), PALETTE, strict=False):
+    for outputs, colour in SHADES.items():
         group = normal[normal["outputs"] == outputs]
         if group["n"].nunique() > 1:
             _line(right, group, "n", colour, f"$c_2={outputs}$")
@@ -184,5 +185,8 @@ NAME, OVER = "{features}, c2 = {outputs}, c0 = {inputs}", ("features", "outputs"
 TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
 DECIMALS = ("distance from the law", "mean of s⁴ (law: 2)", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "normal: 1/(c2 + 3)"], ".3f")
-EXCERPT = only("n", 36, 1600, drop=["c0", "n", *DECIMALS[1:3]])  # the largest
-PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)
+LARGEST = only("n", 36, 1600, drop=["c0", "n", *DECIMALS[1:], "normal: 1/(c2 + 3)"])
+ENDS = only("c2", 1, 6, 40)
+PART = part(
+    __file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=lambda t: ENDS(LARGEST(t))
+)

@@ -169,4 +169,6 @@ TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
 EXCERPT = only("features", ID_COND, drop=["features", "width c1", *list(FORMATS)[2:]])
-PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, formats=FORMATS, excerpt=EXCERPT)
+SHOWN = only("density p", 0.1, 0.2, 0.3, 0.5, 0.7)
+MORE = {"formats": FORMATS, "excerpt": lambda table: SHOWN(EXCERPT(table))}
+PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, **MORE)

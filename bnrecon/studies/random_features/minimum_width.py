@@ -140,6 +140,6 @@ SIZE = {"channels": CHANNELS, "draws": DRAWS}
 TASKS = sweep(measure_targets, "{target}", {"target": tuple(TARGETS)}, SIZE)
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
 FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
-DROPPED = ["c1 = n - c2 + 1", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"]
+DROPPED = ["c1 = n - c2 + 1", *list(FORMATS)[:3], "largest scale, median"]
 EXCERPT = only("c0 = c2", 2, 40, 50, drop=DROPPED)
 PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=EXCERPT)

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, below, part, sweep, table
 from bnrecon.studies.random_features.averages import interval_of
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
 
@@ -73,6 +73,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 DIFFERENCE = "last n - r components: largest relative difference"
 TASKS = sweep(measure_projections, "all", {}, {"channels": CHANNELS, "draws": DRAWS})
-UNUSED = ["channels c0 = c2", "r = c1", "n - r", "least-squares error"]
-FORMATS, EXCERPT = {DIFFERENCE: ".0e"}, only(drop=UNUSED)
-PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=EXCERPT)
+FORMATS = {DIFFERENCE: ".0e"}
+PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=below)

@@ -109,5 +109,8 @@ TASKS = join(
     sweep(examples, "examples", {}),
     sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, SIZE),
 )
+SHOWN = ("He normal", "orthogonal", "ER normal", "ER sign")
 DROPPED = ["draws", "c0 = c2 = 10", "c0 = c2 = 20", "largest n - rank"]
-PART = part(__file__, TASKS, summarize, decide=decide, excerpt=only(drop=DROPPED))
+PART = part(
+    __file__, TASKS, summarize, decide=decide, excerpt=only("features", *SHOWN, drop=DROPPED)
+)

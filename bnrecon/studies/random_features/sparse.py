@@ -166,6 +166,6 @@ def decide_loss(loss: Interval) -> str:
     return intervals.decide([MARGIN - loss], least=2)
 
 
-DROPPED = [*ALIKE, "training accuracy", "largest relative difference of logits"]
+DROPPED = [*ALIKE, "compared with", "training accuracy", "largest relative difference of logits"]
 EXCERPT = only("trained", ALL, *MASKED.values(), *SCALES.values(), drop=DROPPED)
 PART = part(__file__, tasks, summarize, decide=decide, options=OPTIONS.__getitem__, excerpt=EXCERPT)

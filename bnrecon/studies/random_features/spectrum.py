@@ -234,5 +234,8 @@ TASKS = sweep(measure_spectrum, "{features}, {aspect:g}", {("aspect", "features"
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")
 FORMATS |= dict.fromkeys(["distance from the law", "distance from the printed density"], ".3f")
 UNUSED = ["c0 = c2", "λ", "edges of the law", "condition number, median", "of the law"]
-EXCERPT = only("c1", 2000, 2500, drop=UNUSED)
-PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)
+UNUSED += ["singular values"]
+WIDTHS, RANDOM = only("c1", 2000, 2500, drop=UNUSED), only("features", *ANY_WIDTH)
+PART = part(
+    __file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=lambda t: RANDOM(WIDTHS(t))
+)
