@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
-from bnrecon.reproduction.parts import Decisions, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, measure, random_target
 
 LAPTOP = ((16, 1), (16, 4), (32, 1), (32, 4), (64, 1), (64, 4), (64, 16))
@@ -55,8 +55,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     worst = rows["functional_error"].max()
     holds = worst < 1e-6 and (rows["width"] == rows["rank"] * rows["side"]).all()
     numbers = {"worst": worst, "networks": len(rows), "side": rows["side"].max()}
+    numbers["seeds"] = rows["seed"].nunique()
     return {"Corollary 1": holds}, numbers
 
 
 TASKS = sweep(rebuild, "d = {side}, r = {rank}", {("side", "rank"): SETTINGS}, {"seeds": SEEDS})
-PART = part(__file__, TASKS, summarize, decide=decide)
+EXCERPT = only(drop=["width by Theorem 1", "error of a layer", "seeds"])
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=EXCERPT)

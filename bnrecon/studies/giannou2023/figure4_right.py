@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas as pd
 
-from bnrecon.reproduction.parts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, only, part
 from bnrecon.studies.giannou2023 import comparison
 
 CONSTANT = 0.01  # of the variance: SGD's loss counts as constant, not small, above it
@@ -27,6 +27,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
     needed = int(rows["side"].iloc[0]) ** 2
     numbers["from"] = str(min(student, default="none"))
+    dense = rows[(rows["method"] == "dense") & (rows["width"] == rows["width"].max())]
+    numbers |= {"side": rows["side"].iloc[0], "dense": comparison.format_errors(dense["mse"])}
     return {"widths": ordered and least > CONSTANT}, numbers | {"least": least, "needed": needed}
 
 
@@ -40,4 +42,6 @@ def _worse_than_mean(rows: pd.DataFrame) -> list[int]:
 
 summarize = partial(comparison.summarize_methods, variable="width")
 draw = partial(comparison.draw_panel, variable="width")
-PART = part(__file__, comparison.compared_tasks("width"), summarize, draw, decide)
+DROPPED = [comparison.METHODS["dense"], *comparison.ELSEWHERE]
+EXCERPT = only("source width c", 25, 100, 300, 500, 575, 600, 625, 700, drop=DROPPED)
+PART = part(__file__, comparison.compared_tasks("width"), summarize, draw, decide, excerpt=EXCERPT)

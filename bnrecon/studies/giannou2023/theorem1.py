@@ -93,9 +93,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     holds = bool(worst < 1e-6 and (rows["width"] == rows["side"] ** 2).all())
     numbers = {"worst": worst, "networks": len(rows), "side": side, "depth": rows["depth"].max()}
     numbers |= {"trained": 2 * (side**2 + side), "total": 2 * side**3, "weights": side**2}
+    numbers["seeds"] = rows["seed"].nunique()
     return {"Theorem 1, Lemma 7, Proposition 1": holds, "Remark 1": holds}, numbers
 
 
 OVER = {"side": SIDES, "depth": DEPTHS}
 TASKS = sweep(rebuild, "d = {side}, l = {depth}", OVER, {"seeds": SEEDS})
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=only("l", 1, 8))
+EXCERPT = only("l", 1, 8, drop=["source width", "source depth", "seeds"])
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

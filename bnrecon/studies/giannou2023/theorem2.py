@@ -178,6 +178,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     single, deep = chains[chains["depth"] == 1], chains[chains["depth"] > 1]
     verdicts: dict[str, bool | str] = {}
     numbers: dict[str, Any] = {"digits": DIGITS, "unknowns": MOST_UNKNOWNS, "held": HELD}
+    numbers["seeds"] = rows["seed"].nunique()
     if len(single):
         exact = single["digits_error"].max()
         verdicts["exact"] = "undecided" if math.isnan(exact) else bool(exact < 1e-50)
@@ -232,7 +233,7 @@ def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table
     extreme = (table["k"] == 1) | (table["k"] == table["d"])
-    dropped = ["width d k", "block, float64", "block, rounded to float64"]
+    dropped = ["width d k", "block, float64", "block, rounded to float64", "layers", "seeds"]
     return table[extreme].drop(columns=dropped)
 
 

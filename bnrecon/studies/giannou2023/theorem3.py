@@ -13,7 +13,7 @@ from bnrecon.construction import sparse_invertibility as sparse
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decision, Decisions, Task, part, sweep
+from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part, sweep
 from bnrecon.studies.giannou2023.comparison import place_legend
 
 INDEPENDENT = "independent"  # the kind of rows that are not of products
@@ -272,4 +272,6 @@ def decide_step_4(rows: pd.DataFrame) -> Decision:
 
 
 SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}
-PART = part(__file__, tasks, summarize, draw, decide, numbers=lambda _: SMALL_LISTED)
+DROPPED = ["singular draws", "of them with a zero column", "rank agrees", "draws per density"]
+MORE = {"numbers": lambda _: SMALL_LISTED, "excerpt": only(drop=["over sqrt(log d / d)", *DROPPED])}
+PART = part(__file__, tasks, summarize, draw, decide, **MORE)
