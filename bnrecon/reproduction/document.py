@@ -48,8 +48,8 @@ def document(
 ) -> str:
     """The document, made from the tables ``outputs/NAME/PART-SCALE.md`` alone, to which it links.
 
-    It is Markdown: the findings, then each part: what its claims say, figure, caption, table,
-    evidence. Details stand on the part's page. ``link`` leads from the document to ``outputs``.
+    It is Markdown: the findings, then each part of the paper: what its claims say, figure, caption,
+    table, evidence. Details stand on the part's page. ``link`` leads from here to ``outputs``.
     """
     summary, *sections = study.summary.partition("\n## ")
     command = f"bnrecon study {study.name} scale={scale}"
@@ -61,12 +61,13 @@ def document(
     }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
-    run = [name for name in study.parts if _page(study, outputs, name, scale).exists()]
+    papers = [name for name in study.parts if not _is_beyond(study, name)]
+    run = [name for name in papers if _page(study, outputs, name, scale).exists()]
     parts = {name: _part(study, outputs, name, scale, link, claims[name]) for name in run}
     lines += [text for name in run if name in study.main for text in parts[name]]
     lines.append("".join(sections).strip())
     lines += [text for name in run if name not in study.main for text in parts[name]]
-    if missing := [name for name in study.parts if name not in run]:
+    if missing := [name for name in papers if name not in run]:
         command = f"`bnrecon study {study.name} {' '.join(missing)} scale={scale}`"
         names = "; ".join(f"*{_heading(study, name)}*" for name in missing)
         lines += ["## Not run", f"{names}: {command}."]
@@ -105,8 +106,15 @@ def _so_far(page: Path) -> str:
     return "" if progress[1] == progress[2] else progress[0]
 
 
-def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
-    """The page of claims that no paper makes, by paper and part, to which they link."""
+def _is_beyond(study: Study, name: str) -> bool:
+    """Whether a part, by its place, stands on the page ``beyond`` with all that it has."""
+    return study.part(name).where.startswith("beyond")
+
+
+def beyond(
+    studies: Sequence[Study], outputs: Path, scale: str = "laptop", link: str = "../../outputs"
+) -> str:
+    """The page of claims that no paper makes, by paper and part: the part, or a link to it."""
     lines = [
         "# Beyond the papers",
         "What was asked in addition, or of a setting that a paper does not have. Each statement is "
@@ -115,11 +123,14 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
     for study in studies:
         lines.append(f"## {study.paper}")
         for name, decided in claims_by_part(study, outputs, scale).items():
-            if ours := tuple(claim for claim in decided if claim.is_beyond):
+            if _is_beyond(study, name):
+                title, *rest = _part(study, outputs, name, scale, link, decided)
+                lines += [f"#{title}", *rest]
+            elif ours := tuple(claim for claim in decided if claim.is_beyond):
                 heading = _heading(study, name)
-                link = f"[Table and figure]({study.name}.md#{anchor(heading)})"
+                at = f"[Table and figure]({study.name}.md#{anchor(heading)})"
                 text = Claims(ours, bool(_so_far(_page(study, outputs, name, scale)))).markdown
-                lines += [f"### {heading}", text, f"{link}."]
+                lines += [f"### {heading}", text, f"{at}."]
     return "\n\n".join(lines) + "\n"
 
 
