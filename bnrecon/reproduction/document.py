@@ -61,7 +61,7 @@ def document(
     }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
-    papers = [name for name in study.parts if not _is_beyond(study, name)]
+    papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
     run = [name for name in papers if _page(study, outputs, name, scale).exists()]
     parts = {name: _part(study, outputs, name, scale, link, claims[name]) for name in run}
     lines += [text for name in run if name in study.main for text in parts[name]]
@@ -106,15 +106,8 @@ def _so_far(page: Path) -> str:
     return "" if progress[1] == progress[2] else progress[0]
 
 
-def _is_beyond(study: Study, name: str) -> bool:
-    """Whether a part, by its place, stands on the page ``beyond`` with all that it has."""
-    return study.part(name).where.startswith("beyond")
-
-
-def beyond(
-    studies: Sequence[Study], outputs: Path, scale: str = "laptop", link: str = "../../outputs"
-) -> str:
-    """The page of claims that no paper makes, by paper and part: the part, or a link to it."""
+def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
+    """The page of what no paper has, by part: all of it, or claims and a link to it."""
     lines = [
         "# Beyond the papers",
         "What was asked in addition, or of a setting that a paper does not have. Each statement is "
@@ -123,14 +116,14 @@ def beyond(
     for study in studies:
         lines.append(f"## {study.paper}")
         for name, decided in claims_by_part(study, outputs, scale).items():
-            if _is_beyond(study, name):
-                title, *rest = _part(study, outputs, name, scale, link, decided)
+            if study.part(name).where.startswith("beyond"):
+                title, *rest = _part(study, outputs, name, scale, "../../outputs", decided)
                 lines += [f"#{title}", *rest]
             elif ours := tuple(claim for claim in decided if claim.is_beyond):
                 heading = _heading(study, name)
-                at = f"[Table and figure]({study.name}.md#{anchor(heading)})"
+                link = f"[Table and figure]({study.name}.md#{anchor(heading)})"
                 text = Claims(ours, bool(_so_far(_page(study, outputs, name, scale)))).markdown
-                lines += [f"### {heading}", text, f"{at}."]
+                lines += [f"### {heading}", text, f"{link}."]
     return "\n\n".join(lines) + "\n"
 
 

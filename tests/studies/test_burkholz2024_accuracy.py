@@ -247,17 +247,12 @@ def test_iterations_that_the_limit_cut_are_lower_bounds():
     """They may confirm that fewer are needed, and never contradict it."""
     claim = excess_layers.PART.claims(solves(-1.0, limited=(0.05,)))[2]
     assert claim.verdict == "confirmed"
-    assert "0.5% more than n take at least" in claim.evidence
     whole = solves(-1.0)
     assert excess_layers.PART.claims(whole)[2].verdict == "confirmed"
     cut = excess_layers.PART.claims(solves(-1.0, (0.05, 0.5)))[2]
     assert cut.verdict == "undecided"
     assert "the limit of 2,000 iterations stopped 3 of 3 solves at 0.5%" in cut.evidence
-    assert "At 2%, beyond the paper's range, it stopped 0 of 3." in cut.evidence
-    single = excess_layers.PART.claims(whole[whole["share"] == 0.5])
-    assert {(one.verdict, one.evidence) for one in single} == {
-        ("undecided", f"n = {n}: only one width was computed.") for n in ("10,000", "100,000")
-    }
+    assert excess_layers.PART.claims(whole[whole["share"] == 0.5]) == []
     later = whole.assign(iterations=5000 - whole["iterations"])
     assert excess_layers.PART.claims(later)[2].verdict == "contradicted"
     limited = later.assign(at_limit=later["share"].isna())

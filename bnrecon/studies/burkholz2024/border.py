@@ -121,8 +121,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS})
-FORMATS = {"largest error, inside": ".1e", "largest error, at the border": ".1e"}
-EXCERPT = only("padded with", BEFORE, BETWEEN, drop=["draws", "largest error, inside"])
-PART = part(
-    __file__, TASKS, summarize, None, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
-)
+BORDER = "largest error, at the border"
+FORMATS = dict.fromkeys((BORDER, "largest error, inside", BEFORE, BETWEEN), ".1e")
+EXCERPT = only("padded with", BEFORE, BETWEEN)
+BY = ["activation", "padded with"]
+MORE: dict[str, Any] = {"options": no_overrides, "formats": FORMATS}
+MORE["excerpt"] = lambda table: EXCERPT(table).set_index(BY)[BORDER].unstack().reset_index()
+PART = part(__file__, TASKS, summarize, None, decide, **MORE)

@@ -85,5 +85,4 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 TASKS = sweep(count, "all", {}, {"width": WIDTH})
 SHOWN = ("target", *(f"source, c1 = {name}" for name in ("minimum, n - c2 + 1", "1.5 n")))
 EXCERPT = only("network", *SHOWN, drop=["largest map", "weights, float32"])
-NUMBERS = {"reported": REPORTED["target_parameters"]}
-PART = part(__file__, TASKS, summarize, numbers=lambda _: NUMBERS, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, numbers=lambda _: REPORTED, excerpt=EXCERPT)

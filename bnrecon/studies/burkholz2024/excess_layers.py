@@ -142,24 +142,21 @@ def draw(rows: pd.DataFrame) -> Figure:
 def decide(rows: pd.DataFrame) -> Decisions:
     """Do the paper's few features help LBFGS, in accuracy and in speed? One claim a size."""
     sizes = [_ends(group) for _, group in rows.groupby("n")]
-    return [decide_one(*ends) for decide_one in (_more_accurate, _faster) for ends in sizes]
+    both = [ends for ends in sizes if {*ends[0]["seed"]} & {*ends[1]["seed"]}]
+    return [decide_one(*ends) for decide_one in (_more_accurate, _faster) for ends in both]
 
 
 def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """One size's solves at the minimum width and at the smallest share, the paper's; numbers."""
     none, share = rows[rows["share"].isna()], rows["share"].min()
-    few, many = (rows[rows["share"] == end] for end in (share, rows["share"].max()))
+    few = rows[rows["share"] == share]
     numbers = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS, "few": share}
-    numbers |= {"none_stopped": _stopped(none), "few_stopped": _stopped(few)}
-    numbers |= {"many": rows["share"].max(), "many_stopped": _stopped(many)}
-    return none, few, numbers
+    return none, few, numbers | {"none_stopped": _stopped(none), "few_stopped": _stopped(few)}
 
 
 def _more_accurate(none: pd.DataFrame, few: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
     """Whether the error is smaller with few more features than at minimum width, by seed."""
     errors = pd.merge(none, few, on="seed")
-    if errors.empty:
-        return "accurate, one width", "undecided", numbers
     factor = geometric_mean(errors["error_x"] / errors["error_y"])
     numbers = numbers | {"factor": factor, "pairs": factor.logarithm.n}
     return "accurate", intervals.decide([factor.logarithm]), numbers
@@ -172,9 +169,7 @@ def _faster(none: pd.DataFrame, few: pd.DataFrame, numbers: dict[str, Any]) -> D
     may confirm and not contradict. Nothing is known where it stopped the other solve.
     """
     least = paired_difference(none, few, "iterations")
-    if least is None:
-        return "faster, one width", "undecided", numbers
-    if few["at_limit"].any():
+    if least is None or few["at_limit"].any():
         return "faster, stopped", "undecided", numbers
     verdict = intervals.decide([least])
     if verdict == "contradicted" and none["at_limit"].any():

@@ -9,7 +9,7 @@ from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction import intervals
+from bnrecon.reproduction import intervals, page
 from bnrecon.reproduction.parts import (
     Decision,
     Decisions,
@@ -179,12 +179,13 @@ def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
 def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
     """Table 1 or 2, of CIFAR-10 or CIFAR-100; ``impossible`` as ``rows_of`` has it."""
     name, data = f"Table {number}", images.lower().replace("-", "")
+    details = page.caption_and_details(TEXT.caption)[1]
     note = TEXT.sentence("impossible", targets=" and ".join(impossible))
     return RunTable(
         name,
         f"{TEXT.title} for {images}",
         rows_of(data, read_reported(__package__)[f"table{number}"], impossible),
-        f"{TEXT.caption}\n\n{note}" if impossible else TEXT.caption,
+        f"As Table 1.\n\n{details}\n\n{note}" if impossible else TEXT.caption,
         draw,
         GRID,
         claims=lambda cells: TEXT.claims(decide(name, cells)),
@@ -205,12 +206,18 @@ def decide(table: str, cells: Sequence[Cell]) -> Decisions:
         paper, minimum, exact = (
             [cell for cell in same if cell.row.labels["solver"] == way] for way in WAYS
         )
+        # Print has the variations "for problems of this size".
+        sizes = {"variations": "not at the paper's size"} if int(width) < WIDTH else {}
         common = {"table": table, "width": width, "per": PER, "printed": printed}
         decisions += [
-            (name, verdict, {**numbers, **common, "finding": width in LISTED[name]})
+            (
+                name,
+                sizes.get(name, verdict),
+                {**numbers, **common, "finding": width in LISTED[name]},
+            )
             for name, verdict, numbers in (
                 *_losses("enough", minimum, printed),
-                *_losses("variations", paper, printed, smaller=int(width) < WIDTH),
+                *_losses("variations", paper, printed),
                 *_more(paper, minimum),
                 *_unchanged("near perfect", exact),
             )
@@ -218,10 +225,8 @@ def decide(table: str, cells: Sequence[Cell]) -> Decisions:
     return decisions
 
 
-def _losses(
-    name: str, cells: Sequence[Cell], margin: float, smaller: bool = False
-) -> Iterator[Decision]:
-    """Whether all mean losses are between -margin and margin; not judged of ``smaller`` targets."""
+def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decision]:
+    """Whether all mean losses are between -margin and margin."""
     losses = [cell.result.loss if cell.result else None for cell in cells]
     finished = [loss for loss in losses if loss is not None]
     if not finished:
@@ -233,8 +238,7 @@ def _losses(
     span = f"{min(means):z.2f} to {max(means):z.2f}"
     once = "" if several else "one seed, no interval: "
     numbers = {"means": f"{span}, {ends}", "range": span, "once": once}
-    verdict = "not at the paper's size" if smaller else intervals.decide_within(losses, margin)
-    yield name, verdict, numbers | _networks(cells)
+    yield name, intervals.decide_within(losses, margin), numbers | _networks(cells)
 
 
 def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:

@@ -66,10 +66,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "d": "side",
         "l": "depth",
         "source width": lambda group: int(group["width"].max()),
-        "source depth": lambda group: 2 * group["depth"].iloc[0],
         "error of a layer": format_errors("layer_error"),
         "error of the function": format_errors("functional_error"),
-        "seeds": len,
     }
     return table(rows, ["side", "depth"], **columns)
 
@@ -93,11 +91,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     holds = bool(worst < 1e-6 and (rows["width"] == rows["side"] ** 2).all())
     numbers = {"worst": worst, "networks": len(rows), "side": side, "depth": rows["depth"].max()}
     numbers |= {"trained": 2 * (side**2 + side), "total": 2 * side**3, "weights": side**2}
-    numbers["seeds"] = rows["seed"].nunique()
     return {"Theorem 1, Lemma 7, Proposition 1": holds, "Remark 1": holds}, numbers
 
 
 OVER = {"side": SIDES, "depth": DEPTHS}
 TASKS = sweep(rebuild, "d = {side}, l = {depth}", OVER, {"seeds": SEEDS})
-EXCERPT = only("l", 1, 8, drop=["source width", "source depth", "seeds"])
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)
+PART = part(
+    __file__, TASKS, summarize, draw, decide, excerpt=only("l", 1, 8, drop=["source width"])
+)

@@ -178,7 +178,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     single, deep = chains[chains["depth"] == 1], chains[chains["depth"] > 1]
     verdicts: dict[str, bool | str] = {}
     numbers: dict[str, Any] = {"digits": DIGITS, "unknowns": MOST_UNKNOWNS, "held": HELD}
-    numbers["seeds"] = rows["seed"].nunique()
     if len(single):
         exact = single["digits_error"].max()
         verdicts["exact"] = "undecided" if math.isnan(exact) else bool(exact < 1e-50)

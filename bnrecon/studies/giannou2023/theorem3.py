@@ -148,17 +148,13 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
     def line(side: int, group: pd.DataFrame) -> dict[str, Any]:
         half, total = half_density(group), group.sum(numeric_only=True)
-        singular = int(total["draws"] - total["invertible"])
-        agree, compared = int(total["numerical_agrees"]), int(total["numerical_draws"])
         return {
             "d": side,
             "density at probability 1/2": f"{half:.3f}",
             "the same, no column zero": f"{bound_crossing(side):.3f}",
             "over log d / d": f"{half / sparse.predicted_density(side, 'conjecture'):.2f}",
             "over sqrt(log d / d)": f"{half / sparse.predicted_density(side, 'theorem'):.2f}",
-            "singular draws": singular,
-            "of them with a zero column": f"{total['with_zero_column'] / max(1, singular):.0%}",
-            "rank agrees": f"{agree} of {compared}",
+            "singular draws": int(total["draws"] - total["invertible"]),
             "draws per density": int(group["draws"].iloc[0]),
         }
 
@@ -272,6 +268,5 @@ def decide_step_4(rows: pd.DataFrame) -> Decision:
 
 
 SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}
-DROPPED = ["singular draws", "of them with a zero column", "rank agrees", "draws per density"]
-MORE = {"numbers": lambda _: SMALL_LISTED, "excerpt": only(drop=["over sqrt(log d / d)", *DROPPED])}
-PART = part(__file__, tasks, summarize, draw, decide, **MORE)
+MORE = {"excerpt": only(drop=["singular draws", "draws per density"])}
+PART = part(__file__, tasks, summarize, draw, decide, numbers=lambda _: SMALL_LISTED, **MORE)
