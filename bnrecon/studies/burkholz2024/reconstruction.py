@@ -236,7 +236,7 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     means = [loss.mean for loss in finished]
     ends = f"every interval within {least:z.2f} to {most:z.2f}" if several else "no intervals"
     span = f"{min(means):z.2f} to {max(means):z.2f}"
-    once = "" if several else "one seed, no interval: "
+    once = "" if several else "one seed: "
     numbers = {"means": f"{span}, {ends}", "range": span, "once": once}
     yield name, intervals.decide_within(losses, margin), numbers | _networks(cells)
 
