@@ -51,7 +51,7 @@ def test_a_model_whose_smallest_layer_is_too_much_has_none_rebuilt(small_model, 
     assert rows["a"]["he_normal"]["rebuilt"] == 0
     assert rows["a"]["he_normal"]["kept"] == {model_table.TOO_LARGE: 2}
     assert "| a | 2 | 2 |" in (page := model_table.page(library, rows))
-    assert page.split("| a |")[1].splitlines()[0].endswith("| 0 |  |  |")
+    assert page.split("| a |")[1].splitlines()[0].endswith("| 0 |  |")
 
 
 def test_a_finished_model_is_not_computed_again(small_model, tmp_path):

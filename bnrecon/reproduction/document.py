@@ -56,8 +56,8 @@ def document(
 ) -> str:
     """The document, made from the tables ``outputs/NAME/PART-SCALE.md`` alone, to which it links.
 
-    It is Markdown: the findings, then each part: what its claims say, figure, caption, table,
-    evidence. Details stand on the part's page. ``link`` leads from the document to ``outputs``.
+    It is Markdown: the findings, then each part of the paper: what its claims say, figure, caption,
+    table, evidence. Details stand on the part's page. ``link`` leads from here to ``outputs``.
     """
     summary, *sections = study.summary.partition("\n## ")
     command = f"bnrecon study {study.name} scale={scale}"
@@ -69,13 +69,14 @@ def document(
     }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
-    scales = {name: shown_scale(study, outputs, name, scale) for name in study.parts}
-    run = [name for name in study.parts if _page(study, outputs, name, scales[name]).exists()]
+    papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
+    scales = {name: shown_scale(study, outputs, name, scale) for name in papers}
+    run = [name for name in papers if _page(study, outputs, name, scales[name]).exists()]
     parts = {name: _part(study, outputs, name, scales[name], link, claims[name]) for name in run}
     lines += [text for name in run if name in study.main for text in parts[name]]
     lines.append("".join(sections).strip())
     lines += [text for name in run if name not in study.main for text in parts[name]]
-    if missing := [name for name in study.parts if name not in run]:
+    if missing := [name for name in papers if name not in run]:
         command = f"`bnrecon study {study.name} {' '.join(missing)} scale={scale}`"
         names = "; ".join(f"*{_heading(study, name)}*" for name in missing)
         lines += ["## Not run", f"{names}: {command}."]
@@ -117,7 +118,7 @@ def _so_far(page: Path) -> str:
 
 
 def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
-    """The page of claims that no paper makes, by paper and part, to which they link."""
+    """The page of what no paper has, by part: all of it, or claims and a link to it."""
     lines = [
         "# Beyond the papers",
         "What was asked in addition, or of a setting that a paper does not have. Each statement is "
@@ -126,10 +127,13 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
     for study in studies:
         lines.append(f"## {study.paper}")
         for name, decided in claims_by_part(study, outputs, scale).items():
-            if ours := tuple(claim for claim in decided if claim.is_beyond):
+            chosen = shown_scale(study, outputs, name, scale)
+            if study.part(name).where.startswith("beyond"):
+                title, *rest = _part(study, outputs, name, chosen, "../../outputs", decided)
+                lines += [f"#{title}", *rest]
+            elif ours := tuple(claim for claim in decided if claim.is_beyond):
                 heading = _heading(study, name)
                 link = f"[Table and figure]({study.name}.md#{anchor(heading)})"
-                chosen = shown_scale(study, outputs, name, scale)
                 text = Claims(ours, bool(_so_far(_page(study, outputs, name, chosen)))).markdown
                 lines += [f"### {heading}", text, f"{link}."]
     return "\n\n".join(lines) + "\n"

@@ -26,7 +26,8 @@ def cell(way, loss=0.0, half_width=0.01, differ=(0, 0, 0), target="relu", width=
     seeds = [SimpleNamespace(predictions=count) for count in counts]
     interval = Interval(loss, half_width if len(seeds) > 1 else None, len(seeds))
     result = SimpleNamespace(loss=interval, seeds=seeds, layers=(), unconverged=())
-    return Cell(Row(labels, (), Reported.printed(94.12, "93.72 ± 0.1")), None, None, result)
+    config = SimpleNamespace(train=SimpleNamespace(epochs=30))
+    return Cell(Row(labels, (), Reported.printed(94.12, "93.72 ± 0.1")), config, None, result)
 
 
 def unfinished(of):
@@ -51,7 +52,7 @@ def both(paper, minimum, width="16"):
 def test_losses_are_small_where_they_are_within_the_largest_in_print(
     way, loss, half_width, verdict
 ):
-    (claim,) = CLAIMS([cell(way, loss, half_width), cell(way, 0.0, 0.01)])
+    (claim,) = CLAIMS([cell(way, loss, half_width, width="64"), cell(way, width="64")])
     assert claim.verdict == verdict
     assert "±0.40 points" in claim.statement
     ends = f"{min(-0.01, loss - half_width):.2f} to {max(0.01, loss + half_width):.2f}"
@@ -71,7 +72,9 @@ def test_a_near_perfect_network_changes_at_most_five_of_10000_predictions(differ
 
 def test_cells_of_other_trainings_are_counted_apart():
     targets = ("relu", "relu, 205 epochs", "tanh, 205 epochs", "relu, training seed 1, 205 epochs")
-    (claim,) = CLAIMS([cell("minimum", target=target) for target in targets])
+    differ = ((9, 0, 0), *[(0, 0, 0)] * 3)
+    (claim,) = CLAIMS([cell("minimum", 0.0, 0.01, *of) for of in zip(differ, targets, strict=True)])
+    assert "at most 9 of 3,000 in a cell (relu, 30 epochs, he_normal)" in claim.evidence
     assert "(2 of 16 cells and 2 of other trainings)" in claim.evidence
 
 
@@ -104,7 +107,8 @@ def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
     cells = both([(9, 9, 9)] * 3, [(1, 1, 2), (1, 1, 1), (1, 1, 1)])
     cells += both([(7,)], [(2,)], width="64")
     verdicts = [claim.verdict for claim in CLAIMS(cells)]
-    assert verdicts == ["confirmed"] * 3 + ["undecided"] * 3
+    narrow = ["confirmed", "not at the paper's size", "confirmed"]
+    assert verdicts == narrow + ["undecided"] * 3
     losses, _, more = CLAIMS(cells)[3:]
     assert "0.00 to 0.00, no intervals (1 of 16 cells)" in losses.evidence
     assert "width 64" in more.evidence

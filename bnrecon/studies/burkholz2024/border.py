@@ -14,7 +14,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.system import Scales
-from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
+from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.parts import Decisions, no_overrides, only, part, sweep, table
 
 SHAPE = LayerShape(4, 4, (3, 3))
@@ -98,8 +98,8 @@ def _source(built: Trained, name: str, padding: str) -> torch.Tensor:
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each activation and padding."""
 
-    def relative(column: str) -> Callable[[pd.DataFrame], GeometricMean]:
-        return lambda group: geometric_mean(group[column] / group["output"], floor=1e-16)
+    def relative(column: str) -> Callable[[pd.DataFrame], str]:
+        return lambda group: f"{geometric_mean(group[column] / group['output'], floor=1e-16):.1e}"
 
     columns: dict[str, Any] = {"activation": "activation", "padded with": "padding", "draws": len}
     columns |= {f"largest error, {name}": relative(of) for name, of in PLACES.items()}
@@ -121,8 +121,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS})
-FORMATS = {"largest error, inside": ".1e", "largest error, at the border": ".1e"}
-EXCERPT = only("padded with", BEFORE, BETWEEN, drop=["draws", "largest error, inside"])
-PART = part(
-    __file__, TASKS, summarize, None, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
-)
+EXCERPT = only("padded with", BEFORE, BETWEEN)
+BY, BORDER = ["activation", "padded with"], "largest error, at the border"
+MORE: dict[str, Any] = {"options": no_overrides}
+MORE["excerpt"] = lambda table: EXCERPT(table).set_index(BY)[BORDER].unstack().reset_index()
+PART = part(__file__, TASKS, summarize, None, decide, **MORE)

@@ -82,12 +82,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
-    """The paper's count of parameters, and what it agrees with."""
-    counted = int(rows["convolutions_trainable"].dropna().iloc[0])
-    return {"reported": REPORTED["target_parameters"], "counted": counted}
-
-
 TASKS = sweep(count, "all", {}, {"width": WIDTH})
-EXCERPT = only(drop=["largest map"])
-PART = part(__file__, TASKS, summarize, numbers=caption_numbers, excerpt=EXCERPT)
+SHOWN = ("target", *(f"source, c1 = {name}" for name in ("minimum, n - c2 + 1", "1.5 n")))
+EXCERPT = only("network", *SHOWN, drop=["largest map", "weights, float32"])
+PART = part(__file__, TASKS, summarize, numbers=lambda _: REPORTED, excerpt=EXCERPT)

@@ -26,7 +26,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in beside)
     words = f"; {listed} where some layers exceed it, which does not count" if beside else ""
-    numbers = {"kept": len(kept), "most": max(shares), "others": words}
+    numbers = {"kept": count_of(len(kept), "network"), "most": max(shares), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 
 

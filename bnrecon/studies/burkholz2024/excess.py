@@ -99,6 +99,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     return figure
 
 
+DROPPED = ["max. error as assembled", "layers not converged"]
 PART = run_table(
     __file__,
     list_rows(
@@ -113,5 +114,5 @@ PART = run_table(
     ),
     draw,
     decide,
-    only(drop=["max. error as assembled"]),
+    only("excess features", "0", "40", "80", drop=DROPPED),
 )

@@ -282,6 +282,7 @@ def _draw_losses(axes: Axes, rows: pd.DataFrame) -> None:
             [loss.half_width or 0 for loss in losses],
             capsize=1.5,
             elinewidth=0.7,
+            ecolor=(COLOURS[method], 0.35),  # bars that end below the axes cross all lines
             label=LABELS[method],
             **_style(method),
         )

@@ -69,7 +69,7 @@ def tabulate(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a setting: test accuracies, training accuracies and gaps to relu."""
+    """One line a setting: test accuracies and training accuracies."""
     accuracy, training = tabulate(rows, "accuracy"), tabulate(rows, "training_accuracy")
     lines = []
     for setting in accuracy.index:
@@ -77,10 +77,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         for name in accuracy:
             test, train = accuracy.loc[setting, name], training.loc[setting, name]
             line[f"{name}: test (training)"] = f"{test:.2f} ({train:.2f})" if test == test else ""
-        if "relu" in accuracy:
-            gaps = accuracy.loc[setting, "relu"] - accuracy.loc[setting].drop("relu")
-            named = (f"{name} {gap:.2f}" for name, gap in gaps.items() if gap == gap)
-            line["gaps to relu"] = ", ".join(named)
         lines.append(line)
     return pd.DataFrame(lines)
 

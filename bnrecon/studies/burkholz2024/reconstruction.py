@@ -9,7 +9,7 @@ from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction import intervals
+from bnrecon.reproduction import intervals, page
 from bnrecon.reproduction.parts import (
     Decision,
     Decisions,
@@ -36,8 +36,8 @@ WAYS: Mapping[str, Sequence[str]] = {
 }
 COMPARED = {"features", "features.name", "features.width", "solver", "solver.name"}
 COMPARED |= {"target", "target.activation", "data", "data.name"}
-# Of each claim the widths that are listed among the findings; LU + LBFGS has few of width 64.
-LISTED = {"enough": ("16", "64"), "variations": ("16",), "more": (), "near perfect": ("64",)}
+# Of each claim the widths that are listed among the findings.
+LISTED = {"enough": ("16", "64"), "variations": ("64",), "more": (), "near perfect": ("64",)}
 PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
 GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"), way="rebuilt by")
 
@@ -179,12 +179,13 @@ def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
 def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
     """Table 1 or 2, of CIFAR-10 or CIFAR-100; ``impossible`` as ``rows_of`` has it."""
     name, data = f"Table {number}", images.lower().replace("-", "")
+    details = page.caption_and_details(TEXT.caption)[1]
     note = TEXT.sentence("impossible", targets=" and ".join(impossible))
     return RunTable(
         name,
         f"{TEXT.title} for {images}",
         rows_of(data, read_reported(__package__)[f"table{number}"], impossible),
-        f"{TEXT.caption}\n\n{note}" if impossible else TEXT.caption,
+        f"As Table 1.\n\n{details}\n\n{note}" if impossible else TEXT.caption,
         draw,
         GRID,
         claims=lambda cells: TEXT.claims(decide(name, cells)),
@@ -205,9 +206,15 @@ def decide(table: str, cells: Sequence[Cell]) -> Decisions:
         paper, minimum, exact = (
             [cell for cell in same if cell.row.labels["solver"] == way] for way in WAYS
         )
+        # Print has the variations "for problems of this size".
+        sizes = {"variations": "not at the paper's size"} if int(width) < WIDTH else {}
         common = {"table": table, "width": width, "per": PER, "printed": printed}
         decisions += [
-            (name, verdict, {**numbers, **common, "finding": width in LISTED[name]})
+            (
+                name,
+                sizes.get(name, verdict),
+                {**numbers, **common, "finding": width in LISTED[name]},
+            )
             for name, verdict, numbers in (
                 *_losses("enough", minimum, printed),
                 *_losses("variations", paper, printed),
@@ -229,7 +236,7 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     means = [loss.mean for loss in finished]
     ends = f"every interval within {least:z.2f} to {most:z.2f}" if several else "no intervals"
     span = f"{min(means):z.2f} to {max(means):z.2f}"
-    once = "" if several else "one seed, no interval: "
+    once = "" if several else "one seed: "
     numbers = {"means": f"{span}, {ends}", "range": span, "once": once}
     yield name, intervals.decide_within(losses, margin), numbers | _networks(cells)
 
@@ -261,14 +268,19 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     ]
     more = len(results_of(other))
     most = max(cells, key=lambda cell: mean(_otherwise(cell) or [0]))  # a mean loss may hide it
-    worst = f", at most {predicted_otherwise([most])} in a cell ({', '.join(_place(most))})"
+    target, features = _place(most)
+    if at_length and "epochs" not in target:
+        target += f", {most.config.train.epochs} epochs"
+    worst = f", at most {predicted_otherwise([most])} in a cell ({target}, {features})"
     missed = [layer for result in results for layer in result.unconverged]
-    by_output = sum(layer.assembled_error <= 1.2e-4 for layer in missed)
+    by_output = f", {sum(layer.assembled_error <= 1.2e-4 for layer in missed)} by a single output"
+    if all(layer.channel_error is None for layer in missed):
+        by_output = " (single outputs were not tested)"
     return {
         "otherwise": predicted_otherwise(cells),
         "worst": worst if any(_otherwise(most)) else "",
         "unconverged": f"{len(missed):,} of {sum(len(result.layers) for result in results):,}",
-        "by_output": f", {by_output} of them by a single output" if by_output else "",
+        "by_output": by_output if missed else "",
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
         "others": f" and {more} of other trainings" if more else "",

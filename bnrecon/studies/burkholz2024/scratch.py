@@ -283,6 +283,7 @@ def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> No
 
 
 FORMATS = {"seconds": ".0f"}
+EXCERPT = only(drop=["width", "epochs", "reported, width 100", "seconds", *SHARES.values()])
 PART = part(
     __file__,
     tasks,
@@ -292,5 +293,5 @@ PART = part(
     options=no_overrides,
     reported=reported,
     formats=FORMATS,
-    excerpt=only(drop=["width", "reported, width 100", "seconds", *SHARES.values()]),
+    excerpt=lambda table: EXCERPT(table[table["epochs"] == table["epochs"].max()]),
 )

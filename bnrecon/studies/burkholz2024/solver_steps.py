@@ -60,7 +60,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
         _draw_target(pair[0], pair[1], of_width)
         letters = "abcdef"[2 * number : 2 * number + 2]
         seeds = " or ".join(map(str, sorted({result.loss.n for _, result in of_width})))
-        titles = f"loss of accuracy, source seeds: {seeds}", "all layers and seeds"
+        titles = f"loss, seeds: {seeds}", "all layers and seeds"
         for letter, axes, what in zip(letters, pair, titles, strict=True):
             axes.set_title(f"({letter}) width {width}: {what}")
     grid[-1][0].set_xlabel("target minus rebuilt accuracy, points")
@@ -95,7 +95,8 @@ def _tested(results: Sequence[RunResult]) -> str:
     return f"images through the source: {real} of {counts[0][1]:,}{others}"
 
 
-EXCERPT = only(drop=["target width", "accuracy: target"])
+DROPPED = ["target width", "accuracy: target", "max. layer error", "layers not converged"]
+EXCERPT = only(drop=DROPPED)
 PART = run_table(
     __file__, rows, draw, None, lambda x: EXCERPT(x).replace(r", n - c2 \+ 1", "", regex=True)
 )

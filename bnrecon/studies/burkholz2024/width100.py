@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.parts import read_reported
+from bnrecon.reproduction.parts import only, read_reported
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported
 
@@ -21,4 +21,5 @@ PART = run_table(
         {"CIFAR-10": ("data=cifar10",), "CIFAR-100": ("data=cifar100",)},
         {name: Reported.printed(**printed, width=100) for name, printed in REPORTED.items()},
     ),
+    excerpt=only(drop=["reported: target", "reported: rebuilt", "max. error as assembled"]),
 )

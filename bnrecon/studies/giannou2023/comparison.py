@@ -37,6 +37,7 @@ PAIRS = {
     "side": {scale: [(side, side**2) for side in sides] for scale, sides in SIDES.items()},
     "width": {scale: [(TEACHER[scale], width) for width in WIDTHS[scale]] for scale in WIDTHS},
 }
+ELSEWHERE = ["source width", "SGD's optimizer"]  # columns of the whole table alone
 # What stands in the legends, with the paper's colours in mind: blue, green, orange, black.
 METHODS = {
     "baseline": "SGD on normalizations",
@@ -182,9 +183,10 @@ def summarize_methods(rows: pd.DataFrame, variable: str = "side") -> pd.DataFram
 
 
 def left_panel(lines: pd.DataFrame) -> pd.DataFrame:
-    """The lines of a summary at source width d², each once."""
+    """The lines of a summary at source width d², each once; the dense network is Figure 4's."""
     is_left = lines["source width"] == lines["teacher width d"] ** 2
-    return lines[is_left].drop_duplicates(["teacher width d"])
+    left = lines[is_left].drop_duplicates(["teacher width d"])
+    return left.drop(columns=[*ELSEWHERE, METHODS["dense"]], errors="ignore")
 
 
 def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
-from bnrecon.reproduction.parts import Decisions, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, measure, random_target
 
 LAPTOP = ((16, 1), (16, 4), (32, 1), (32, 4), (64, 1), (64, 4), (64, 16))
@@ -42,10 +42,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "d": "side",
         "rank r": "rank",
         "width d r": lambda group: int(group["width"].max()),
-        "width by Theorem 1": lambda group: group["side"].iloc[0] ** 2,
         "error of a layer": lambda group: f"{group['layer_error'].max():.0e}",
         "error of the function": lambda group: f"{group['functional_error'].max():.0e}",
-        "seeds": len,
     }
     return table(rows, ["side", "rank"], **columns)
 
@@ -59,4 +57,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(rebuild, "d = {side}, r = {rank}", {("side", "rank"): SETTINGS}, {"seeds": SEEDS})
-PART = part(__file__, TASKS, summarize, decide=decide)
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=only(drop=["error of a layer"]))

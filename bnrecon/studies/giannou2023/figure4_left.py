@@ -6,7 +6,7 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, only, part
 from bnrecon.studies.giannou2023 import comparison
 from bnrecon.studies.giannou2023.teacher import SIZES
 
@@ -65,4 +65,5 @@ def constant_gains(rows: pd.DataFrame) -> dict[int, Interval]:
 
 
 TASKS = comparison.compared_tasks("side")
-PART = part(__file__, TASKS, comparison.summarize_methods, comparison.draw_panel, decide)
+MORE = {"excerpt": only(drop=comparison.ELSEWHERE)}
+PART = part(__file__, TASKS, comparison.summarize_methods, comparison.draw_panel, decide, **MORE)

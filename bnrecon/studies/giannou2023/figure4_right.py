@@ -6,8 +6,9 @@ from functools import partial
 
 import pandas as pd
 
-from bnrecon.reproduction.parts import Decisions, part
+from bnrecon.reproduction.parts import Decisions, only, part
 from bnrecon.studies.giannou2023 import comparison
+from bnrecon.studies.giannou2023.comparison import format_errors
 
 CONSTANT = 0.01  # of the variance: SGD's loss counts as constant, not small, above it
 
@@ -21,23 +22,17 @@ def decide(rows: pd.DataFrame) -> Decisions:
     least = min(shares, default=0.0)
     ordered = bool(baseline) and bool(student) and max(baseline) < min(student)
     teacher = comparison.where_better(rows, "width", "teacher", "baseline")
-    widths = {"baseline": baseline, "student": student, "teacher": teacher}
     mixed = sorted({int(width) for width in rows["width"]} - {*baseline, *student})
-    widths |= {"worse": _worse_than_mean(rows), "mixed": mixed}
+    widths = {"baseline": baseline, "student": student, "teacher": teacher, "mixed": mixed}
     numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
-    needed = int(rows["side"].iloc[0]) ** 2
-    numbers["from"] = str(min(student, default="none"))
-    return {"widths": ordered and least > CONSTANT}, numbers | {"least": least, "needed": needed}
-
-
-def _worse_than_mean(rows: pd.DataFrame) -> list[int]:
-    """Source widths at which both constructions' errors are above the variance in every run."""
-    errors = comparison.paired_errors(rows, "width")[["student", "teacher"]].min(axis=1)
-    variance = rows.groupby(["width", "run"])["variance"].first()
-    worse = (errors > variance).groupby(level="width").all()
-    return [int(width) for width in worse.index[worse]]
+    dense, side = rows[rows["method"] == "dense"].drop_duplicates("run"), int(rows["side"].iloc[0])
+    numbers |= {"from": str(min(student, default="none")), "dense": format_errors(dense["mse"])}
+    numbers |= {"least": f"{least:.2f}", "side": f"{side}", "needed": f"{side**2}"}
+    return {"widths": ordered and least > CONSTANT}, numbers
 
 
 summarize = partial(comparison.summarize_methods, variable="width")
 draw = partial(comparison.draw_panel, variable="width")
-PART = part(__file__, comparison.compared_tasks("width"), summarize, draw, decide)
+DROPPED = [comparison.METHODS["dense"], *comparison.ELSEWHERE]
+EXCERPT = only("source width c", 25, 100, 300, 500, 575, 600, 625, 700, drop=DROPPED)
+PART = part(__file__, comparison.compared_tasks("width"), summarize, draw, decide, excerpt=EXCERPT)

@@ -24,7 +24,8 @@ def no_small_loss(rows: pd.DataFrame) -> Decision:
         method: min(comparison.median_share(group, method) for group in settings)
         for method in ("baseline", "teacher", "student")
     }
-    return "no small loss", min(least.values()) > 0.01, least | {"settings": len(settings)}
+    numbers = {"settings": len(settings), "of": comparison.split_panels(rows)[1]["side"].iloc[0]}
+    return "no small loss", min(least.values()) > 0.01, least | numbers
 
 
 def sgd_much_better(left: pd.DataFrame) -> Decision:

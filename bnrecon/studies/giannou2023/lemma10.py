@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bnrecon.construction import sparse_invertibility as sparse
-from bnrecon.reproduction.parts import Decisions, join, part, sweep
+from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 
 SIDES = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 7), "paper": (2, 3, 4, 5, 6, 7, 8)}
 DRAWS = {"smoke": 1000, "laptop": 200_000, "paper": 1_000_000}
@@ -97,4 +97,5 @@ TASKS = join(
     sweep(compare_staircases, "staircases, d = {side}", {"side": SIDES}),
     sweep(compare_sets, "random sets, d = {side}", {"side": LARGE}, DRAWN),
 )
-PART = part(__file__, TASKS, summarize, decide=decide)
+EXCERPT = only("d", 2, 7, 14, drop=["violated", "at q d", "rows of that S"])
+PART = part(__file__, TASKS, summarize, decide=decide, excerpt=EXCERPT)

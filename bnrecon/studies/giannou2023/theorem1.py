@@ -66,10 +66,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "d": "side",
         "l": "depth",
         "source width": lambda group: int(group["width"].max()),
-        "source depth": lambda group: 2 * group["depth"].iloc[0],
         "error of a layer": format_errors("layer_error"),
         "error of the function": format_errors("functional_error"),
-        "seeds": len,
     }
     return table(rows, ["side", "depth"], **columns)
 
@@ -98,4 +96,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 OVER = {"side": SIDES, "depth": DEPTHS}
 TASKS = sweep(rebuild, "d = {side}, l = {depth}", OVER, {"seeds": SEEDS})
-PART = part(__file__, TASKS, summarize, draw, decide, excerpt=only("l", 1, 8))
+PART = part(
+    __file__, TASKS, summarize, draw, decide, excerpt=only("l", 1, 8, drop=["source width"])
+)

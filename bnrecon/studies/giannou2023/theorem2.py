@@ -232,7 +232,7 @@ def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table
     extreme = (table["k"] == 1) | (table["k"] == table["d"])
-    dropped = ["width d k", "block, float64", "block, rounded to float64"]
+    dropped = ["width d k", "block, float64", "block, rounded to float64", "layers", "seeds"]
     return table[extreme].drop(columns=dropped)
 
 

@@ -146,8 +146,7 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         rest = []
         if part.grid.way and (printed := grids.as_printed(cells, part.grid, part.grid.way)):
             impossible = any(not cell.row.possible for cell in cells)
-            bracketed = READING.sentence("bracketed") + " " if impossible else ""
-            in_print = page.Text(READING.sentence("in print", bracketed=bracketed))
+            in_print = page.Text(READING.sentence("bracketed" if impossible else "in print"))
             first, rest = [in_print, *(_in_print(way, *at) for way, at in printed.items())], first
     blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
     progress = f"{len(done)} of {len(cells)} runs finished"
