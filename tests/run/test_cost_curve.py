@@ -10,9 +10,9 @@ from bnrecon.solvers.register import SOLVERS
 
 @pytest.mark.process
 def test_rows_are_measured_once_and_told_apart_by_threads(tmp_path, monkeypatch, capsys):
-    methods = ["refined", "id_cond", "float32 LU at torch.matmul's rate"]
+    methods = ["refined", "float32 LU at torch.matmul's rate"]
     line = ["cost_curve.py", *methods, "--largest", "8", "--outputs", str(tmp_path)]
-    for threads, measured in ((1, 3), (2, 3), (1, 0)):
+    for threads, measured in ((1, 2), (2, 2), (1, 0)):
         monkeypatch.setattr("sys.argv", [*line, "--threads", str(threads)])
         cost_curve.main()
         out, err = capsys.readouterr()

@@ -36,8 +36,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
         tried = rows[rows["method"] == "tried"].groupby(["side", "run"])["mse"].min()
         least = (tried / errors["student"]).min()
         numbers["fairest"] = f"With each run's best setting on test samples it is {least:.2g}"
-        listed = ", ".join(f"{gain:z.2f} at d = {side}" for side, gain in gains.items())
-        numbers["schedules"] = f"Its error is less, in percent of the variance, by {listed}"
+        listed = ", ".join(f"{-gain:z.2f} at d = {side}" for side, gain in gains.items())
+        numbers["schedules"] = f"In percent of the variance its error is higher by {listed}"
     verdicts = {"both": teacher == student == sides, "student": student == sides}
     return verdicts | {"schedule": intervals.decide(map(gains.get, sides))}, numbers | SIZES
 
