@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 
@@ -50,6 +51,19 @@ class Operator(Products, abc.ABC):
     @abc.abstractmethod
     def column_norms(self) -> torch.Tensor:
         """Euclidean norms of M's columns, or numbers near them: solvers scale columns by them."""
+
+    @property
+    def local(self) -> Operator:
+        """What this process has of M: all of it, unless processes divide the columns."""
+        return self
+
+    def mapped(self, make: Callable[[Operator], Any]) -> Any:
+        """What ``make`` makes of M, or of each process's part of it."""
+        return make(self)
+
+    def agreed(self, flag: bool) -> bool:
+        """Whether a flag is set in all processes that divide M."""
+        return flag
 
     def leading(self, count: int) -> Operator:
         """The matrix of the first ``count`` columns, where each can be left out."""

@@ -62,10 +62,19 @@ class Distributed(Operator):
         self.dtype, self.device, self.precision = part.dtype, part.device, part.precision
         self.sizes, self.own = shares(columns)
 
+    @property
+    def local(self) -> Operator:
+        """This process's part."""
+        assert isinstance(self.part, Operator)
+        return self.part
+
     def mapped(self, make: Callable[[Operator], Part]) -> Distributed:
         """The same matrix with what ``make`` makes of this process's part."""
-        assert isinstance(self.part, Operator)
-        return Distributed(make(self.part), self.shape[1])
+        return Distributed(make(self.local), self.shape[1])
+
+    def agreed(self, flag: bool) -> bool:
+        """Whether a flag is set in all processes."""
+        return not any_rank(not flag, self.device)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M x, the sum over the processes."""
@@ -81,8 +90,7 @@ class Distributed(Operator):
 
     def column_norms(self) -> torch.Tensor:
         """Of all columns."""
-        assert isinstance(self.part, Operator)
-        return self._join(self.part.column_norms())
+        return self._join(self.local.column_norms())
 
     def nearest(self, vector: torch.Tensor) -> torch.Tensor:
         """The nearest vector (c1,) whose products in integers are exact: each share has a scale."""
@@ -94,15 +102,3 @@ class Distributed(Operator):
         more = own.new_zeros(max(self.sizes) - len(own), *own.shape[1:])
         gathered = gather_from_ranks(torch.cat([own, more]))
         return torch.cat([each[:size] for each, size in zip(gathered, self.sizes, strict=True)])
-
-
-def part_of(operator: Operator) -> Operator:
-    """What this process has of an operator: its part, or all of one that is not distributed."""
-    part = operator.part if isinstance(operator, Distributed) else operator
-    assert isinstance(part, Operator)
-    return part
-
-
-def agreed(flag: bool, operator: Operator) -> bool:
-    """Whether a flag is set in all the processes that an operator is divided among."""
-    return not any_rank(not flag, operator.device) if isinstance(operator, Distributed) else flag

@@ -14,7 +14,7 @@ import torch
 
 from bnrecon.operators.base import Operator
 from bnrecon.operators.columns import Scaled, inverse_norms
-from bnrecon.operators.distributed import Distributed, agreed, part_of
+from bnrecon.operators.distributed import Distributed
 from bnrecon.operators.integers import IntegerGradients, IntegerProducts, find_signs
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
@@ -241,15 +241,13 @@ def _schedule(
         return [precision for precision in schedule if precision is not BFLOAT16], None
     if inner is not cgls or not integers_pay(*exact.shape, exact.device):
         return schedule, None
-    part = part_of(exact)
+    part = exact.local
     signs = find_signs(part) if scaling is None else None
-    if agreed(signs is not None, exact):
-        integers = IntegerProducts(part, signs)
-        whole = exact.mapped(lambda _: integers) if isinstance(exact, Distributed) else integers
-        return [INT8, *schedule], whole
+    if exact.agreed(signs is not None):
+        return [INT8, *schedule], exact.mapped(lambda part: IntegerProducts(part, signs))
     pay = integers_pay(*exact.shape, exact.device, signs=False)
     suits = pay and isinstance(part, KhatriRao) and IntegerGradients.suit(part)
-    if agreed(suits, exact):
+    if exact.agreed(suits):
         return [schedule[0].with_integer_gradients(), *schedule], None
     return schedule, None
 
@@ -265,20 +263,13 @@ def _inner_solve(
     if precision is INT8 and integers is not None:
         return INT8, partial(integer_cgls, integers)
     operator: Operator | IntegerGradients
-    if precision.integer_gradients and isinstance(exact, Distributed):
-        operator = exact.mapped(lambda part: _integer_gradients(part, precision))
-    elif precision.integer_gradients:
-        operator = _integer_gradients(exact, precision)
+    if precision.integer_gradients:
+        operator = exact.mapped(partial(IntegerGradients, precision=precision))
     else:
         operator = exact.to(precision)
     rounded = operator if scaling is None else Scaled(operator, scaling)
     limits = {"patience": INTEGER_PATIENCE} if precision.integer_gradients else {}
     return operator.precision, partial(inner, rounded, **limits)
-
-
-def _integer_gradients(part: Operator, precision: Precision) -> IntegerGradients:
-    assert isinstance(part, KhatriRao)
-    return IntegerGradients(part, precision)
 
 
 def _corrected(
