@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib.resources
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -96,12 +97,12 @@ def _composed(overrides: tuple[str, ...]) -> RunConfig:
 
 
 @functools.lru_cache(maxsize=256)
-def _compose(overrides: tuple[str, ...], primary: str = "run") -> DictConfig:
-    """What Hydra composes, from configs/run.yaml or another file."""
+def _compose(overrides: tuple[str, ...]) -> DictConfig:
+    """What Hydra composes from configs/run.yaml."""
     register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
         try:
-            return hydra.compose(primary, overrides=as_overrides(overrides))
+            return hydra.compose("run", overrides=as_overrides(overrides))
         except Exception as error:  # Python's own too, where Hydra does not look
             raise UserError(explain(error)) from None
 
@@ -123,25 +124,35 @@ def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | Non
     try:
         parts = {}
         for group, words in by_group.items():
-            apart = group in SEPARATE and group in chosen  # the file of the choice says all
-            primary = chosen[group].replace("=", "/", 1) if apart else "run"
-            parts[group] = _part(group, primary, () if apart else others, tuple(words))
+            apart = chosen.get(group) if group in SEPARATE else None
+            parts[group] = _part(group, apart, () if apart else others, tuple(words))
         return RunConfig(**parts.pop(""), **parts)
     except Exception:  # its message is Hydra's, which is asked next
         return None
 
 
 @functools.lru_cache(maxsize=1024)
-def _part(group: str, primary: str, choices: tuple[str, ...], values: tuple[str, ...]) -> Any:
-    """A group's spec, which nobody changes; for "" the options that are in no group."""
+def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple[str, ...]) -> Any:
+    """A group's spec, which nobody changes; for "" the options that are in no group.
+
+    A choice ``apart`` from the others is in its group's file, which says all.
+    """
     parsed = OverridesParser.create().parse_overrides(as_overrides(values))
     plain = all(o.type is OverrideType.CHANGE and not o.is_sweep_override() for o in parsed)
     if not plain or any("${" in word for word in values):
         raise ValueError("not values alone, or the value of another group")
-    composed = _compose(choices, primary)
-    _reject_unknown(composed, RunConfig, "")
-    top = [str(name) for name in composed if name not in SPECS]
-    part = copy.deepcopy(composed[group] if group else OmegaConf.masked_copy(composed, top))
+    if apart is None:
+        composed = _compose(choices)
+        _reject_unknown(composed, RunConfig, "")
+        top = [str(name) for name in composed if name not in SPECS]
+        part = copy.deepcopy(composed[group] if group else OmegaConf.masked_copy(composed, top))
+    else:
+        name = apart.partition("=")[2]
+        file = importlib.resources.files("bnrecon.configs") / group / f"{name}.yaml"
+        own: Any = OmegaConf.create(file.read_text(encoding="utf-8"))
+        if own.pop("defaults") != ["schema", "_self_"]:
+            raise ValueError("more than its group's spec and its own values")
+        part = OmegaConf.merge(OmegaConf.structured(SPECS[group]), own)
     for override in parsed:
         key = override.key_or_group.removeprefix(f"{group}.")
         OmegaConf.update(part, key, override.value(), merge=True)

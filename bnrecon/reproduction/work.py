@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shlex
 import time
@@ -43,39 +42,48 @@ class _Stored(Generic[R]):
     def _read(self, path: Path) -> R:
         raise NotImplementedError
 
-    def _stored(self) -> tuple[Path, R] | None:
+    @functools.cached_property
+    def _last(self) -> dict[tuple[object, ...], tuple[Path | None, R | None, str | None]]:
+        """What was read last, by the state of the files: a page asks for it several times."""
+        return {}
+
+    def _stored(self) -> tuple[Path | None, R | None, str | None]:
+        """The file that counts, its result, and what is wrong with a file before it."""
+        state = tuple((path, files.state(path)) for path in self._paths)
+        if state not in self._last:
+            self._last.clear()
+            self._last[state] = self._read_first()
+        return self._last[state]
+
+    def _read_first(self) -> tuple[Path | None, R | None, str | None]:
+        damage = None
         for path in self._paths:
-            with contextlib.suppress(FileNotFoundError, files.Damaged):
-                return path, self._read(path)
-        return None
+            try:
+                return path, self._read(path), damage
+            except FileNotFoundError:
+                continue
+            except files.Damaged as error:
+                damage = damage or str(error)
+        return None, None, damage
 
     def result(self) -> R | None:
         """The stored result, if the work is finished."""
-        stored = self._stored()
-        return None if stored is None else stored[1]
+        return self._stored()[1]
 
     def is_finished(self) -> bool:
         """Whether there is a result."""
-        return self._stored() is not None
+        return self.result() is not None
 
     def is_shipped(self) -> bool:
         """Whether its result is that of the installed package."""
         if not any(map(is_packaged, self._paths)):  # nothing is read
             return False
-        stored = self._stored()
-        return stored is not None and is_packaged(stored[0])
+        path = self._stored()[0]
+        return path is not None and is_packaged(path)
 
     def damage(self) -> str | None:
         """What is wrong with its files, if anything; of what ships, if that is what counts."""
-        for path in self._paths:
-            try:
-                self._read(path)
-            except FileNotFoundError:
-                continue
-            except files.Damaged as error:
-                return str(error)
-            return None
-        return None
+        return self._stored()[2]
 
 
 @dataclass(frozen=True)

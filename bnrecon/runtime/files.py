@@ -223,6 +223,15 @@ def require_regular(path: Path) -> None:
         raise Damaged(f"{path} is no regular file")
 
 
+def state(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file's content: its number, time and size; ``None`` where it is not."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def has_text(path: Path, text: str) -> bool:
     """Whether a file holds exactly this text."""
     try:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from made_study import Counted, counted_experiment, study_of
 from bnrecon.config import composition
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.commands import run_study
+from bnrecon.reproduction.engine import plan
 from bnrecon.reproduction.pages import write
 from bnrecon.reproduction.request import read
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
-from bnrecon.runtime import shipped
+from bnrecon.runtime import files, shipped
 from bnrecon.studies.burkholz2024.run_tables.row import Row, RowWork
 from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
@@ -67,6 +69,24 @@ def test_what_ships_is_shown_and_not_computed_again(study, counted, packaged):
     assert counted.calls == []
     assert content_of(packaged) == before
     assert Path("outputs/studies/paper/part-smoke.md").exists()
+
+
+def test_a_page_reads_no_file_twice_and_every_change(study, packaged, monkeypatch):
+    counts, read_json = Counter(), files.read_json
+
+    def counted_read(path, *arguments):
+        counts[path.name] += path.exists()
+        return read_json(path, *arguments)
+
+    monkeypatch.setattr(files, "read_json", counted_read)
+    write(study, request_for())
+    assert len(counts) == 3
+    assert set(counts.values()) == {1}
+    (work, *_), (first, *_) = plan(study, request_for())[0].work, packaged.rglob("first*.json")
+    before = work.result()
+    assert work.result() is before
+    dataclasses.replace(before, commit="another").write(first)
+    assert work.result().commit == "another"
 
 
 def test_in_another_folder_everything_is_computed_anew(study, counted):

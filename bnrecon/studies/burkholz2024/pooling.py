@@ -50,7 +50,7 @@ def _rows(scale: str, options: Sequence[str]) -> list[Row]:
     rows = []
     for targets in TARGETS[scale]:
         common = (*COMMON, f"scale={targets.scale}", f"{WIDTH}={targets.width}")
-        epochs = composition.compose((f"scale={targets.scale}", *options)).train.epochs
+        epochs = composition.compose((*common, *options)).train.epochs
         labels = {"target width": targets.width, "epochs": str(epochs)}
         rows += [
             Row(
