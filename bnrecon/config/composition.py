@@ -149,10 +149,10 @@ def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple
     else:
         name = apart.partition("=")[2]
         file = importlib.resources.files("bnrecon.configs") / group / f"{name}.yaml"
-        own: Any = OmegaConf.create(file.read_text(encoding="utf-8"))
-        if own.pop("defaults") != ["schema", "_self_"]:
+        chosen: Any = OmegaConf.create(file.read_text(encoding="utf-8"))
+        if chosen.pop("defaults") != ["schema", "_self_"]:
             raise ValueError("more than its group's spec and its own values")
-        part = OmegaConf.merge(OmegaConf.structured(SPECS[group]), own)
+        part = OmegaConf.merge(OmegaConf.structured(SPECS[group]), chosen)
     for override in parsed:
         key = override.key_or_group.removeprefix(f"{group}.")
         OmegaConf.update(part, key, override.value(), merge=True)

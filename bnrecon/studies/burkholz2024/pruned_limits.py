@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from scipy.optimize import brentq
 from scipy.special import ndtri, xlogy
 
 
@@ -84,8 +85,6 @@ def least_error(share: float, oversampling: float) -> float:
     """
     if share >= 1:
         return 0.0
-    from scipy.optimize import brentq  # a tenth of a second to load
-
     used = share / oversampling
     choices = -oversampling * float(xlogy(used, used) + xlogy(1 - used, 1 - used))
 
