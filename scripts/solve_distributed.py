@@ -37,8 +37,7 @@ def main() -> None:
         measured = measure(args.features, args.width, device)
     if rank > 0:
         return
-    path = args.outputs / "distributed.json"
-    rows = measure_missing(path, [names], lambda _: measured)
+    rows = measure_missing(args.outputs / "distributed.json", [names], lambda _: measured)
     rows.sort(key=lambda row: (row["width"], row["features"], row["processes"], row["threads"]))
     write_table(args.outputs / "distributed.md", rows)
 
