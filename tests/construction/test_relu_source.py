@@ -192,6 +192,16 @@ def test_a_block_of_zeros_cuts_off_all_earlier_layers():
     v, w = gaussian(2, 2, 2)
     last_block = torch.zeros(2, 1).double()
     assert solve_scales(v, w[:, :1], last_block).abs().max() == 0
+    # By hand: a block that vanishes needs V diag(W A) γ = 0, a regular system of k d = 2 scales.
+    a = gaussian(2, 1, seed=1)
+    assert torch.linalg.svdvals(v * (w @ a).T).min() > 0.01
+    # Then no input passes the layer: its output V (0 * ... + β) is the same for all x. Of two
+    # targets it should not be: of a last layer, and of one whose ReLU is open for all ‖x‖ <= 1.
+    inside = torch.nn.functional.normalize(torch.randn(100, 2, dtype=torch.float64), dim=1)
+    assert (inside @ torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double().T).std(0).max() > 0.1
+    before_relu = inside @ torch.tensor([[0.5, 0.0], [0.5, 0.0]]).double().T + 1
+    assert before_relu.min() > 0
+    assert before_relu.relu().std(0).min() > 0.1
 
 
 def test_cramers_rule_of_lemma_8_substitutes_a_column():
