@@ -11,12 +11,15 @@ import operator
 import re
 import shlex
 import sys
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import write_documents
 from places import ROOT
+from scipy import integrate
 
 import bnrecon
 from bnrecon.config import composition
@@ -274,7 +277,61 @@ def test_the_tutorial_rebuilds_a_network_of_ones_own(tmp_path, monkeypatch):
     assert [width for width in errors if errors[width] < 1e-9] == list(range(105, 116, 2))
 
 
-# Of the errata's counterexamples the one that no other test has.
+# The errata's counterexamples that no other test has.
+
+
+def test_lemma_2_1_needs_a_null_vector_with_nonzero_pivots():
+    first, second = np.array([[1, 0], [0, 1], [1, 1]]), np.array([[2, 3, -1], [1, 1, -1]])
+    target, rows, pivots = np.array([[1, 2], [2, -1]]), [0, 1], [1, 0]
+    table = np.einsum("ik,kj->ijk", second, first)
+    others = [1 - pivot for pivot in pivots]
+    ratios = target[rows, others] / target[rows, pivots]
+    matrix = table[rows, others] - ratios[:, None] * table[rows, pivots]
+    assert matrix.tolist() == [[2, -1.5, -0.5], [0.5, 1, -1.5]]
+    assert np.linalg.matrix_rank(matrix) == 2  # a null space of one dimension
+    assert (matrix @ np.ones(3) == 0).all()
+    assert (second @ first).tolist() == [[1, 2], [0, 0]]
+
+
+def test_the_equation_with_a_skip_connection_needs_both_terms():
+    feature, target, skip = (2, 1), (1, 2), (1, 1)
+    ratio = Fraction(target[0], target[1])
+    both, first_alone = ratio * skip[1] - skip[0], ratio * skip[1]
+    for right, rebuilt in ((both, [1, 2]), (first_alone, [Fraction(5, 2), 2])):
+        scale = right / (feature[0] - ratio * feature[1])
+        inside = [f * scale + s for f, s in zip(feature, skip, strict=True)]
+        assert [target[1] / inside[1] * value for value in inside] == rebuilt
+
+
+def test_full_rank_factors_do_not_make_m_full_rank():
+    second = np.array([[1, 1, 1, 1], [1, 1, -1, -1]]) / 2
+    first = second.T
+    assert np.array_equal(second @ second.T, np.eye(2))
+    assert np.array_equal(first.T @ first, np.eye(2))
+    matrix = np.einsum("ik,kj->ijk", second, first).reshape(4, 4)
+    assert np.linalg.matrix_rank(matrix) == 2
+    assert np.array_equal(matrix[:, 0], matrix[:, 1])
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        inner, outer = np.diag(generator.normal(size=4)), generator.normal(size=(2, 1))
+        rebuilt = outer * (second @ inner @ first)
+        assert rebuilt[0, 0] * rebuilt[1, 0] == pytest.approx(rebuilt[0, 1] * rebuilt[1, 1])
+
+
+def test_the_printed_law_has_half_its_mass_at_an_aspect_of_one():
+    """And 1 / λ with its upper edge read as 1 + sqrt(λ)."""
+
+    def mass(aspect: float, high: float) -> float:
+        low = abs(1 - math.sqrt(aspect))
+
+        def printed(x: float) -> float:
+            inside = (x * x - low * low) * (high * high - x * x)
+            return math.sqrt(max(0, inside)) / (aspect * math.pi * x)
+
+        return integrate.quad(printed, low, high, limit=200)[0]
+
+    assert mass(1, math.sqrt(2)) == pytest.approx(1 / 2)
+    assert mass(1.2, 1 + math.sqrt(1.2)) == pytest.approx(1 / 1.2, abs=1e-6)
 
 
 def test_the_density_of_the_example_needs_the_exponent():
@@ -287,6 +344,14 @@ def test_the_density_of_the_example_needs_the_exponent():
     at_printed = 50 * math.log10(-math.expm1(50 * math.log1p(-(printed**10))))
     assert round(at_printed) == -405
     assert (1 - (1 - printed) ** 50) ** 50 == pytest.approx(0.8, abs=0.02)  # p^d = printed
+
+
+def test_the_factor_for_disjoint_supports_needs_the_logarithm():
+    fit, each = 0.8**10, 0.9 ** (1 / 5)
+    printed, derived = each / (5 * fit), math.log(1 - each) / (5 * math.log1p(-fit))
+    assert (round(printed, 2), round(derived, 2)) == (1.82, 6.81)
+    assert (1 - (1 - fit) ** (5 * derived)) ** 5 == pytest.approx(0.9)
+    assert (1 - (1 - fit) ** (5 * 2)) ** 5 < 0.2
 
 
 def test_the_reference_has_every_public_name():

@@ -56,6 +56,15 @@ def test_a_layer_stays_within_epsilon_of_its_target(shape, features, name, epsil
     assert layer.outside == 0
 
 
+def test_the_printed_scale_violates_the_theorems_hypothesis():
+    """The printed v leaves out Q1³: with Q1 > 1 the error at the edge exceeds ε v / Q2."""
+    epsilon, q1, q2 = 0.3, 3.0, 10.0
+    printed = min(math.sqrt(3 * epsilon / q2), 1 / q1)
+    right = min(math.sqrt(3 * epsilon / (q2 * q1**3)), 1 / q1)
+    assert abs(math.tanh(printed * q1) - printed * q1) > epsilon * printed / q2
+    assert abs(math.tanh(right * q1) - right * q1) <= epsilon * right / q2
+
+
 def test_the_constants_are_the_theorems():
     shape = LayerShape(2, 3, (3, 3))
     features = draw("he_normal", shape, 60, 0, 0)

@@ -143,6 +143,16 @@ def test_the_projection_onto_the_last_n_minus_r_components_and_not_the_last_r():
     assert float((left[:, -14:].T @ target).norm()) != pytest.approx(residual, rel=0.01)
 
 
+def test_the_last_r_components_are_not_the_error_of_two_columns():
+    """docs/errata.md, entry 10: n = 3, r = 2, singular values apart: U is given."""
+    matrix = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=DOUBLE)
+    target = torch.tensor([0.0, 1.0, 0.0], dtype=DOUBLE)
+    components = torch.linalg.svd(matrix)[0].T @ target
+    assert float((target - matrix @ torch.linalg.pinv(matrix) @ target).norm()) < 1e-15
+    assert float(components[2:].norm()) < 1e-15
+    assert float(components[-2:].norm()) == pytest.approx(1)
+
+
 def test_dependent_features_widen_the_complement():
     """Empty and repeated features: the complement of the true range; the listing counts columns."""
     matrix = khatri_rao(5, 4, 12, 4)

@@ -204,6 +204,15 @@ def test_a_block_of_zeros_cuts_off_all_earlier_layers():
     assert before_relu.relu().std(0).min() > 0.1
 
 
+def test_the_null_space_of_a_product_moves():
+    """Equation 55 in print: P and P Q have the same null space for a regular Q."""
+    p, q = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    null_of_p, null_of_pq = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
+    assert (p @ null_of_p == 0).all()
+    assert (p @ q @ null_of_pq == 0).all()
+    assert (p @ q @ null_of_p != 0).all()
+
+
 def test_cramers_rule_of_lemma_8_substitutes_a_column():
     """γ_1 det D = det(D with w* as its first column); the text says row."""
     v, w, target = gaussian(2, 4), gaussian(4, 2, seed=1), gaussian(2, 2, seed=2)
@@ -245,6 +254,14 @@ def test_a_product_may_have_full_rank_although_the_spaces_meet():
     a, b = torch.tensor([[1.0, 0.0, 0.0]]), torch.eye(3)[:, :2]
     assert torch.linalg.matrix_rank(a @ b) == 1
     assert (a @ b[:, 1] == 0).all()
+
+
+def test_a_relu_between_the_factors_changes_the_function():
+    """Corollary 1 in print: the next layers' input is B* x, not its ReLU."""
+    first, second = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0], [0.0]])
+    x, shift = torch.tensor([-1.0, 0.0]), torch.tensor([2.0, 0.0])
+    assert torch.relu(second @ first @ x + shift).tolist() == [1, 0]
+    assert torch.relu(second @ torch.relu(first @ x) + shift).tolist() == [2, 0]
 
 
 def test_the_chain_of_identities_has_scales_without_zeros():

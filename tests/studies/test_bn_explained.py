@@ -1,5 +1,7 @@
 """Batch normalization explained: parts at smoke scale, formulas against other computations."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -308,6 +310,16 @@ def test_a_small_sigma_aligns_both_facets_of_leaky_relu_and_one_of_relu(activati
         assert as_drawn["eq25"].median() > 0.5
     else:
         assert (small["eq25"] < 0.1).all()
+
+
+def test_a_negative_scale_is_not_absorbed_by_the_next_weights():
+    """ReLU(-u): constant for u > 0. v ReLU(u + b): constant below, for every v and b."""
+    u = np.linspace(-3, 3, 7)
+    scaled = np.maximum(-u, 0)
+    assert np.ptp(scaled[u > 0]) == 0
+    assert np.ptp(scaled[u < 0]) > 0
+    for v, b in itertools.product((-2.0, -1.0, 1.0), (-1.0, 0.0, 1.0)):
+        assert np.abs(v * np.maximum(u + b, 0) - scaled).max() > 0.5
 
 
 def test_scales_of_units_multiply_the_next_weights_columns():

@@ -90,6 +90,18 @@ def test_measured_variances_and_moments_are_those_of_the_mini_batches():
     assert found["mean_error"] == pytest.approx(np.std(halves) / 10, rel=0.3)
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
+def test_the_counterexample_to_equation_13_above_a_normalized_layer(slope):
+    """B = 2: h is (1, -1) or (-1, 1) in every mini-batch, and so mu and sigma² never vary."""
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.BatchNorm1d(1, eps=1e-20), nn.LeakyReLU(slope)).double().train()
+    z = torch.stack([layer(torch.randn(2, 1, dtype=torch.float64)) for _ in range(20)])
+    assert z.mean(1).detach().numpy() == pytest.approx((1 - slope) / 2)
+    assert z.var(1, unbiased=False).detach().numpy() == pytest.approx(((1 + slope) / 2) ** 2)
+    rho = z.var(unbiased=False).item()  # of all inputs: 1 and -slope, each half of them
+    assert rho / 2 > 0.1
+
+
 @pytest.mark.parametrize("slope", ACTIVATIONS.values())
 def test_the_share_of_equation_13_is_what_is_left_of_an_activation(slope):
     """For large B: a(h) without its parts along h and h² - 1, integrated numerically."""
