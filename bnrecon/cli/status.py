@@ -148,7 +148,7 @@ def _facts(study: StudyStatus) -> Iterator[tuple[str, str]]:
         more = [f"and {len(texts) - MOST} more"] if len(texts) > MOST else []
         yield from ((name, text) for text in (*texts[:MOST], *more))
     if study.state in ("running", "unclear"):
-        for text in _time_left(study, progress):
+        for text in _remaining_time(study, progress):
             yield "time left", text
     elif study.state not in ("finished", *BY_JOBS):
         yield "resume with", progress.command
@@ -188,17 +188,17 @@ def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
         yield "resume with", study.jobs[0].submission.command
 
 
-def _time_left(study: StudyStatus, progress: Progress) -> Iterator[str]:
+def _remaining_time(study: StudyStatus, progress: Progress) -> Iterator[str]:
     """How long the rest takes if each part goes on so, and for which parts nothing tells."""
-    remaining, finished = progress.left_by_part, progress.seconds_by_part
+    remaining, finished = progress.remaining_by_part, progress.seconds_by_part
     if not remaining:
         yield "no task is left; tables and figures are being made"
         return
-    if known := [part for part in remaining if part in finished]:
-        seconds = sum(remaining[part] * statistics.fmean(finished[part]) for part in known)
+    if timed := [part for part in remaining if part in finished]:
+        seconds = sum(remaining[part] * statistics.fmean(finished[part]) for part in timed)
         processes = progress.processes or sum(each.jobs.get("running", 0) for each in study.jobs)
-        time_left = format_duration(seconds / max(1, processes))
-        yield f"about {time_left}, if the rest of {', '.join(known)} is like what is finished of it"
+        duration = format_duration(seconds / max(1, processes))
+        yield f"about {duration}, if the rest of {', '.join(timed)} is like what is finished of it"
     for part in remaining.keys() - finished:
         yield f"not known for {remaining[part]} of {part}: none finished"
 

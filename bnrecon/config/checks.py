@@ -30,14 +30,14 @@ def require_folder(name: str, folder: str) -> None:
     check_utf8(name, folder)
     if Path(folder).is_symlink() and not Path(folder).exists():
         raise UserError(f"{name}={folder}: this link leads nowhere; give a folder")
-    place, shown = Path(folder), folder if len(folder) <= 200 else f"{folder[:200]}…"
+    ancestor, shown = Path(folder), folder if len(folder) <= 200 else f"{folder[:200]}…"
     try:
-        while not _is_there(place):
-            place = place.parent
-        if not place.is_dir():
-            raise UserError(f"{name}={shown}: {place} is a file; give a folder")
-        if place != Path(folder):
-            with tempfile.TemporaryDirectory(dir=place):
+        while not _is_there(ancestor):
+            ancestor = ancestor.parent
+        if not ancestor.is_dir():
+            raise UserError(f"{name}={shown}: {ancestor} is a file; give a folder")
+        if ancestor != Path(folder):
+            with tempfile.TemporaryDirectory(dir=ancestor):
                 pass
     except OSError as error:
         raise UserError(
@@ -45,9 +45,9 @@ def require_folder(name: str, folder: str) -> None:
         ) from None
 
 
-def _is_there(place: Path) -> bool:
+def _is_there(path: Path) -> bool:
     try:
-        place.stat()
+        path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -60,18 +60,18 @@ def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> Clust
     """
     path, values = _read_file(config_dir)
     fields = {name: _convert(f"{path}: {name}", name, value) for name, value in values.items()}
-    given: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for word in overrides:
         name, equals, text = word.removeprefix(PREFIX).partition("=")
         _check_name(word.partition("=")[0], name, PREFIX)
         if not equals:
             raise UserError(f"{word}: give a value, as in {PREFIX}{name}=...")
-        if name in given:
+        if name in parsed:
             raise UserError(f"{PREFIX}{name}= is given twice")
         shown = f"{PREFIX}{name}"
         value = _parse(shown, text) if text.startswith("[") else text  # a list has brackets
-        given[name] = _convert(shown, name, value)
-    return ClusterSettings(**(fields | given), file=path)
+        parsed[name] = _convert(shown, name, value)
+    return ClusterSettings(**(fields | parsed), file=path)
 
 
 def _read_file(config_dir: Path | None) -> tuple[Path | None, Mapping[str, Any]]:

@@ -43,14 +43,14 @@ def from_hydra(composed: DictConfig) -> RunConfig:
     """
     _reject_unknown(composed, RunConfig, "")
     try:
-        own: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        values: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
         specs: dict[str, Any] = {}
         for group in SPECS:
             with option_names(group):
                 specs[group] = OmegaConf.to_object(composed[group])
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from None
-    return RunConfig(**(own | specs))
+    return RunConfig(**(values | specs))
 
 
 def option_names(group: str) -> AbstractContextManager[None]:

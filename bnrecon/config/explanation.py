@@ -42,10 +42,10 @@ def _explain_yaml(error: yaml.YAMLError) -> str:
 
 
 def _unknown_key(match: re.Match[str], text: str) -> str:
-    given = re.search(r"full_key: (\S+)", text) or re.search(
+    key = re.search(r"full_key: (\S+)", text) or re.search(
         r"(?:override|appending) '?\+?([\w.]+)", text
     )
-    name = given[1] if given else match[1]
+    name = key[1] if key else match[1]
     prefix = name.rpartition(".")[0]
     if not prefix:
         return _unknown_option(name)
@@ -57,15 +57,15 @@ def _unknown_key(match: re.Match[str], text: str) -> str:
 
 
 def _unknown_choice(match: re.Match[str], _: str) -> str:
-    group, given = match[2], match[1].removeprefix(f"{match[2]}/")
+    group, choice = match[2], match[1].removeprefix(f"{match[2]}/")
     words = match[3].split()
     allowed = [word for word in words if "/" not in word and not word.endswith("schema")]
     hint = "your own yaml files are found with --config-dir"
     if group == "hydra/launcher":
         hint = f"others come with: {install_command('launchers')}"
-    elif "," in given:
+    elif "," in choice:
         hint = "several are a sweep, with -m"
-    return f"{group}={given}: {nearest(given, allowed)}; {hint}"
+    return f"{group}={choice}: {nearest(choice, allowed)}; {hint}"
 
 
 def _unknown_group(match: re.Match[str], text: str) -> str:
@@ -73,10 +73,10 @@ def _unknown_group(match: re.Match[str], text: str) -> str:
 
 
 def _several_values(match: re.Match[str], _: str) -> str:
-    name, given = match[1], match[2]
-    number = f", a number as {given.replace(',', '.')}" if re.fullmatch(r"\d+,\d+", given) else ""
+    name, values = match[1], match[2]
+    number = f", a number as {values.replace(',', '.')}" if re.fullmatch(r"\d+,\d+", values) else ""
     return (
-        f"{name}={given}: write a list as {name}=[{given}]{number}; "
+        f"{name}={values}: write a list as {name}=[{values}]{number}; "
         "several values are a sweep, with -m"
     )
 
@@ -89,8 +89,8 @@ def _wrong_type(match: re.Match[str], text: str) -> str:
 
 
 def _not_a_list(match: re.Match[str], _: str) -> str:
-    name, _, given = match[1].partition("=")
-    return f"{match[1]}: must be a list, as in {name}=[{given or '0,1,2'}]"
+    name, _, value = match[1].partition("=")
+    return f"{match[1]}: must be a list, as in {name}=[{value or '0,1,2'}]"
 
 
 def _no_value(_: re.Match[str], text: str) -> str:
@@ -105,9 +105,9 @@ def _no_value(_: re.Match[str], text: str) -> str:
 def _unreadable(_: re.Match[str], text: str) -> str:
     where = re.search(r"LexerNoViableAltException: (.*)", text)
     where = where or re.search(r"input '([^']*)'", text)
-    given = where[1] if where else _first_paragraph(text)
+    rejected = where[1] if where else _first_paragraph(text)
     advice = "write options as name=value, lists as [1,2], and quote what the shell would change"
-    return f"could not read {given!r}; {advice}"
+    return f"could not read {rejected!r}; {advice}"
 
 
 # A text has the groups of its pattern in braces.
@@ -154,15 +154,15 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
 
 def _unknown_option(name: str) -> str:
     """The error for a name without a group, with the options that end in it, as ``width``."""
-    found = {
+    candidates = {
         f"{group}.{name}"
         for group in SPECS
         for kind in spec_classes(group)
         if name in field_names(kind)
     }
     hint = nearest(name, {*GROUPS, *field_names(RunConfig)})
-    if found:
-        hint = f"did you mean {' or '.join(sorted(found))}?"
+    if candidates:
+        hint = f"did you mean {' or '.join(sorted(candidates))}?"
     return f"{name} is not an option: {hint}"
 
 

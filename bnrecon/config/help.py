@@ -39,7 +39,7 @@ def options(config: RunConfig | None = None) -> list[Option]:
     >>> [option.name for option in options()][:3]
     ['data.name', 'data.root', 'data.download']
     """
-    found: dict[str, Option] = {}
+    by_name: dict[str, Option] = {}
     for group, spec in SPECS.items():
         values = None if config is None else getattr(config, group)
         kinds = [spec] if values is None else [type(values)]
@@ -47,9 +47,9 @@ def options(config: RunConfig | None = None) -> list[Option]:
             kinds = list(TARGETS.values())
         for kind in kinds:
             for option in _options(kind, f"{group}.", values):
-                found.setdefault(option.name, option)
-    own = [option for option in _options(RunConfig, "", config) if option.name not in SPECS]
-    return [*found.values(), *own]
+                by_name.setdefault(option.name, option)
+    run_options = [option for option in _options(RunConfig, "", config) if option.name not in SPECS]
+    return [*by_name.values(), *run_options]
 
 
 def choices(group: str) -> dict[str, str]:
@@ -60,12 +60,14 @@ def choices(group: str) -> dict[str, str]:
     """
     folder = importlib.resources.files("bnrecon.configs") / group
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=str)
-    found = {}
+    descriptions = {}
     for file in files:
         lines = file.read_text(encoding="utf-8").splitlines()
         comments = [line for line in lines if line.startswith("# ") and "@package" not in line]
-        found[file.name.removesuffix(".yaml")] = comments[0].removeprefix("# ") if comments else ""
-    return found
+        descriptions[file.name.removesuffix(".yaml")] = (
+            comments[0].removeprefix("# ") if comments else ""
+        )
+    return descriptions
 
 
 def text(overrides: Sequence[str] = ()) -> str:
@@ -87,8 +89,8 @@ def text(overrides: Sequence[str] = ()) -> str:
     for group in SPECS:
         rows = [option for option in listed if option.name.startswith(f"{group}.")]
         parts.append(_table(group, map(_row, rows)))
-    own = [option for option in listed if "." not in option.name and option.name != "scale"]
-    parts.append(_table("run", map(_row, own)))
+    run_options = [option for option in listed if "." not in option.name and option.name != "scale"]
+    parts.append(_table("run", map(_row, run_options)))
     return "\n\n".join(parts)
 
 

@@ -223,11 +223,11 @@ def mask_permutation(
     # Counts of entries, which are exact: a processor's rounding would tell ties apart.
     differing = large.sum(1)[:, None] + kept.sum(1) - 2 * large @ kept.T
     distances = np.sqrt(differing)
-    found = [
+    candidates = [
         _with_error(scores, np.argsort(by_target))
         for by_target in (rows, linear_sum_assignment(distances)[1])
     ]
-    return min(found, key=lambda one: one[1])
+    return min(candidates, key=lambda one: one[1])
 
 
 def best_random_permutation(

@@ -92,13 +92,13 @@ def solve_scales(
     tensor([3., 4.], dtype=torch.float64)
     """
     matrix, wanted = khatri_rao(second, first), weight.reshape(-1, 1)
-    found = _solve_square(matrix, wanted, refinements)
-    error = math.inf if found is None else float((wanted - matrix @ found).norm())
-    if found is not None and error <= TOLERANCE * float(wanted.norm()):
-        return found[:, 0]
+    solution = _solve_square(matrix, wanted, refinements)
+    error = math.inf if solution is None else float((wanted - matrix @ solution).norm())
+    if solution is not None and error <= TOLERANCE * float(wanted.norm()):
+        return solution[:, 0]
     shortest = torch.linalg.lstsq(matrix, wanted, driver="gelsd").solution
-    if found is not None and error < float((wanted - matrix @ shortest).norm()):
-        return found[:, 0]
+    if solution is not None and error < float((wanted - matrix @ shortest).norm()):
+        return solution[:, 0]
     return shortest[:, 0]
 
 
@@ -111,7 +111,7 @@ def _solve_square(
     factors, pivots, info = torch.linalg.lu_factor_ex(matrix)
     if int(info) != 0:
         return None
-    found = torch.linalg.lu_solve(factors, pivots, wanted)
+    solution = torch.linalg.lu_solve(factors, pivots, wanted)
     for _ in range(refinements):
-        found = found + torch.linalg.lu_solve(factors, pivots, wanted - matrix @ found)
-    return found if bool(found.isfinite().all()) else None
+        solution = solution + torch.linalg.lu_solve(factors, pivots, wanted - matrix @ solution)
+    return solution if bool(solution.isfinite().all()) else None

@@ -104,8 +104,8 @@ def _read_linear(name: str, module: nn.Linear, previous: LinearTarget | None) ->
     if not (inputs and outputs):
         raise UserError(f"layer {name}: {inputs} inputs and {outputs} outputs; give at least one")
     if previous is not None and inputs != len(previous.bias):
-        given = f"{inputs} inputs behind {len(previous.bias)} outputs"
-        raise UserError(f"layer {name}: {given}; they must be equal")
+        sizes = f"{inputs} inputs behind {len(previous.bias)} outputs"
+        raise UserError(f"layer {name}: {sizes}; they must be equal")
     bias = torch.zeros(outputs) if module.bias is None else module.bias
     return _checked(name, module.weight, bias, module.weight.dtype)
 
@@ -129,8 +129,8 @@ def _folded(layer: LinearTarget, name: str, norm: nn.BatchNorm1d) -> LinearTarge
     if norm.training or mean is None or variance is None:
         raise UserError(f"layer {name}: a BatchNorm1d needs fixed statistics; call model.eval()")
     if len(mean) != len(layer.bias):
-        given = f"a BatchNorm1d of {len(mean)} behind {len(layer.bias)} outputs"
-        raise UserError(f"layer {name}: {given}; they must be equal")
+        sizes = f"a BatchNorm1d of {len(mean)} behind {len(layer.bias)} outputs"
+        raise UserError(f"layer {name}: {sizes}; they must be equal")
     statistics = _checked(name, variance, mean, layer.dtype)
     scale = torch.ones_like(mean) if norm.weight is None else norm.weight
     shift = torch.zeros_like(mean) if norm.bias is None else norm.bias

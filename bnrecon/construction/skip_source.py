@@ -220,7 +220,7 @@ def _set_scales(
 ) -> list[RebuiltSegment]:
     """Find Γ_K ... Γ_1 and keep them in the normalizations, whose shifts are set later."""
     after: torch.Tensor = chain.out.weight
-    found = []
+    rebuilt = []
     columns = target.weight[:, chain.columns].split(chain.sizes, dim=1)
     segments = chain.segments()
     for i in reversed(range(len(segments))):
@@ -230,9 +230,9 @@ def _set_scales(
         set_affine(segment.norm, scale, torch.zeros_like(scale))
         error = float(((after * scale) @ before - wanted).norm() / (float(wanted.norm()) or 1.0))
         condition = float(torch.linalg.cond(khatri_rao(after, before))) if conditions else None
-        found.append(RebuiltSegment(target.name, i, len(scale), error, condition))
+        rebuilt.append(RebuiltSegment(target.name, i, len(scale), error, condition))
         after = (after * scale) @ segment.mix.weight
-    return found[::-1]
+    return rebuilt[::-1]
 
 
 def _set_shifts(chain: SkipChain, target: LinearTarget, radius: float) -> None:

@@ -19,14 +19,14 @@ def read_archive(
     path: Path,
     name: str,
     count: int | None = None,
-    known: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
     shape: tuple[int, int, int] | None = None,
 ) -> tuple[list[str], Split, Split]:
     """Read the arrays ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
 
     Images are uint8 (N, H, W, C), class numbers whole numbers (N,) from 0 on. ``classes``, the
     names of the classes, may be left out; without names they are numbers. ``None`` stands for any
-    ``count`` of classes, any ``known`` names in order, and any ``shape`` (H, W, C) of the images.
+    ``count`` of classes, any ``class_names`` in order, and any ``shape`` (H, W, C) of the images.
 
     Raises:
         UserError: where the archive is damaged, or holds something else.
@@ -37,18 +37,18 @@ def read_archive(
                 raise ValueError(f"over {format_bytes(MAX_ARCHIVE)} unpacked")
             train_x, train_y, test_x, test_y = (archive[entry] for entry in NAMES)
             numbers = range(count or count_classes(train_y, test_y))
-            names = archive["classes"] if "classes" in archive else np.array(known or numbers)
+            names = archive["classes"] if "classes" in archive else np.array(class_names or numbers)
             classes = [str(label) for label in np.atleast_1d(names.astype(str))]
     except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
         what = f"is damaged or not an archive of {', '.join(NAMES)} ({first_line(error)})"
         raise UserError(f"{path} {what}; replace it") from None
     if len(classes) != (count or len(classes)):
-        found = f"has {len(classes)} classes ({shorten(classes)}), {name} has {count}"
-        raise UserError(f"{path} {found}; give the right archive")
-    for number, (label, expected) in enumerate(zip(classes, known or classes, strict=True)):
+        fault = f"has {len(classes)} classes ({shorten(classes)}), {name} has {count}"
+        raise UserError(f"{path} {fault}; give the right archive")
+    for number, (label, expected) in enumerate(zip(classes, class_names or classes, strict=True)):
         if label != expected:
-            found = f"class {number} is {label!r}, in {name} {expected!r}"
-            raise UserError(f"{path}: {found}; rename it if it is the same class")
+            fault = f"class {number} is {label!r}, in {name} {expected!r}"
+            raise UserError(f"{path}: {fault}; rename it if it is the same class")
     shape = shape or train_x.shape[1:]
     for split, images, labels in (("train", train_x, train_y), ("test", test_x, test_y)):
         check_split(f"{path}: {split}", images, labels, len(classes), shape)
@@ -65,14 +65,14 @@ def check_split(
 ) -> None:
     """Raise ``UserError`` unless images are uint8 (N, *shape) and labels class numbers (N,)."""
     if images.dtype != np.uint8 or images.ndim != 4:
-        found = f"{images.dtype} of shape {images.shape}"
-        raise UserError(f"{name}_x is {found}; it must be uint8 (N, H, W, C)")
+        actual = f"{images.dtype} of shape {images.shape}"
+        raise UserError(f"{name}_x is {actual}; it must be uint8 (N, H, W, C)")
     if images.shape[1:] != tuple(shape) or len(images) == 0:
         wanted = ", ".join(map(str, shape))
         raise UserError(f"{name}_x is of shape {images.shape}; it must be (N, {wanted})")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
-        found = f"{labels.dtype} of shape {labels.shape}"
-        raise UserError(f"{name}_y is {found}; it must be whole numbers ({len(images)},)")
+        actual = f"{labels.dtype} of shape {labels.shape}"
+        raise UserError(f"{name}_y is {actual}; it must be whole numbers ({len(images)},)")
     if labels.min() < 0 or labels.max() >= classes:
-        found = f"runs from {labels.min()} to {labels.max()}"
-        raise UserError(f"{name}_y {found}; classes are 0 to {classes - 1}")
+        actual = f"runs from {labels.min()} to {labels.max()}"
+        raise UserError(f"{name}_y {actual}; classes are 0 to {classes - 1}")

@@ -61,8 +61,8 @@ def _refused(picture: Image.Image) -> str | None:
         bits = tags.get(BITS_PER_SAMPLE, (16,))[0]
         zero = tags.get(PHOTOMETRIC, BLACK_IS_ZERO)
         if bits != 16 or zero != BLACK_IS_ZERO:
-            found = f"is grey of {bits} bits ({mode}, photometric {zero})"
-            return f"{found}; save it with 8 or 16 bits, 0 for black"
+            fault = f"is grey of {bits} bits ({mode}, photometric {zero})"
+            return f"{fault}; save it with 8 or 16 bits, 0 for black"
     return None
 
 

@@ -79,15 +79,15 @@ class _Imagenette(Published):
             files = (folder / split).glob("[!.]*/[!.]*")
             held = sum(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
             if held != count:
-                found = f"{folder / split} holds {held:,} of {count:,} images"
+                fault = f"{folder / split} holds {held:,} of {count:,} images"
                 advice = f"remove {folder.name} and allow download=true, or unpack it again"
-                raise UserError(f"{found}; {advice}")
+                raise UserError(f"{fault}; {advice}")
 
     def read_folder(self, folder: Path) -> Arrays:
         classes, _ = list_split(folder / "train", None)
         if classes != list(CLASSES):
-            found = f"the class folders are not Imagenette's ten, {min(CLASSES)} to {max(CLASSES)}"
-            raise UserError(f"{folder / 'train'}: {found}; for other images give name=folder")
+            fault = f"the class folders are not Imagenette's ten, {min(CLASSES)} to {max(CLASSES)}"
+            raise UserError(f"{folder / 'train'}: {fault}; for other images give name=folder")
         split = held_out_split(folder)
         crop = functools.partial(ImageOps.fit, method=Image.Resampling.BILINEAR)
         _, train, test = read_tree(folder, self.spec, split, crop)

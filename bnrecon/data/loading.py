@@ -104,9 +104,9 @@ def load(spec: DataSpec) -> Images:
         raise UserError(printable(f"{what} cannot be read ({error.strerror or error})")) from None
 
 
-def _existing_root(given: str, name: str) -> str:
+def _existing_root(path: str, name: str) -> str:
     """The folder with ``~`` written out; raise ``UserError`` where it is none."""
-    root = os.path.expanduser(given)
+    root = os.path.expanduser(path)
     try:
         os.stat(os.path.join(root, ""))  # with a slash at the end, only a folder will do
     except (OSError, ValueError) as error:
@@ -131,7 +131,7 @@ def refuse_unused_root(spec: DataSpec) -> None:
     bnrecon.runtime.errors.UserError: root=mine: digits has no files; ... name=folder ...
     """
     if spec.name == "digits" and spec.root is not None:
-        given = f"root={printable(spec.root)}"
+        option = f"root={printable(spec.root)}"
         raise UserError(
-            f"{given}: digits has no files; for your own images give name=folder and {given}"
+            f"{option}: digits has no files; for your own images give name=folder and {option}"
         )

@@ -62,8 +62,8 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
             with attribute_errors(registered):
                 both = function(spec)
                 if not isinstance(both, tuple | list) or len(both) != 2:
-                    given = type(both).__name__
-                    raise UserError(f"data {name}: it returned {given}; return (train, test)")
+                    returned = type(both).__name__
+                    raise UserError(f"data {name}: it returned {returned}; return (train, test)")
                 splits = [
                     _read_split(split, f"data {name}: {which}")
                     for split, which in zip(both, ("train", "test"), strict=True)

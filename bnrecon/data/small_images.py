@@ -51,8 +51,8 @@ class _SmallImages(Published):
         train = folder / "train"
         classes, _ = list_split(train, None)
         if len(classes) != self.count:
-            found = f"{train} holds {len(classes)} class folders; {self.spec.name} has {self.count}"
-            raise UserError(f"{found}; {self.layouts()}")
+            fault = f"{train} holds {len(classes)} class folders; {self.spec.name} has {self.count}"
+            raise UserError(f"{fault}; {self.layouts()}")
         if self.classes is not None:
             require_classes(train, classes, self.classes)
         return read_tree(folder, self.spec)

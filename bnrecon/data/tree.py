@@ -70,8 +70,10 @@ def require_classes(folder: Path, classes: Sequence[str], expected: Sequence[str
         return
     missing, extra = sorted(set(expected) - set(classes)), sorted(set(classes) - set(expected))
     named = (("missing", missing), ("not known", extra))
-    found = "; ".join(f"{word} {', '.join(names[:5])}" for word, names in named if names)
-    raise UserError(f"{folder}: the class folders are not the expected {len(expected)} ({found})")
+    difference = "; ".join(f"{word} {', '.join(names[:5])}" for word, names in named if names)
+    raise UserError(
+        f"{folder}: the class folders are not the expected {len(expected)} ({difference})"
+    )
 
 
 def held_out_split(folder: Path) -> str:
@@ -108,7 +110,7 @@ def size_text(image: np.ndarray) -> str:
 
 def _images(folder: Path) -> tuple[list[Path], list[Path]]:
     """A class folder's images (regular files and links to such) by name, and its other files."""
-    found, others = [], []
+    images, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
             path = folder / entry.name
@@ -120,11 +122,11 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
             # Only links cost a look at the disk: ImageNet has a million files.
             if not (entry.is_file(follow_symlinks=False) or path.is_file()):
                 raise UserError(f"{path} is neither a regular file nor a link to one; remove it")
-            found.append(path)
-    if not found:
+            images.append(path)
+    if not images:
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
         raise UserError(f"{folder} holds no images ({suffixes}); add some or remove the class")
-    return sorted(found), sorted(others)
+    return sorted(images), sorted(others)
 
 
 def _read_images(paths: list[Path], spec: DataSpec, resize: Resize) -> np.ndarray:
@@ -146,13 +148,13 @@ def _read_images(paths: list[Path], spec: DataSpec, resize: Resize) -> np.ndarra
         )
     images = np.empty((len(paths), *first.shape), np.uint8)
 
-    def place(number: int) -> None:
+    def fill(number: int) -> None:
         image = read(paths[number])
         if image.shape != first.shape:
-            found = f"{paths[number]} is {size_text(image)}, {paths[0].name} is {size_text(first)}"
-            raise UserError(f"{found}; resize all, as in side=32")
+            fault = f"{paths[number]} is {size_text(image)}, {paths[0].name} is {size_text(first)}"
+            raise UserError(f"{fault}; resize all, as in side=32")
         images[number] = image
 
     with ThreadPoolExecutor(max(1, spec.workers)) as pool:
-        list(pool.map(place, range(len(paths))))  # raises here what an image raises
+        list(pool.map(fill, range(len(paths))))  # raises here what an image raises
     return images

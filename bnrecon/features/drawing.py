@@ -54,8 +54,8 @@ def draw(
     if kind.registered.user_defined:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
     else:
-        given = kind.draw(shape, width, Stream(seed, layer), **options)
-        drawn = given if isinstance(given, Features) else Features(shape, width, *given)
+        pair = kind.draw(shape, width, Stream(seed, layer), **options)
+        drawn = pair if isinstance(pair, Features) else Features(shape, width, *pair)
     drawn = drawn.stored(storage)
     if skip == "none":
         return drawn

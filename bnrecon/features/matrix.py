@@ -21,8 +21,8 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
         return Selection(torch.arange(features.width, device=device), features.width, dtype)
     if features.pattern == "shared":
         private = shared_feature_rows(features.shape)
-        own = private.cumsum(0) - 1
-        return Selection(torch.where(private, own, 0).to(device), features.width, dtype)
+        index = private.cumsum(0) - 1
+        return Selection(torch.where(private, index, 0).to(device), features.width, dtype)
     if features.pattern == "kronecker":
         return Kronecker(*(factor.to(device, dtype) for factor in features.factors))
     if not features.in_memory:
@@ -37,12 +37,12 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
 
 def distributed_operator(features: Features, device: torch.device) -> Distributed:
     """M in float64, of which each process of torch.distributed has a share of the features."""
-    _, own = shares(features.width)
+    _, share = shares(features.width)
     if not features.in_memory:
-        rows, transposed = (each.section(own) for each in features.by_rows())
+        rows, transposed = (each.section(share) for each in features.by_rows())
         return Distributed(Generated(transposed, rows, device), features.width)
     first, second = features.weights()
-    part = KhatriRao.of(first[own].clone(), second[:, own], torch.float64, device)
+    part = KhatriRao.of(first[share].clone(), second[:, share], torch.float64, device)
     return Distributed(part, features.width)
 
 

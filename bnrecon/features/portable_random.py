@@ -136,13 +136,13 @@ class Stream:
         done = 0
         while done < len(out):
             run, inside = divmod(first + done, length)
-            number, place = divmod(starts[run] + inside, BLOCK)
-            count = min(len(out) - done, length - inside, BLOCK - place)
-            counter = np.array([place // STEP, 0, 0, 0], dtype=np.uint64)
+            number, offset = divmod(starts[run] + inside, BLOCK)
+            count = min(len(out) - done, length - inside, BLOCK - offset)
+            counter = np.array([offset // STEP, 0, 0, 0], dtype=np.uint64)
             state["state"] = {"counter": counter, "key": _key(self.seed, self.layer, word, number)}
             generator.state = state
-            raw = generator.random_raw(-(-(place % STEP + count) // 2)).astype("<u8", copy=False)
-            out[done:][:count] = raw.view("<u4")[place % STEP :][:count]
+            raw = generator.random_raw(-(-(offset % STEP + count) // 2)).astype("<u8", copy=False)
+            out[done:][:count] = raw.view("<u4")[offset % STEP :][:count]
             done += count
 
 

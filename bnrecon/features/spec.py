@@ -104,9 +104,9 @@ class FeatureSpec:
             self.width = str(self.width)  # a library user may give a number
         check_fields(self)
         ways = ("oversampling", "excess", "width")
-        given = {name: value for name in ways if (value := getattr(self, name)) is not None}
-        if len(given) > 1:
-            values = ", ".join(f"{name}={value}" for name, value in given.items())
+        widths = {name: value for name in ways if (value := getattr(self, name)) is not None}
+        if len(widths) > 1:
+            values = ", ".join(f"{name}={value}" for name, value in widths.items())
             raise UserError(
                 f"{values}: give one of oversampling (c1/n), excess (c1 - n) and width (c1)"
             )

@@ -95,7 +95,7 @@ class Job:
             self._fail_all(f"it could not be planned in its job: {error}", kind)
             raise
         interruption.finish_loading()
-        exclusive = contextlib.nullcontext() if self.locks else locks.left_out()
+        exclusive = contextlib.nullcontext() if self.locks else locks.disabled()
         with details_to(self._log), exclusive:
             for key in self._remaining():
                 self._reports.end(self._compute(key, work))

@@ -60,7 +60,7 @@ class Distributed(Operator):
     def __init__(self, part: Part, columns: int):
         self.part, self.shape = part, (part.shape[0], columns)
         self.dtype, self.device, self.precision = part.dtype, part.device, part.precision
-        self.sizes, self.own = shares(columns)
+        self.sizes, self.share = shares(columns)
 
     @property
     def local(self) -> Operator:
@@ -78,7 +78,7 @@ class Distributed(Operator):
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M x, the sum over the processes."""
-        return sum_over_ranks(self.part.matvec(x[self.own]))
+        return sum_over_ranks(self.part.matvec(x[self.share]))
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """M^T y, put together."""
@@ -97,8 +97,8 @@ class Distributed(Operator):
         assert isinstance(self.part, IntegerProducts)
         return torch.cat([self.part.nearest(each) for each in vector.split(self.sizes)])
 
-    def _join(self, own: torch.Tensor) -> torch.Tensor:
+    def _join(self, share: torch.Tensor) -> torch.Tensor:
         """The entries (c1,) or (c1, k) of all processes, given this one's."""
-        more = own.new_zeros(max(self.sizes) - len(own), *own.shape[1:])
-        gathered = gather_from_ranks(torch.cat([own, more]))
+        more = share.new_zeros(max(self.sizes) - len(share), *share.shape[1:])
+        gathered = gather_from_ranks(torch.cat([share, more]))
         return torch.cat([each[:size] for each, size in zip(gathered, self.sizes, strict=True)])

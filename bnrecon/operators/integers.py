@@ -57,8 +57,8 @@ def find_signs(operator: Operator) -> Signs | None:
         return (*rows, operator.size) if signs else None
     if not isinstance(operator, KhatriRao):
         return None
-    found = [_signs(table) for table in (operator.transposed, operator.first)]
-    (second, a), (first, b) = found
+    factors = [_signs(table) for table in (operator.transposed, operator.first)]
+    (second, a), (first, b) = factors
     return None if second is None or first is None else (second, first, a * b)
 
 
@@ -72,9 +72,9 @@ def _signs(table: torch.Tensor) -> tuple[HeldRows | None, float]:
     start = 0
     while start < len(table):  # the first rows tell other tables in nearly every case
         part = slice(start, start + rows)
-        found = table[part].sign()
-        signs[part] = found
-        if not torch.equal(found * size, table[part]):
+        block = table[part].sign()
+        signs[part] = block
+        if not torch.equal(block * size, table[part]):
             return None, size
         start, rows = start + rows, TILE_ROWS
     return HeldRows(signs), size

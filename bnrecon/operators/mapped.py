@@ -42,7 +42,7 @@ def disk_room() -> int:
 def _kept_in_memory(folder: Path) -> bool:
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     resolved = folder.resolve()
-    mount = next((place for place in (resolved, *resolved.parents) if place in mounts), None)
+    mount = next((path for path in (resolved, *resolved.parents) if path in mounts), None)
     return mount is not None and mounts[mount] in IN_MEMORY
 
 

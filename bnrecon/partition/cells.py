@@ -145,16 +145,16 @@ def subdivide(
             index[rows] = np.arange(len(rows))
             cell_owner = index[rest_owner]
             inside = cell_owner >= 0
-            left, cell_owner = rest[inside], cell_owner[inside]
-            cut = units.cut(left, cell.vertices[cell_owner])
-            left, cell_owner = left[cut], cell_owner[cut]
+            remaining, cell_owner = rest[inside], cell_owner[inside]
+            cut = units.cut(remaining, cell.vertices[cell_owner])
+            remaining, cell_owner = remaining[cut], cell_owner[cut]
             busy = np.zeros(len(cell), dtype=bool)
             busy[cell_owner] = True
             done.append(cell.take(~busy))
             parents.append(parent[rows[~busy]])
             parts.append(cell.take(busy))
             part_parents.append(parent[rows[busy]])
-            part_units.append(left)
+            part_units.append(remaining)
             part_owners.append((np.cumsum(busy) - 1)[cell_owner] + start)
             start += int(busy.sum())
         active, parent = concatenate(parts), np.concatenate(part_parents)

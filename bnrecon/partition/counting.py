@@ -212,13 +212,13 @@ def _shape_of(points: torch.Tensor) -> tuple[int, ...]:
 
 def _values(steps: PiecewiseAffine, points: torch.Tensor, step: Step) -> list[torch.Tensor]:
     """Each activation layer's input (P, units), where ``step`` computes what is not affine."""
-    state, found = steps.start(points), []
+    state, inputs = steps.start(points), []
     with torch.no_grad():
         for _, node, source in steps.walk(state):
             if steps.kinds[node] == "activation":
-                found.append(source.flatten(1))
+                inputs.append(source.flatten(1))
             state[node] = step(node, source)
-    return found
+    return inputs
 
 
 def detection_probability(

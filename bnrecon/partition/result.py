@@ -77,7 +77,7 @@ class Regions(Sequence[Region]):
 
     def locate(self, points: np.ndarray) -> np.ndarray:
         """The region (n,) that each point (n, 2) lies in, the innermost; -1 outside the window."""
-        found = np.full(len(points), -1)
+        regions = np.full(len(points), -1)
         corners = self.polygons.vertices
         sides = np.roll(corners, -1, 1) - corners
         length = np.hypot(sides[..., 0], sides[..., 1])
@@ -90,8 +90,8 @@ class Regions(Sequence[Region]):
             near = np.flatnonzero(((low <= point) & (point <= high)).all(1))
             depth = np.where(length[near] > 0, normal[near] @ point - offset[near], np.inf).min(1)
             if len(near) and depth.max() >= 0:
-                found[index] = near[depth.argmax()]
-        return found
+                regions[index] = near[depth.argmax()]
+        return regions
 
 
 @dataclass(frozen=True, eq=False)

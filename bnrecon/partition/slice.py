@@ -124,10 +124,11 @@ def rectangle(low: Sequence[float] | np.ndarray, high: Sequence[float] | np.ndar
     return np.array([[left, bottom], [right, bottom], [right, top], [left, top]], dtype=float)
 
 
-def _inputs(given: torch.Tensor | np.ndarray | Sequence) -> torch.Tensor:
-    if not isinstance(given, torch.Tensor):
-        given = np.asarray(given, dtype=np.float64)  # torch would round Python's numbers to float32
-    return torch.as_tensor(given).detach().cpu().double()
+def _inputs(inputs: torch.Tensor | np.ndarray | Sequence) -> torch.Tensor:
+    if not isinstance(inputs, torch.Tensor):
+        # Torch would round Python's numbers to float32.
+        inputs = np.asarray(inputs, dtype=np.float64)
+    return torch.as_tensor(inputs).detach().cpu().double()
 
 
 def _convex(window: np.ndarray | Sequence[Sequence[float]]) -> np.ndarray:

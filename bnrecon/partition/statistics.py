@@ -45,7 +45,7 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
         norm.running_mean.copy_(mean)  # type: ignore[operator]  # checked above
         norm.running_var.copy_(variance)  # type: ignore[operator]  # checked above
 
-    adapt_layers(network, norms, inputs, lambda _norm, given: given, update)
+    adapt_layers(network, norms, inputs, lambda _norm, x: x, update)
     return network
 
 

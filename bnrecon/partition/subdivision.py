@@ -72,7 +72,7 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
     centre, scale = (low + high) / 2, float((high - low).max()) / 2
     with torch.no_grad():
         try:
-            found = _descend(steps, slice_, centre, scale, max_regions)
+            collector = _descend(steps, slice_, centre, scale, max_regions)
         except _TooMany:
             share = fitting_share(network, slice_, max_regions)
             raise UserError(
@@ -80,7 +80,7 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
                 f"{forecast(network, slice_):,}; give a larger max_regions or a smaller window, "
                 f"which should fit at {share:g} times its sides"
             ) from None
-        regions, folds = found.collect(centre, scale)
+        regions, folds = collector.collect(centre, scale)
         shape = _check(steps, slice_, regions)
     return Partition(slice_, steps.layers, regions, folds, shape)
 
@@ -118,7 +118,7 @@ class _TooMany(Exception):
     """There are more regions than asked for."""
 
 
-class _Found:
+class _Collector:
     def __init__(self, max_regions: int) -> None:
         self.max_regions = max_regions
         self.count = 1  # of regions, also of those that are to be cut further
@@ -155,12 +155,12 @@ class _Found:
 
 def _descend(
     steps: PiecewiseAffine, slice_: Slice, centre: np.ndarray, scale: float, max_regions: int
-) -> _Found:
+) -> _Collector:
     """Take chunks of regions through the network, in units of ``scale``: the deepest full batch."""
     window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
     points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     most = {-1: 1} | {k: max(1, NUMBERS // (CORNERS * n)) for k, n in enumerate(steps.widest)}
-    found = _Found(max_regions)
+    collector = _Collector(max_regions)
     start = _Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))
     waiting, regions = {-1: [start]}, Counter({-1: 1})  # by layer
     while regions := +regions:
@@ -171,14 +171,14 @@ def _descend(
         while (count := count + len(batch[-1])) < most[layer] and waiting[layer]:
             batch.append(waiting[layer].pop())
         regions[layer] -= count
-        cut = _advance(steps, batch, found)
+        cut = _advance(steps, batch, collector)
         if cut is not None:
             regions[cut.layer] += len(cut)
             waiting.setdefault(cut.layer, []).extend(cut.split(most[cut.layer]))
-    return found
+    return collector
 
 
-def _advance(steps: PiecewiseAffine, chunks: list[_Chunk], found: _Found) -> _Chunk | None:
+def _advance(steps: PiecewiseAffine, chunks: list[_Chunk], collector: _Collector) -> _Chunk | None:
     """Take a layer's chunks to the next layer and cut them there; none at the end."""
     first, layer = chunks[0], chunks[0].layer + 1
     polygons = concatenate([chunk.polygons for chunk in chunks])
@@ -186,21 +186,21 @@ def _advance(steps: PiecewiseAffine, chunks: list[_Chunk], found: _Found) -> _Ch
     for position, node, source in steps.walk(state, first.position):
         if position > first.position:
             if steps.kinds[node] == "activation":
-                row, units = _cut_activation(source, polygons, layer, found)
+                row, units = _cut_activation(source, polygons, layer, collector)
             else:
                 members = steps.members(node, source.shape).numpy()
-                row, units = _cut_pooling(source, members, polygons, layer, found)
-            parts, parent = subdivide(polygons, row, units, found.add_regions)
+                row, units = _cut_pooling(source, members, polygons, layer, collector)
+            parts, parent = subdivide(polygons, row, units, collector.add_regions)
             return _Chunk(position, layer, parts, parent, state)
         inside = _at_centres(source.unflatten(0, (-1, 3)).flatten(2), polygons)
         state[node] = steps.hold(node, source, inside)
-    found.polygons.append(polygons)
-    found.maps.append(_lines(state[steps.output]))
+    collector.polygons.append(polygons)
+    collector.maps.append(_lines(state[steps.output]))
     return None
 
 
 def _cut_activation(
-    source: torch.Tensor, polygons: Polygons, layer: int, found: _Found
+    source: torch.Tensor, polygons: Polygons, layer: int, collector: _Collector
 ) -> tuple[np.ndarray, Units]:
     """Record an activation's zero sets; the units that cut a region, and which region."""
     lines, floor, values = _at_vertices(source, polygons)
@@ -210,14 +210,14 @@ def _cut_activation(
     at = np.moveaxis(values, 1, 2)[row, unit]
     corners = Polygons(polygons.vertices[row], polygons.counts[row])
     ends = chords(corners, at, lines[row, unit, 1:], tolerance[row, unit])
-    found.add_folds(layer, unit, ends)
+    collector.add_folds(layer, unit, ends)
     row, unit = np.nonzero(crossed)
     functions = np.stack([lines[row, unit], np.zeros((len(row), 3))], 1)
     return row, Units(functions, floor[row])
 
 
 def _cut_pooling(
-    source: torch.Tensor, members: np.ndarray, polygons: Polygons, layer: int, found: _Found
+    source: torch.Tensor, members: np.ndarray, polygons: Polygons, layer: int, collector: _Collector
 ) -> tuple[np.ndarray, Units]:
     """Record where a pooling's maximum changes; the units that cut a region, and which region."""
     lines, floor, values = _at_vertices(source, polygons)
@@ -229,12 +229,17 @@ def _cut_pooling(
     units = Units(lines[row[:, None], members[unit]], floor[row])
     cut = np.flatnonzero(units.cut(np.arange(len(row)), polygons.vertices[row]))
     row, unit, units = row[cut], unit[cut], Units(units.functions[cut], units.floor[cut])
-    _record_pooling(polygons, row, unit, units, layer, found)
+    _record_pooling(polygons, row, unit, units, layer, collector)
     return row, units
 
 
 def _record_pooling(
-    polygons: Polygons, row: np.ndarray, unit: np.ndarray, units: Units, layer: int, found: _Found
+    polygons: Polygons,
+    row: np.ndarray,
+    unit: np.ndarray,
+    units: Units,
+    layer: int,
+    collector: _Collector,
 ) -> None:
     """Where two values of a pooling are equal and no other is larger."""
     which, size = np.arange(len(row)), units.functions.shape[1]
@@ -258,7 +263,7 @@ def _record_pooling(
             real = end > start
             a, b = ends[real, :1], ends[real, 1:]
             part = np.stack([start[real], end[real]], 1)[..., None]
-            found.add_folds(layer, unit[at][real], a + (b - a) * part)
+            collector.add_folds(layer, unit[at][real], a + (b - a) * part)
 
 
 def _at_vertices(

@@ -142,10 +142,10 @@ def build_layer(
         RunError: a number overflows in the network's precision.
     """
     source, spec = planned.found, planned.features
-    scales_given, width = len(solution.scale), planned.groups * planned.width
-    if scales_given != width:
+    scale_count, width = len(solution.scale), planned.groups * planned.width
+    if scale_count != width:
         raise UserError(
-            f"{planned.label}: its solution has {scales_given} scales, the layer has {width} "
+            f"{planned.label}: its solution has {scale_count} scales, the layer has {width} "
             "features; give the solution of this plan"
         )
     pairs = planned.draw_groups() if pairs is None else pairs

@@ -26,7 +26,7 @@ QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")  # modu
 
 
 @dataclass(frozen=True)
-class FoundLayer:
+class FoldedLayer:
     """A layer that can be rebuilt: module, the BatchNorm that follows it, and both folded.
 
     ``gain`` (c2,) is the factor by which folding multiplied the module's weight.
@@ -44,7 +44,7 @@ class FoundLayer:
 class Inventory:
     """All weight layers of a network: those that can be rebuilt, and the others with the reason."""
 
-    layers: list[FoundLayer]
+    layers: list[FoldedLayer]
     refused: dict[str, str]
     notes: list[str]
 
@@ -69,7 +69,7 @@ def find_layers(
     """
     modules = dict(model.named_modules())
     usage = find_usage(model, images)
-    layers: list[FoundLayer] = []
+    layers: list[FoldedLayer] = []
     refused: dict[str, str] = {}
     for name, module in modules.items():
         if _is_part(name, refused):
@@ -85,7 +85,7 @@ def find_layers(
 
 
 def replacements(
-    layers: Sequence[FoundLayer], modules: Iterable[nn.Module]
+    layers: Sequence[FoldedLayer], modules: Iterable[nn.Module]
 ) -> dict[int, nn.Module]:
     """By ``id``, the module for each layer; a BatchNorm that was folded in is left out."""
     replaced: dict[int, nn.Module] = {}
@@ -127,13 +127,13 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
 
 def _with_norm(
     name: str, module: Layer, norm_name: str | None, modules: dict[str, nn.Module]
-) -> FoundLayer:
+) -> FoldedLayer:
     """A layer with the BatchNorm that follows it; one that does more than normalize is kept."""
     # A name among these is that of a BatchNorm with running statistics (``Usage.norms``).
     norm = cast(Norm, modules[norm_name]) if norm_name else None
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not is_plain(norm)):
         norm_name = norm = None
-    return FoundLayer(name, module, norm_name, norm, *fold(name, module, norm))
+    return FoldedLayer(name, module, norm_name, norm, *fold(name, module, norm))
 
 
 def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torch.Tensor]:

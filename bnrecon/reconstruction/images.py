@@ -16,7 +16,8 @@ from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line,
 from bnrecon.runtime.torch_modes import callers_default_device
 
 END = object()  # behind a user's last batch
-OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # clear already
+# These say what is wrong.
+CLEAR_ERRORS = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
@@ -68,7 +69,7 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
     try:
         with callers_default_device():
             return model(images)
-    except OUR_OWN:
+    except CLEAR_ERRORS:
         raise
     except Exception as error:  # the user's own forward: anything can come out of it
         raise UserError(
@@ -87,7 +88,7 @@ def _each_batch(images: Any) -> Iterator[Any]:
             if batch is END:
                 return
             yield batch
-    except OUR_OWN:
+    except CLEAR_ERRORS:
         raise
     except Exception as error:  # the user's own loader
         what = f"{type(error).__name__}: {first_line(error)}"

@@ -12,7 +12,7 @@ import torch
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.collapse import LayerErrors, layer_errors
-from bnrecon.reconstruction.folding import FoundLayer
+from bnrecon.reconstruction.folding import FoldedLayer
 from bnrecon.reconstruction.geometry import geometry_of
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.planned_layer import PlannedLayer
@@ -133,7 +133,7 @@ def _rank(pairs: Sequence[Features]) -> int | None:
 
 
 @torch.no_grad()
-def output_error(layer: SourceLayer, target: FoundLayer, largest: torch.Tensor) -> float:
+def output_error(layer: SourceLayer, target: FoldedLayer, largest: torch.Tensor) -> float:
     """The largest difference of an output to the target layer's in float64.
 
     These are as large as the kernel, and uniform within the bound ``largest`` (c0,) by channel.

@@ -11,7 +11,7 @@ from torch import nn
 
 from bnrecon.construction.two_layer import first_variance
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.folding import FoundLayer
+from bnrecon.reconstruction.folding import FoldedLayer
 from bnrecon.reconstruction.geometry import Geometry, centre, geometry_of, pad
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.substitution import share_parameters
@@ -147,7 +147,7 @@ def _unbiased(count: int) -> float:
 @one_thread_at_a_time
 @outside_torch_modes
 def gather(
-    model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]
+    model: nn.Module, layers: list[FoldedLayer], batches: Iterable[torch.Tensor]
 ) -> Mapping[str, LayerMoments]:
     """Run images through the target once and collect the moments of every layer's input and output.
 

@@ -20,7 +20,7 @@ from bnrecon.operators.integers import IntegerProducts
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.signs import SignMatrix
 from bnrecon.reconstruction import source_layer
-from bnrecon.reconstruction.folding import FoundLayer
+from bnrecon.reconstruction.folding import FoldedLayer
 from bnrecon.reconstruction.groups import group_number, together_bytes
 from bnrecon.reconstruction.refusal import layer_label
 from bnrecon.solvers.iterative import rounded_itemsize
@@ -48,7 +48,7 @@ class PlannedLayer:
         room: bytes of memory that are left to the solver; ``auto`` chooses by it.
     """
 
-    found: FoundLayer
+    found: FoldedLayer
     width: int
     number: int
     features: FeatureSpec

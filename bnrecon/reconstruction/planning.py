@@ -15,7 +15,7 @@ from bnrecon.reconstruction.comparison import compare, explain_difference
 from bnrecon.reconstruction.folding import find_layers, replacements
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planned_layer import PlannedLayer
-from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
+from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_to_rebuild
 from bnrecon.reconstruction.replaced_layer import TrialLayer
 from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
@@ -106,7 +106,7 @@ def plan_layers(
     refused |= storage.fit_together(planned, free, host, unsupported)
     planned = storage.give_room(planned, free)  # of those that remain
     if not planned:
-        raise_nothing_left(refused)
+        raise_nothing_to_rebuild(refused)
     kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
     rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
     slow = ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]

@@ -43,7 +43,7 @@ class RefusedLayers(UserError):
         self.args = (f"{self} ({advice})",)
 
 
-def raise_nothing_left(refused: Mapping[str, str]) -> None:
+def raise_nothing_to_rebuild(refused: Mapping[str, str]) -> None:
     """Raise ``UserError``: there is nothing to rebuild."""
     if refused:
         none = f"none of the network's {len(refused)} layers can be rebuilt"

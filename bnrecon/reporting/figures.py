@@ -113,14 +113,14 @@ def layer_errors(result: RunResult) -> Figure:
     Errors that are 0 are drawn at 1e-17.
     """
     names = list(dict.fromkeys(layer.name for layer in result.layers))
-    places = [names.index(layer.name) for layer in result.layers]
+    positions = [names.index(layer.name) for layer in result.layers]
     assembled = [max(layer.assembled_error, 1e-17) for layer in result.layers]
     exact = [max(layer.relative_error, 1e-17) for layer in result.layers]
     tolerance = result.config["solver"]["tolerance"]
     with style():
         figure, axes = new_figure(size=(max(COLUMN, 0.25 * len(names) + 1.2), 3.2))
-        axes.plot(places, assembled, "s", color=PALETTE[3], label="as assembled in the network")
-        axes.plot(places, exact, "o", color=PALETTE[0], label="in float64")
+        axes.plot(positions, assembled, "s", color=PALETTE[3], label="as assembled in the network")
+        axes.plot(positions, exact, "o", color=PALETTE[0], label="in float64")
         axes.axhline(
             tolerance, color="grey", linestyle=":", label=f"tolerance of the solver, {tolerance:g}"
         )

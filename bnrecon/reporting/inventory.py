@@ -71,7 +71,7 @@ def runs(outputs: Path) -> list[RunEntry]:
     return [_entry(RunEntry, _run, folder) for folder in subfolders(outputs / "runs")]
 
 
-def find_run(text: str, places: Sequence[Path]) -> Path:
+def find_run(text: str, roots: Sequence[Path]) -> Path:
     """The folder of a finished run, by itself or by how its name, or the hash in it, begins.
 
     Raises:
@@ -84,7 +84,7 @@ def find_run(text: str, places: Sequence[Path]) -> Path:
         exists = folder.is_dir()
     if text and exists:
         return _require_finished(folder)
-    folders = {path.name: path for place in places for path in subfolders(place / "runs")}
+    folders = {path.name: path for root in roots for path in subfolders(root / "runs")}
     begun = [name for name in folders if name == text] or [
         name
         for name in folders
@@ -94,7 +94,7 @@ def find_run(text: str, places: Sequence[Path]) -> Path:
         return _require_finished(folders[begun[0]])
     if begun:
         raise UserError(f"{text}: which of {shorten(begun, 4)}? Give more of its name")
-    where = ", ".join(str(place / "runs") for place in places)
+    where = ", ".join(str(root / "runs") for root in roots)
     close = difflib.get_close_matches(text, folders, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     raise UserError(f"{text[:200]!r}: no run in {where} begins so; {hint}see bnrecon ls runs")

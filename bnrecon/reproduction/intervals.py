@@ -164,11 +164,11 @@ def decide(
     ('undecided', 'confirmed')
     """
     wanted = list(intervals)
-    known = with_values(wanted, least)
-    wide = [one.widened(comparisons or len(wanted)) for one in known]
+    computed = with_values(wanted, least)
+    wide = [one.widened(comparisons or len(wanted)) for one in computed]
     if count_signs(wide)[0]:
         return "contradicted"
-    return "confirmed" if wanted and count_signs(known)[1] == len(wanted) else "undecided"
+    return "confirmed" if wanted and count_signs(computed)[1] == len(wanted) else "undecided"
 
 
 def decide_within(intervals: Iterable[Interval | None], margin: float, least: int = 3) -> str:

@@ -201,6 +201,6 @@ def listed_commits(commits: Iterable[str]) -> str:
     >>> listed_commits(["0123ab+", "0123ab"])
     'Commits 0123ab, 0123ab+ (+: with changes that were not committed)'
     """
-    found = listed(commits)
-    changed = " (+: with changes that were not committed)" if "+" in found else ""
-    return f"Commits {found}{changed}"
+    text = listed(commits)
+    changed = " (+: with changes that were not committed)" if "+" in text else ""
+    return f"Commits {text}{changed}"

@@ -67,8 +67,10 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
         try:
             shown = render(_page(planned, heading))
         except Exception as error:
-            place, reason = request.folder / "tasks" / heading.stem, first_line(error)
-            line = f"{planned.name} cannot be shown ({type(error).__name__}: {reason}); see {place}"
+            folder, reason = request.folder / "tasks" / heading.stem, first_line(error)
+            line = (
+                f"{planned.name} cannot be shown ({type(error).__name__}: {reason}); see {folder}"
+            )
             logger.error("%s", line, exc_info=logger.isEnabledFor(logging.DEBUG))
             shown = render(Page(heading, problem=line))
         yield shown

@@ -267,11 +267,11 @@ def read_text(module: str) -> Text:
     """The text beside a module, of which ``__file__`` is given.
 
     Raises:
-        ValueError: the file has no place and title in front, or two claims of one name.
+        ValueError: its front matter lacks ``where:`` or ``title:``, or two claims have one name.
     """
     path = Path(module).with_suffix(".md")
     try:
-        place, content = split_front_matter(path.read_text(encoding="utf-8"), str(path))
+        front_matter, content = split_front_matter(path.read_text(encoding="utf-8"), str(path))
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: its front matter is not YAML ({error})") from error
     caption, *sections = re.split(r"^## ", content, flags=re.MULTILINE)
@@ -279,7 +279,7 @@ def read_text(module: str) -> Text:
     if len(statements) < len(sections):
         raise ValueError(f"{path}: two claims have one name; write ## Place #name")
     try:
-        return Text(place["where"], place["title"], _joined(caption), statements)
+        return Text(front_matter["where"], front_matter["title"], _joined(caption), statements)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: its front matter is not where: and title: ({error})") from error
 

@@ -63,7 +63,7 @@ class Progress:
     failed: tuple[Failure, ...]  # those that failed
     running: tuple[Running, ...]  # those that somebody is at
     seconds_by_part: dict[str, tuple[float, ...]]  # seconds that each finished piece of a part took
-    left_by_part: dict[str, int]  # number of pieces that are neither finished nor failed, by part
+    remaining_by_part: dict[str, int]  # number of pieces neither finished nor failed, by part
 
 
 def read(path: Path) -> Progress:
@@ -114,7 +114,7 @@ def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
         failed=tuple(failed),
         running=() if ended else tuple(running.values()),
         seconds_by_part={part: tuple(seconds) for part, seconds in spent.items()},
-        left_by_part={part: count for part, count in remaining.items() if count},
+        remaining_by_part={part: count for part, count in remaining.items() if count},
     )
 
 

@@ -52,15 +52,17 @@ class StudyStatus:
     jobs: tuple[State, ...] = ()
 
 
-def studies(outputs: Path, shipped: Path, known: Mapping[str, Sequence[str]]) -> list[StudyStatus]:
+def studies(
+    outputs: Path, shipped: Path, parts_by_study: Mapping[str, Sequence[str]]
+) -> list[StudyStatus]:
     """The studies of which something is stored, own ones first, by name and scale.
 
-    ``known`` are the parts of each study that there is, by the study's name.
+    ``parts_by_study`` are the parts of each study that there is, by the study's name.
     """
     written = [(folder, False) for folder in subfolders(outputs / "studies")]
-    read_only = [(shipped / name, True) for name in known if (shipped / name).is_dir()]
+    read_only = [(shipped / name, True) for name in parts_by_study if (shipped / name).is_dir()]
     return [
-        _status(folder, scale, is_shipped, known.get(folder.name))
+        _status(folder, scale, is_shipped, parts_by_study.get(folder.name))
         for folder, is_shipped in (*written, *read_only)
         for scale in _scales(folder)
     ]

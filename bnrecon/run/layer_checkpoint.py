@@ -60,7 +60,7 @@ class LayerCheckpoint:
             return
         about: dict[str, object] = {
             "iterations": state.iterations,
-            "left": state.precisions_left,
+            "left": state.precisions_remaining,
             "gain": state.reduction,
             "names": state.names,
             "seconds": self.before + time.monotonic() - self._started,

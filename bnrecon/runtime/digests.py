@@ -22,17 +22,17 @@ def differences_from_defaults(
     old runs as they are. Fields that are dataclasses are looked into, and ``volatile`` dotted names
     left out.
     """
-    found: dict[str, Any] = {}
+    differences: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         name, value = prefix + field.name, getattr(config, field.name)
         if name in volatile:
             continue
         if dataclasses.is_dataclass(value):
-            found |= differences_from_defaults(value, volatile, name + ".")
+            differences |= differences_from_defaults(value, volatile, name + ".")
             continue
         if value != default_of(field) or field.name == "name":
-            found[name] = value
-    return found
+            differences[name] = value
+    return differences
 
 
 def default_of(field: dataclasses.Field) -> Any:

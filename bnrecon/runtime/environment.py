@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 
 
 @contextlib.contextmanager
-def environment(**given: str) -> Iterator[None]:
+def environment(**variables: str) -> Iterator[None]:
     """Set variables for the block; afterwards they are as before.
 
     >>> with environment(OMP_NUM_THREADS="1"):
     ...     os.environ["OMP_NUM_THREADS"]
     '1'
     """
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -27,7 +27,7 @@ def environment(**given: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def short_waits(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+def short_waits(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variable by which threads that wait for others sleep soon, unless the user chose.
 
     libgomp's threads otherwise spin for milliseconds. Where other processes take the processors
@@ -36,5 +36,5 @@ def short_waits(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     >>> short_waits({}), short_waits({"OMP_WAIT_POLICY": "active"})
     ({'GOMP_SPINCOUNT': '1000'}, {})
     """
-    chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(given)
+    chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(variables)
     return {} if chosen else {"GOMP_SPINCOUNT": "1000"}

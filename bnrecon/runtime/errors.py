@@ -44,7 +44,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:LINE]
 
 
-def nearest(given: object, allowed: Iterable[str]) -> str:
+def nearest(value: object, allowed: Iterable[str]) -> str:
     """List the allowed values, with a suggestion where one is close or abbreviated.
 
     >>> nearest("fig4", ["figure4_left", "figure5b"])
@@ -55,7 +55,7 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     "did you mean 'vgg18'? Allowed: mlp, vgg18"
     """
     allowed = sorted(allowed)
-    lower, word = {name.lower(): name for name in allowed}, str(given).lower()
+    lower, word = {name.lower(): name for name in allowed}, str(value).lower()
     close = difflib.get_close_matches(word, lower, n=1, cutoff=0.5)
     if len(word) > 2:  # an abbreviation, whose letters a name has in this order
         letters = re.compile(".*".join(map(re.escape, word)))
@@ -64,7 +64,7 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     return f"{hint}Allowed: {', '.join(allowed)}"
 
 
-def require_choice(option: str, given: object, allowed: Collection[Any]) -> None:
+def require_choice(option: str, value: object, allowed: Collection[Any]) -> None:
     """Raise ``UserError`` for a value that is not allowed; ``option`` is written before it.
 
     >>> require_choice("family=", "vg18", ["vgg18", "mlp"])
@@ -72,8 +72,8 @@ def require_choice(option: str, given: object, allowed: Collection[Any]) -> None
     ...
     bnrecon.runtime.errors.UserError: family=vg18: did you mean 'vgg18'? Allowed: mlp, vgg18
     """
-    if given not in allowed:
-        raise UserError(f"{option}{given}: {nearest(given, map(str, allowed))}")
+    if value not in allowed:
+        raise UserError(f"{option}{value}: {nearest(value, map(str, allowed))}")
 
 
 def printable(text: object) -> str:

@@ -121,12 +121,12 @@ def remove_leftovers(folder: Path) -> None:
 
     Those of this machine are removed when their writer has ended, those of others after a day.
     """
-    for left, host, process in partial_files(folder):
+    for path, host, process in partial_files(folder):
         ended = host == _host() and not psutil.pid_exists(process)
         # Another process may remove the same file, or it may not be ours to remove.
         with contextlib.suppress(OSError):
-            if ended or time.time() - left.stat().st_mtime > DAY:
-                left.unlink()
+            if ended or time.time() - path.stat().st_mtime > DAY:
+                path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -250,17 +250,17 @@ def write_tensors(
     """
     from safetensors.torch import save as to_bytes  # loads torch, for seconds
 
-    own: dict[str, torch.Tensor] = {}
-    places: set[int] = set()
+    unshared: dict[str, torch.Tensor] = {}
+    addresses: set[int] = set()
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
-        place = tensor.untyped_storage().data_ptr()
+        address = tensor.untyped_storage().data_ptr()
         # Tied weights share memory, which safetensors does not write.
-        own[name] = tensor.clone() if place in places else tensor
-        places.add(place)
+        unshared[name] = tensor.clone() if address in addresses else tensor
+        addresses.add(address)
     text = json.dumps(about, sort_keys=True)
-    digest = hashlib.sha256((tensor_digest(own) + text).encode()).hexdigest()
-    content = to_bytes(own, {"about": text, "digest": digest})
+    digest = hashlib.sha256((tensor_digest(unshared) + text).encode()).hexdigest()
+    content = to_bytes(unshared, {"about": text, "digest": digest})
     data = 8 + int.from_bytes(content[:8], "little")
     # A view of the tensors: the weights of a large network are copied as seldom as possible.
     write_bytes(path, _sorted_header(content[8:data]), memoryview(content)[data:])

@@ -76,8 +76,8 @@ def use_threads(count: int | None) -> Iterator[None]:
     if count is not None and count > most:
         raise UserError(f"threads={count}: this process has {most} processors; give at most {most}")
     count = count or min(torch.get_num_threads(), most)
-    libraries = [known for known in threadpool_info() if known["user_api"] == "blas"]
-    fewest = min([count, *(known["num_threads"] for known in libraries)])  # a user's limit stays
+    blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    fewest = min([count, *(library["num_threads"] for library in blas)])  # a user's limit stays
     with _torch_threads(count), threadpool_limits(fewest, user_api="blas"):
         yield
 

@@ -31,7 +31,7 @@ def available_host_memory(
     """
     return_freed_memory()
     used = psutil.Process().memory_info()
-    of_groups = [left for folder in groups("memory", proc) for left in _group(folder)]
+    of_groups = [free for folder in groups("memory", proc) for free in _group(folder)]
     limits = [*of_groups, *_process_limits(used), *_slurm(used.rss, environment)]
     return max(0, min([psutil.virtual_memory().available, *limits]))
 
@@ -87,14 +87,14 @@ def groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path]:
 
     Of version 1 each ``controller``, such as ``memory``, has its own; those of version 2 have all.
     """
-    for folder, mount in _own_groups(controller, proc):
+    for folder, mount in _process_group(controller, proc):
         for level in (folder, *folder.parents):
             yield level
             if level == mount:
                 break
 
 
-def _own_groups(controller: str, proc: Path) -> Iterator[tuple[Path, Path]]:
+def _process_group(controller: str, proc: Path) -> Iterator[tuple[Path, Path]]:
     """The process's own group and its mount: of version 2, of the controller, or of both."""
     paths: dict[str, PurePosixPath] = {}
     for line in lines(proc / "self/cgroup"):  # number:controllers:path; version 2 names none
@@ -118,9 +118,9 @@ def _own_groups(controller: str, proc: Path) -> Iterator[tuple[Path, Path]]:
 
 def _search(mount: Path) -> Path:
     """The group that lists this process, or the highest one."""
-    own = str(os.getpid())
-    found = (folder for folder in mount.glob("**/") if own in lines(folder / "cgroup.procs"))
-    return next(found, mount)
+    process = str(os.getpid())
+    matches = (folder for folder in mount.glob("**/") if process in lines(folder / "cgroup.procs"))
+    return next(matches, mount)
 
 
 def processor_limits(proc: Path = Path("/proc")) -> Iterator[int]:

@@ -25,7 +25,7 @@ _are_taken: ContextVar[bool] = ContextVar("locks are taken", default=True)
 
 
 @contextlib.contextmanager
-def left_out() -> Iterator[None]:
+def disabled() -> Iterator[None]:
     """Take no locks within the block: somebody else sees to it that no two write the same files.
 
     It is for the jobs of a cluster. Its file systems may have no locks, or ones that hold on one
@@ -102,8 +102,8 @@ def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[No
     with lock_file(folder / ".lock", lambda: f"waiting for {holder(folder)} to finish {purpose}"):
         if _are_taken.get():
             # Left by a process that was killed while it wrote; only the holder writes here.
-            for left, _, _ in files.partial_files(folder, below=not shared):
-                left.unlink(missing_ok=True)
+            for path, _, _ in files.partial_files(folder, below=not shared):
+                path.unlink(missing_ok=True)
         files.remove_leftovers(folder)
         with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
             files.write_text(folder / ".holder", f"process {os.getpid()} on {socket.gethostname()}")

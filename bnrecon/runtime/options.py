@@ -119,7 +119,7 @@ def prefix_fields(line: str, prefix: str, names: Iterable[str]) -> str:
     """
     # Not inside a path or a quoted value, nor where there is a prefix.
     pattern = rf"(?<![\w.=/'\"-])({'|'.join(sorted(names))})(?==)"
-    return re.sub(pattern, lambda found: f"{prefix}{found[1]}", line)
+    return re.sub(pattern, lambda match: f"{prefix}{match[1]}", line)
 
 
 def check_folder(name: str, folder: str) -> None:
@@ -166,8 +166,8 @@ def limits_text(limits: Mapping[str, Any]) -> str:
     ('at least 0 and below 1', 'above 0')
     """
     words = {"above": "above", "at_least": "at least", "below": "below", "at_most": "at most"}
-    given = [f"{text} {limits[name]:,}" for name, text in words.items() if name in limits]
-    return " and ".join(given)
+    bounds = [f"{text} {limits[name]:,}" for name, text in words.items() if name in limits]
+    return " and ".join(bounds)
 
 
 def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
@@ -177,9 +177,9 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         and limits.get("at_least", -math.inf) <= value <= limits.get("at_most", math.inf)
     ):
         raise UserError(f"{name}={value}: must be {limits_text(limits) or 'finite'}")
-    for given in value if isinstance(value, list) else [value]:
-        if "allowed" in limits and given not in limits["allowed"]:
-            raise UserError(f"{name}={given}: {nearest(given, map(str, limits['allowed']))}")
+    for entry in value if isinstance(value, list) else [value]:
+        if "allowed" in limits and entry not in limits["allowed"]:
+            raise UserError(f"{name}={entry}: {nearest(entry, map(str, limits['allowed']))}")
     if limits.get("folder"):
         check_folder(name, value)
     if limits.get("file_name"):

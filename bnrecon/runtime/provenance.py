@@ -24,9 +24,9 @@ def versions() -> dict[str, str]:
     import torch  # the command line loads this module, and does without torch
 
     names = ("bnrecon", "torch", "torchvision", "numpy", "scipy", "hydra-core")
-    found = {name: importlib.metadata.version(name) for name in names}
-    found["torch"] = str(torch.__version__)
-    return {"python": platform.python_version(), **found, **gpu_versions()}
+    by_library = {name: importlib.metadata.version(name) for name in names}
+    by_library["torch"] = str(torch.__version__)
+    return {"python": platform.python_version(), **by_library, **gpu_versions()}
 
 
 def gpu_versions(driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
@@ -35,12 +35,12 @@ def gpu_versions(driver: Path = Path("/sys/module/nvidia/version")) -> dict[str,
 
     if torch.version.cuda is None:
         return {}
-    found = {"cuda": torch.version.cuda}
+    by_library = {"cuda": torch.version.cuda}
     if (cudnn := torch.backends.cudnn.version()) is not None:
-        found["cudnn"] = str(cudnn)
+        by_library["cudnn"] = str(cudnn)
     with contextlib.suppress(OSError):  # no driver, or not Linux
-        found["nvidia_driver"] = driver.read_text(encoding="utf-8").strip()
-    return found
+        by_library["nvidia_driver"] = driver.read_text(encoding="utf-8").strip()
+    return by_library
 
 
 def now() -> str:

@@ -16,7 +16,9 @@ R = TypeVar("R")
 
 LOCK = threading.RLock()
 PROCESSOR = torch.device("cpu")
-GIVEN: ContextVar[torch.device] = ContextVar("default device of the caller", default=PROCESSOR)
+CALLERS_DEVICE: ContextVar[torch.device] = ContextVar(
+    "default device of the caller", default=PROCESSOR
+)
 
 
 def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
@@ -42,7 +44,7 @@ def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
             for device in ("cpu", "cuda"):
                 modes.enter_context(torch.autocast(device, enabled=False))
             if default != PROCESSOR:
-                modes.callback(GIVEN.reset, GIVEN.set(default))
+                modes.callback(CALLERS_DEVICE.reset, CALLERS_DEVICE.set(default))
                 modes.enter_context(PROCESSOR)
             return function(*args, **kwargs)
 
@@ -70,5 +72,5 @@ def callers_default_device() -> contextlib.AbstractContextManager[object]:
     ...     outside_torch_modes(callers_default_device)().type
     'meta'
     """
-    given = GIVEN.get()
-    return contextlib.nullcontext() if given == PROCESSOR else given
+    device = CALLERS_DEVICE.get()
+    return contextlib.nullcontext() if device == PROCESSOR else device

@@ -36,7 +36,7 @@ class Corrected:
     residual: torch.Tensor  # (n,), b - M x as it was updated
     iterations: int  # made so far
     # float64 is the last of them: how many there are in all depends on the machine
-    precisions_left: int
+    precisions_remaining: int
     # The factor by which the next inner solve has to reduce the residual; ``None`` for that
     # of its precision
     reduction: float | None = None

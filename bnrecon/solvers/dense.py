@@ -52,10 +52,10 @@ def lu(system: System, _spec: SolverSpec) -> Answer:
     residual = system.rhs - system.operator.matvec(x)
     for _ in range(CORRECTIONS):
         better = x + solve(residual)
-        left = system.rhs - system.operator.matvec(better)
-        if not left.norm() < 0.5 * residual.norm():
+        next_residual = system.rhs - system.operator.matvec(better)
+        if not next_residual.norm() < 0.5 * residual.norm():
             break
-        x, residual = better, left
+        x, residual = better, next_residual
     return Answer(x, 0, precision="float64")
 
 
@@ -195,9 +195,9 @@ def gmres(
             start = torch.zeros(k + 2, 1, dtype=rhs.dtype)
             start[0] = float(size)
             weights = torch.linalg.lstsq(small, start, driver="gelsd").solution
-            left = float((small @ weights - start).norm())
-            show(spent, left / float(whole))
-            if left <= least or hessenberg[k + 1, k] <= 1e-14:
+            residual_norm = float((small @ weights - start).norm())
+            show(spent, residual_norm / float(whole))
+            if residual_norm <= least or hessenberg[k + 1, k] <= 1e-14:
                 break
             basis[k + 1] = vector / hessenberg[k + 1, k]
         x = x + weights[:, 0].to(rhs) @ directions[: k + 1]

@@ -26,29 +26,29 @@ def diagnose(system: System) -> str:
     """
     operator = system.operator
     rows, columns = operator.shape
-    found = []
+    causes = []
     if columns < rows:
-        found.append(f"{columns} unknowns for {rows} equations")
+        causes.append(f"{columns} unknowns for {rows} equations")
     norms = operator.column_norms()
     if dead := int((norms == 0).sum()):
-        found.append(f"{dead} of {columns} features {'is' if dead == 1 else 'are'} all-zero")
+        causes.append(f"{dead} of {columns} features {'is' if dead == 1 else 'are'} all-zero")
     if repeated := repeated_columns(operator):
-        found.append(
+        causes.append(
             f"{repeated} of {columns} features "
             f"{'repeats another' if repeated == 1 else 'repeat others'} up to a factor"
         )
     if unreached := int(((_any_scales(system) == 0) & (system.weight.reshape(-1) != 0)).sum()):
-        found.append(
+        causes.append(
             f"{unreached} weights that are not zero "
             f"{'is' if unreached == 1 else 'are'} reached by no feature"
         )
     if rows <= LARGEST_RANK:
         rank = numerical_rank(operator)
         if rank < rows:
-            found.append(f"rank {rank} of {rows} equations")
+            causes.append(f"rank {rank} of {rows} equations")
     elif columns - dead - repeated < rows:
-        found.append(f"rank at most {columns - dead - repeated} of {rows} equations")
-    return "; ".join(found)
+        causes.append(f"rank at most {columns - dead - repeated} of {rows} equations")
+    return "; ".join(causes)
 
 
 def _any_scales(system: System) -> torch.Tensor:

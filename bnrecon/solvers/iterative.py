@@ -177,14 +177,14 @@ def refine(
     start = None if checkpoint is None else checkpoint.load()
     start = start or Corrected(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
     x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
-    level, reduction = max(0, len(schedule) - start.precisions_left), start.reduction
+    level, reduction = max(0, len(schedule) - start.precisions_remaining), start.reduction
     names, resumed = start.names, start.inner
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
     solve_inner: Inner | None = None
 
-    def corrected(found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        direction = exact.rmatvec(found.to(rhs)) if dual else found.to(rhs)
+    def corrected(correction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        direction = exact.rmatvec(correction.to(rhs)) if dual else correction.to(rhs)
         return _corrected(exact, x, residual, direction if scaling is None else scaling * direction)
 
     with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", spec.tolerance) as bar:
@@ -210,7 +210,7 @@ def refine(
 
             at = Corrected(x, residual, spent, len(schedule) - level, reduction, names, resumed)
             resumed = None
-            found, steps = solve_inner(
+            correction, steps = solve_inner(
                 (residual / size).to(precision.vectors),
                 wanted,
                 limit - spent,
@@ -219,7 +219,7 @@ def refine(
             )
             spent += steps
             from_zero = not bool(x.any())
-            x, residual = corrected(found)
+            x, residual = corrected(correction)
             size = float(residual.norm())
             if size <= target and not from_zero:  # an updated residual is recomputed first
                 residual = rhs - exact.matvec(x)

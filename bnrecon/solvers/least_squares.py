@@ -39,6 +39,6 @@ def least_squares(system: System, spec: SolverSpec) -> Answer:
         return Answer(size * x, steps, f"least squares, {reached}", "float64", at_limit)
     operations = 8 * min(rows, columns) ** 2 * max(rows, columns)
     with clock(f"singular values of {rows} x {columns}", operations / 2e10):
-        found = torch.linalg.lstsq(operator.dense().cpu(), rhs[:, None].cpu(), driver="gelsd")
+        fit = torch.linalg.lstsq(operator.dense().cpu(), rhs[:, None].cpu(), driver="gelsd")
     norm = "least squares, minimum norm of the scales"
-    return Answer(found.solution[:, 0].to(rhs), 0, norm, "float64")
+    return Answer(fit.solution[:, 0].to(rhs), 0, norm, "float64")

@@ -138,8 +138,8 @@ def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:
     part = select_columns(system.operator, kept)
     rows, columns = part.shape
     if columns >= rows:
-        own = dataclasses.replace(system, operator=part, matrix=part, orthogonal=False)
-        solution = solve(own, dataclasses.replace(spec, name="auto"))
+        restricted = dataclasses.replace(system, operator=part, matrix=part, orthogonal=False)
+        solution = solve(restricted, dataclasses.replace(spec, name="auto"))
         return Solution(_spread(system, kept, solution.scale), solution.report)
     operator = _normalized(part)
     size = system.rhs.norm().clamp_min(torch.finfo(system.rhs.dtype).tiny)
@@ -166,8 +166,8 @@ def shrink(system: System, count: int) -> torch.Tensor:
     for number in range(1, rounds + 1):
         operator = _normalized(select_columns(whole, kept))
         y, _ = cgls(operator, rhs, ROUND_GAIN, ROUND_STEPS, flat=ROUND_GAIN)
-        left = round(columns * (count / columns) ** (number / rounds))
-        kept = kept[_largest_first(y.abs())[:left]]
+        remaining = round(columns * (count / columns) ** (number / rounds))
+        kept = kept[_largest_first(y.abs())[:remaining]]
     return kept
 
 

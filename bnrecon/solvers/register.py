@@ -156,13 +156,13 @@ def register_solver(
 
 def _scales(name: str, x: object, system: System) -> torch.Tensor:
     """What a user's solver gives for the scales, on the system's device, its shape checked."""
-    shape, given = (system.operator.shape[1],), type(x).__name__
+    shape, description = (system.operator.shape[1],), type(x).__name__
     if isinstance(x, torch.Tensor):
-        given = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+        description = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
         if tuple(x.shape) == shape and x.is_floating_point():
             return x.detach().to(system.rhs.device)
     raise UserError(
-        f"solver {name}: its scales are {given}; for this layer it must return a tensor of "
+        f"solver {name}: its scales are {description}; for this layer it must return a tensor of "
         f"floating-point numbers of shape {shape}"
     )
 

@@ -237,7 +237,7 @@ def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tm
         ("part b", "failure of b")
     ]
     assert found.running == ()
-    assert found.left_by_part == {}
+    assert found.remaining_by_part == {}
     assert len(found.seconds_by_part["part"]) == 1
     assert caplog.text.count("failure of b; see ") == 1
     name = {"alone": "smoke.log", "two": "smoke-process-*.log"}[who]
@@ -259,7 +259,7 @@ def test_the_progress_file_says_what_is_at_work_and_that_it_was_interrupted(exec
         kept.note(Started(work[0].key))
         now = progress.read(batch.progress)
         assert [(item.label, item.part) for item in now.running] == [("part a", "part")]
-        assert now.left_by_part == {"part": 2}
+        assert now.remaining_by_part == {"part": 2}
         assert (now.pid, now.ended) == (os.getpid(), None)
         raise KeyboardInterrupt
     assert progress.read(batch.progress).ended == "interrupted"

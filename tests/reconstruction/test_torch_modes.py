@@ -11,7 +11,7 @@ import bnrecon
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction import gather
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.torch_modes import GIVEN, PROCESSOR
+from bnrecon.runtime.torch_modes import CALLERS_DEVICE, PROCESSOR
 from bnrecon.solvers.register import SOLVERS
 
 DEVICES = []  # the default device of each run of a model's own code
@@ -108,7 +108,7 @@ def test_an_error_restores_both(model, elsewhere):
     with pytest.raises(UserError):
         bnrecon.reconstruct(model, "no such features")
     assert torch.get_default_device().type == "meta"
-    assert GIVEN.get() == PROCESSOR
+    assert CALLERS_DEVICE.get() == PROCESSOR
 
 
 def test_the_three_calls_one_by_one(model, images, elsewhere):

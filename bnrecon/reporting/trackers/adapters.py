@@ -51,7 +51,7 @@ def make_trackers(
         UserError: a library is missing.
     """
     require_trackers(names)
-    known = {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb, "mlflow": _mlflow}
+    by_name = {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb, "mlflow": _mlflow}
     views = {
         "tensorboard": f"tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}",
         "trackio": f"{TRACKIO}={shlex.quote(str(_trackio_folder(folder)))} trackio show --project "
@@ -61,7 +61,7 @@ def make_trackers(
     views["mlflow"] = f"mlflow ui --backend-store-uri {shlex.quote(_mlflow_store(folder))}"
     if _wandb_mode() != "offline":
         views["wandb"] = f"wandb's project {project} (WANDB_MODE={_wandb_mode()})"
-    openers = {name: functools.partial(known[name], folder, project) for name in names}
+    openers = {name: functools.partial(by_name[name], folder, project) for name in names}
     return Trackers(openers, folder, [views[name] for name in names], whole)
 
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
-from bnrecon.reconstruction.folding import FoundLayer, find_layers
+from bnrecon.reconstruction.folding import FoldedLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, Task, no_overrides, only, part
 from bnrecon.reproduction.trainings import obtain
@@ -54,7 +54,7 @@ def errors(options: Sequence[str]) -> pd.DataFrame:
 
 
 def _errors_of_layer(
-    layer: FoundLayer, training: torch.Tensor, testing: torch.Tensor, precision: str
+    layer: FoldedLayer, training: torch.Tensor, testing: torch.Tensor, precision: str
 ) -> list[dict[str, Any]]:
     """Every activation and epsilon; the scales are solved for once."""
     dtype = PRECISIONS[precision]
@@ -81,7 +81,7 @@ def _errors_of_layer(
     return rows
 
 
-def _module_of(layer: FoundLayer, dtype: torch.dtype) -> nn.Module:
+def _module_of(layer: FoldedLayer, dtype: torch.dtype) -> nn.Module:
     """The layer with its normalization folded in, as a module of its own."""
     module: Any = copy.deepcopy(layer.module).to(dtype)
     weight = layer.target.weight
@@ -93,7 +93,7 @@ def _module_of(layer: FoundLayer, dtype: torch.dtype) -> nn.Module:
 
 
 def _inputs(
-    network: nn.Module, layers: Sequence[FoundLayer], images: torch.Tensor
+    network: nn.Module, layers: Sequence[FoldedLayer], images: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """What each layer is given when the network sees these images."""
     names = {network.get_submodule(layer.name): layer.name for layer in layers}
