@@ -13,7 +13,7 @@ from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.affine_map import AffineMap, shift_at_output
 from bnrecon.reconstruction.attention import pack
-from bnrecon.reconstruction.folding import replacements
+from bnrecon.reconstruction.folding import fold, replacements
 from bnrecon.reconstruction.groups import joined_digest, weakest
 from bnrecon.reconstruction.layer_report import report_layer
 from bnrecon.reconstruction.moments import LayerMoments
@@ -53,12 +53,18 @@ def assemble(
         The source network, with a report for every layer; outputs are not compared.
 
     Raises:
-        UserError: a solution or the moments are missing, or not of this plan.
+        UserError: a solution or the moments are missing, or not of this plan; the model has
+            changed since it was planned.
         RunError: a number overflows in the network's precision.
     """
     checked = check_moments(plan, moments)
     if missing := [layer.label for layer in plan.layers if layer.name not in solutions]:
         raise UserError(f"solutions: missing for {shorten(missing)}; solve_layer computes them")
+    for planned in plan.layers:
+        now, _ = fold(planned.name, planned.found.module, planned.found.norm)
+        before = planned.found.target
+        if not (torch.equal(now.weight, before.weight) and torch.equal(now.bias, before.bias)):
+            raise UserError(f"{planned.label}: the model has changed since it was planned")
     solved = [(layer, solutions[layer.name], checked.get(layer.name)) for layer in plan.layers]
     return join_layers(plan, [build_layer(*each) for each in solved])
 

@@ -13,7 +13,7 @@ from bnrecon.features.matrix import feature_operator
 from bnrecon.operators.system import Scales
 from bnrecon.reconstruction.affine_map import norm_values, shifts_at_output
 from bnrecon.reconstruction.kernels import Layer, make_layer, weight_of
-from bnrecon.reconstruction.replaced_layer import refuse_sequences
+from bnrecon.reconstruction.replaced_layer import refuse_sequences, refuse_unbatched
 from bnrecon.runtime.precision import Precision
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
@@ -57,8 +57,9 @@ def collapse_layer(layer: SourceLayer) -> Layer:
         nn.Parameter(collapsed_bias(layer).to(dtype)),
         **{name: getattr(layer, name) for name in names},
     )
-    if layer.folded and kind is nn.Linear:
-        made.register_forward_pre_hook(refuse_sequences)
+    if layer.folded and layer.geometry.dims < 2:
+        refuse = refuse_unbatched if layer.geometry.dims else refuse_sequences
+        made.register_forward_pre_hook(refuse)
     if getattr(made, "padding_mode", "zeros") != "zeros":  # the target's, whatever its padding says
         made._reversed_padding_repeated_twice = list(layer.geometry.pads)
     return made

@@ -6,15 +6,17 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 from bnrecon.reconstruction.report import NOTED, OutputDifference
-from bnrecon.reconstruction.substitution import share_parameters, tensors_in
+from bnrecon.reconstruction.substitution import leaves, share_parameters
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
@@ -51,9 +53,13 @@ def compare(
     layers = {name: module for name, module in modules if isinstance(module, ReplacedLayer)}
     network = share_parameters(network, layers.values())
     with torch.no_grad(), exact_float32(), keep_freed_memory():
-        theirs = _numbers(run_model(running, images.clone()))
+        output = run_model(running, images.clone())
+        theirs = _numbers(output)
         with _count_calls(layers) as ran:
             ours = _numbers(_source_output(network, images.clone()))
+        compared = (torch.Tensor, np.ndarray, float, complex, int, str, NoneType)
+        if others := {type(e).__name__ for e in leaves(output) if not isinstance(e, compared)}:
+            notes.append(f"not compared: what the model puts out as {shorten(sorted(others))}")
         if missed := [name for name, count in ran.items() if not count]:
             notes.append(f"not compared, as these images do not reach them: {shorten(missed)}")
         if not theirs:
@@ -183,7 +189,9 @@ def _has_two_values(values: torch.Tensor) -> bool:
 
 
 def _numbers(output: Any) -> list[torch.Tensor]:
-    parts = [part for part in tensors_in(output) if part.numel()]
+    numbers = (np.ndarray, float, complex, int)
+    parts = [torch.as_tensor(e) if isinstance(e, numbers) else e for e in leaves(output)]
+    parts = [part for part in parts if isinstance(part, torch.Tensor) and part.numel()]
     return [torch.view_as_real(part) if part.is_complex() else part for part in parts]
 
 

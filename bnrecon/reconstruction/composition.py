@@ -44,7 +44,7 @@ class Composition:
         gamma, beta, mean, variance = norm_values(norm, detach=False)
         # Statistics and products of frozen weights keep their accuracy.
         with torch.autocast(x.device.type, enabled=False):
-            if layer.training and norm.training:
+            if norm.training:
                 mean, variance = self._batch_statistics(layer, x.to(gamma.dtype))
             scale = gamma * torch.rsqrt(variance + norm.eps)
             rows = self._compose(scale)

@@ -148,7 +148,8 @@ def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torc
             hook(module, ())
     weight = kernel_of(module).detach().double()
     zeros = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
-    bias = zeros if module.bias is None else module.bias.detach().double()
+    # Cloned: what is planned stays where the model's own bias changes.
+    bias = zeros if module.bias is None else module.bias.detach().double().clone()
     gain = torch.ones_like(bias)
     if norm is not None:
         mean, variance = map(cast(Any, torch.Tensor.double), (norm.running_mean, norm.running_var))

@@ -42,6 +42,8 @@ class ReplacedLayer(nn.Module):
             rows = self._pair(input.reshape(-1, input.shape[-1]))
             return rows.reshape(input.shape[:-1] + (self.outputs,))
         if not is_symbolic(input) and input.ndim == dims + 1:
+            if self.folded and dims == 1:
+                refuse_unbatched(self, (input,))
             return self(input[None], output_size)[0]
         output = self._pair(pad(input, self.geometry, output_size))
         return output if is_symbolic(input) or not input.is_contiguous() else output.contiguous()
@@ -92,3 +94,10 @@ def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Non
     if inputs[0].ndim > 2:
         why = "BatchNorm1d on a sequence normalizes its second dimension"
         raise ValueError(f"{why}; such a layer cannot be rebuilt folded")
+
+
+def refuse_unbatched(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    """The same for the input (c0, length) of a one-dimensional convolution."""
+    if inputs[0].ndim == 2:
+        why = "BatchNorm1d on (channels, length) normalizes its second dimension"
+        raise ValueError(f"{why}; give the layer, which was rebuilt folded, a batch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from bnrecon.reconstruction.arguments import check_module, check_parameters
 from bnrecon.reconstruction.attention import pack, reads_projections, unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.composition import Composition
+from bnrecon.reconstruction.folding import WEIGHT_HOOKS
 from bnrecon.reconstruction.groups import group_number, joined_digest
-from bnrecon.reconstruction.kernels import LAYERS, Layer, group_shape
+from bnrecon.reconstruction.kernels import LAYERS, NORMS, Layer, group_shape
 from bnrecon.reconstruction.source_layer import SourceLayer, weight_bytes
 from bnrecon.reconstruction.substitution import freeze, share_parameters, substitute, uncompiled
 from bnrecon.runtime import files
@@ -66,10 +67,15 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
     """Write normalization parameters, everything else that is not drawn, and the recipes.
 
     γ and β are written in float64, running statistics as the network holds them. With ``full`` the
-    whole state dict is written, frozen weights included; ``UserError`` is raised where these are
-    not in memory, and so no part of the state.
+    whole state dict is written, frozen weights included.
+
+    Raises:
+        UserError: with ``full``, frozen weights are not in memory; without, the network's source
+            layers are not those of the recipes; the state holds something that is no tensor.
     """
-    layers = source_layers(network)
+    layers, state = source_layers(network), network.state_dict()
+    if others := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
+        raise UserError(f"{shorten(others)}: no tensor (get_extra_state); cannot be saved")
     metadata = {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]}
     if full:
         if elsewhere := [name for name, layer in layers.items() if layer.unheld]:
@@ -77,18 +83,50 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
                 f"full=True: the frozen weights of {shorten(elsewhere)} are not in memory; rebuild "
                 "with storage=memory, or save without full"
             )
-        files.write_tensors(path, network.state_dict(), metadata)
+        files.write_tensors(path, state, metadata)
         return
+    _check_drawn(layers, recipes)
     tensors: dict[str, torch.Tensor] = {}
     for name, layer in layers.items():
+        _run_weight_hooks(layer)
         norms = (layer.first_norm, layer.second_norm)
         for role, norm, present in zip(ROLES, norms, layer.present_maps(), strict=True):
             keys = (f"{name}|{role}.{key}" for key in NORM_KEYS)
-            tensors |= dict(zip(keys, present.values(norm.eps), strict=True))
+            # For an eps that may have been changed since: of the layers that are made when loading.
+            eps = type(norm)(1).eps
+            tensors |= dict(zip(keys, present.values(eps), strict=True))
     prefixes = _prefixes(layers)
-    rest = {k: v for k, v in network.state_dict().items() if not k.startswith(prefixes)}
+    rest = {k: v for k, v in state.items() if not k.startswith(prefixes)}
     tensors |= {f"rest|{name}": value for name, value in rest.items()}
     files.write_tensors(path, tensors, metadata)
+
+
+def _run_weight_hooks(layer: SourceLayer) -> bool:
+    """Compute the scales that pruning computes from others; whether there are hooks of other kinds.
+
+    They run before a call of the normalization: after a step of training its scales are old.
+    """
+    others = False
+    with torch.no_grad():
+        for part in layer.modules():
+            for hook in part._forward_pre_hooks.values():
+                if isinstance(hook, WEIGHT_HOOKS):
+                    hook(part, ())
+                else:
+                    others = True
+            others = others or bool(part._forward_hooks)
+    return others
+
+
+def _check_drawn(layers: Mapping[str, SourceLayer], recipes: Sequence[LayerRecipe]) -> None:
+    """Raise ``UserError`` where the layers are not those that the recipes draw again."""
+    names, digests = set(layers), {recipe.name: recipe.digest for recipe in recipes}
+    if differing := sorted(names ^ set(digests)):
+        raise UserError(f"{shorten(differing)}: not source layers both when rebuilt and now")
+    if changed := [name for name in layers if layers[name].frozen_digest() != digests[name]]:
+        raise UserError(
+            f"{shorten(changed)}: the frozen weights are not those drawn; full=True saves them"
+        )
 
 
 def _prefixes(layers: Mapping[str, SourceLayer]) -> tuple[str, ...]:
@@ -131,7 +169,9 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
     network = pack(substitute(model, replaced))
-    rest = {k.removeprefix("rest|"): v for k, v in tensors.items() if k.startswith("rest|")}
+    of_layers = {f"{r.name}|{role}.{key}" for r in recipes for role in ROLES for key in NORM_KEYS}
+    others = (key for key in tensors if key.startswith("rest|") and key not in of_layers)
+    rest = {key.removeprefix("rest|"): tensors[key] for key in others}
     for name, value in network.state_dict().items():
         if name in rest and rest[name].shape != value.shape:
             raise RunError(
@@ -151,6 +191,9 @@ def _layer_of(recipe: LayerRecipe, modules: Mapping[str, nn.Module], misfit: str
     module = modules.get(recipe.name)
     if module is None or (recipe.norm is not None and recipe.norm not in modules):
         raise RunError(f"{misfit}: it has no layer {recipe.name}")
+    if recipe.norm is not None and not isinstance(modules[recipe.norm], (*NORMS, nn.Identity)):
+        kind = type(modules[recipe.norm]).__name__
+        raise RunError(f"{misfit}: {recipe.norm} is {kind}, where a BatchNorm was")
     if reads_projections(modules[recipe.name.rpartition(".")[0]]):
         raise RunError(
             f"{misfit}: the attention around {recipe.name} does not call it as a layer (it has a "
@@ -206,7 +249,8 @@ def _rebuild(
         reason = "its shape may be another"
         if not distribution(kind).portable:
             reason = (
-                f"{kind} weights pass through a factorization that differs between machines: "
+                f"{kind} weights pass through a factorization that differs between machines and "
+                "numbers of threads: "
                 "save with full=True to move them"
             )
         raise RunError(
@@ -228,8 +272,9 @@ def _rebuild(
 def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     """Merge A, γ and B of every source layer back into one layer, W' = outer ∘ (B diag(inner) A).
 
-    Computed from the float64 scales and the frozen weights alone; exact while an activation between
-    A and B stays in its linear region.
+    Computed from the float64 scales and the drawn weights alone; exact while an activation between
+    A and B stays in its linear region. ``UserError`` is raised where a layer's frozen weights have
+    been changed, and, but for ``trainable``, where it has hooks, which would be lost.
 
     With ``trainable`` the layers compose B diag(inner) A from the source's own scales at every
     call: a step of training takes a few times as long as the target's. Values, gradients and
@@ -244,9 +289,15 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     >>> network.first_norm.weight is rebuilt.network.first_norm.weight
     True
     """
+    layers = source_layers(network)
+    if changed := [name for name, layer in layers.items() if not layer.holds_drawn_weights()]:
+        raise UserError(f"{shorten(changed)}: the frozen weights are not those that were drawn")
     if not trainable:
-        layers = source_layers(network).values()
-        return pack(substitute(network, {id(layer): collapse_layer(layer) for layer in layers}))
+        if hooked := [name for name, layer in layers.items() if _run_weight_hooks(layer)]:
+            raise UserError(f"{shorten(hooked)}: hooks would be lost; remove them first")
+        return pack(
+            substitute(network, {id(layer): collapse_layer(layer) for layer in layers.values()})
+        )
     shared = share_parameters(network, network.buffers())
     nonlinear = []
     for name, layer in source_layers(shared).items():

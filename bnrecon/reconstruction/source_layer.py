@@ -120,6 +120,12 @@ class SourceLayer(ReplacedLayer):
         """Both convolutions and normalizations on a padded input."""
         recorded = is_recorded(x) and not self.training
         stored = self.features.in_memory and not self.implicit
+        called = self._calls_parts()
+        if called and (self.composition is not None or not stored):
+            raise RuntimeError(
+                "hooks on the parts of a source layer, and batch statistics of its first "
+                "normalization, need both convolutions: rebuild with storage=memory, uncollapsed"
+            )
         two_sides = self.geometry.dims == 2 and self.geometry.groups == 1
         if self.composition is None and two_sides and not recorded:
             # Channels last is 1.1 to 1.6 times as fast on a processor for so many channels; the
@@ -129,7 +135,7 @@ class SourceLayer(ReplacedLayer):
             out = self.composition(self, x)
         elif self.implicit and not self.training:
             out = self._implicit(x)
-        elif stored and (self.training or recorded):
+        elif stored and (self.training or recorded or called):
             out = self.second(self._activated(self.first_norm(self.first(x))))
         else:
             self._require_weights(x)
@@ -143,6 +149,14 @@ class SourceLayer(ReplacedLayer):
         if self.features.skip == "outer":
             return self.second_norm(out + skipped)
         return self.second_norm(out) + skipped
+
+    def _calls_parts(self) -> bool:
+        """Whether its parts are called one by one: for hooks, or statistics of the batch."""
+        hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+        parts = [part for part in self.children() if part is not self.second_norm]
+        hooked = any(getattr(part, name) for part in parts for name in hooks)
+        alone = self.first_norm.training and not self.training and self.composition is None
+        return hooked or alone
 
     def _require_weights(self, x: torch.Tensor) -> None:
         """Raise ``RuntimeError`` for what cannot be done without weights in memory."""
@@ -254,18 +268,20 @@ class SourceLayer(ReplacedLayer):
         each = width * (shape.inputs + shape.outputs * shape.taps)
         return 0 if self.features.in_memory else len(self.pairs) * each
 
-    def frozen_digest(self) -> str:
-        """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
+    def holds_drawn_weights(self) -> bool:
+        """Whether the frozen weights in memory are those that were drawn, in the layer's type."""
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         if self.features.skip != "none":
             pairs.append((self.skip, joined(pair.skip_weight for pair in self.pairs)))
         if not self.implicit and self.features.in_memory:
             drawn = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
             pairs += zip((self.first.weight, self.second.weight), drawn, strict=True)
-        # Held in whichever type.
-        held = ((weight.detach().cpu().float().flatten(), drawn) for weight, drawn in pairs)
-        same = all(torch.equal(weight, drawn.flatten()) for weight, drawn in held)
-        return joined_digest(self.pairs) if same else "changed"
+        held = ((weight.detach().cpu().flatten(), drawn.flatten()) for weight, drawn in pairs)
+        return all(torch.equal(weight, drawn.to(weight.dtype)) for weight, drawn in held)
+
+    def frozen_digest(self) -> str:
+        """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
+        return joined_digest(self.pairs) if self.holds_drawn_weights() else "changed"
 
 
 def holds_weights(name: str) -> bool:

@@ -89,13 +89,17 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     >>> [tensor.item() for tensor in tensors_in(({"a": torch.tensor(1)}, [torch.tensor(2)]))]
     [1, 2]
     """
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
+    return (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """All that nested tuples, lists, mappings and dataclasses hold, in order."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     elif is_dataclass(value) and not isinstance(value, type):
         value = tuple(getattr(value, part.name) for part in fields(value))
-    if isinstance(value, tuple | list):
-        for part in value:
-            yield from tensors_in(part)
+    if not isinstance(value, tuple | list):
+        yield value
+        return
+    for part in value:
+        yield from leaves(part)

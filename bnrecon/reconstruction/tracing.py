@@ -31,12 +31,14 @@ ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # of arguments
 class Trace(NamedTuple):
     """What a plain call of the network computes.
 
-    ``read`` names the parameters and buffers that it takes itself, outside of leaf modules, and
-    ``changed`` the modules whose settings or buffers it changes, or that it runs in training mode.
+    ``read`` names the parameters and buffers that it takes itself, outside of leaf modules,
+    ``constants`` those of them that went into a constant of the graph, and ``changed`` the modules
+    whose settings or buffers it changes, or that it runs in training mode.
     """
 
     graph: fx.Graph
     read: frozenset[str]
+    constants: frozenset[str]
     changed: frozenset[str]
 
 
@@ -62,7 +64,8 @@ def trace(model: nn.Module) -> Trace:
         if name in before and not _is_as_before(part, before[name])
     }
     read = reads.read | _read_in(graph, twin, reads.names)
-    return Trace(graph, frozenset(read), frozenset(changed | tracer.training))
+    sets = map(frozenset, (read, reads.read, changed | tracer.training))
+    return Trace(graph, *sets)
 
 
 class _Tracer(fx.Tracer):

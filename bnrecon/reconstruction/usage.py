@@ -72,9 +72,12 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     norms = foldable(traced, model)
     if normalized is not None:  # a run may take another path than a trace does
         norms = {layer: norm for layer, norm in norms.items() if (norm, layer) in normalized}
+    layers = {name for name, part in model.named_modules() if isinstance(part, LAYERS)}
     if outside is None:
         outside = _follow_graph(traced.graph, model)
-    layers = {name for name, part in model.named_modules() if isinstance(part, LAYERS)}
+        for name, parameter in map(split_name, sorted(traced.constants)):
+            if name in layers:
+                outside.setdefault(name, f"its {parameter} is read outside of the layer")
     changed = dict.fromkeys(traced.changed & layers, "the network's forward changes its settings")
     return Usage(norms, outside | changed)
 
