@@ -16,18 +16,17 @@ import pandas as pd
 import torch
 import yaml
 from matplotlib.figure import Figure
+from torch import nn
 
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.features import LayerShape, choose_width, draw
-from bnrecon.features.register import distribution
-from bnrecon.operators.system import System
+import bnrecon
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reporting import figures, tables
 from bnrecon.runtime import files, provenance
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.units import format_bytes
-from bnrecon.solvers import SolverSpec, solve
+from bnrecon.solvers.base import Solution
 
+CPU = torch.device("cpu")
 TABLES = yaml.safe_load(Path(__file__).with_name("bench_tables.yaml").read_text(encoding="utf-8"))
 
 
@@ -38,12 +37,12 @@ def apart(call: Callable, *arguments: Any, threads: int | None = None) -> Any:
         return process.submit(call, *arguments).result()
 
 
-def timed(call: Callable, *arguments: Any) -> tuple[Any, dict[str, float]]:
+def timed(call: Callable, *arguments: Any, **options: Any) -> tuple[Any, dict[str, float]]:
     """What a call returns, with its seconds by the clock and the processor's; waits for a GPU."""
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
     wait()
     started, spent = time.perf_counter(), time.process_time()
-    result = call(*arguments)
+    result = call(*arguments, **options)
     wait()
     seconds, processor = time.perf_counter() - started, time.process_time() - spent
     return result, {"seconds": seconds, "processor_seconds": processor}
@@ -75,16 +74,17 @@ def measure_missing(path: Path, wanted: Iterable[dict], measure: Callable) -> li
     return rows
 
 
-def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> pd.DataFrame:
-    """Write rows and words as Markdown, as ``bench_tables.yaml`` says, and print it; the cells."""
-    templates, below = TABLES[path.stem]["columns"], TABLES[path.stem]["words"].format(**words)
-    columns = {heading: [cell(row, each) for row in rows] for heading, each in templates.items()}
-    empty = {heading: {"": word} for heading, word in TABLES[path.stem].get("empty", {}).items()}
+def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> None:
+    """Write rows and words as Markdown, as ``bench_tables.yaml`` says, and print it."""
+    table = TABLES[path.stem]
+    empty = {heading: {"": word} for heading, word in table.get("empty", {}).items()}
+    columns = {name: [cell(row, each) for row in rows] for name, each in table["columns"].items()}
     frame = pd.DataFrame(columns, dtype=object).replace(empty)
-    text = f"{tables.markdown(frame)}\n\n{below}\n"
+    devices = {cell(row, "{device}, torch {torch}") for row in rows}
+    words["devices"] = "; ".join(sorted(devices))
+    text = f"{tables.markdown(frame)}\n\n{table['words'].format(**words)}\n"
     files.write_text(path, text)
     print(text)
-    return frame
 
 
 def cell(row: Mapping[str, Any], template: str) -> str:
@@ -108,33 +108,29 @@ def memory_status(name: str) -> int:
     return int(status.partition(f"{name}:")[2].split()[0]) * 1024
 
 
-def random_system(
-    features: str, width: int, oversampling: float | str, device: torch.device, storage="memory"
-) -> System:
-    """The system of a 3x3 layer, c0 = c2 = width: a standard normal target, features from seed 0.
+def random_layer(
+    features: str,
+    width: int,
+    storage: str = "memory",
+    solver: str = "matrix_free",
+    oversampling: float | str = 1.5,
+    device: torch.device = CPU,
+) -> PlannedLayer:
+    """A 3x3 layer, c0 = c2 = width: standard normal weights and features from seed 0.
 
     ``oversampling`` is c1 / n, or ``"minimum"`` for the minimum width.
     """
-    shape = LayerShape(width, width, (3, 3))
-    minimum = oversampling == "minimum"
-    count = shape.minimum_width if minimum else choose_width(features, shape, oversampling)
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(width, width, 3, 3, dtype=torch.float64, generator=generator)
-    target = TargetLayer("layer", weight, torch.zeros(width))
-    pair = draw(features, shape, count, 0, 0, storage=storage)
-    return layer_system(target, pair, device, distribution(features).orthogonal)
+    torch.manual_seed(0)
+    model = nn.Conv2d(width, width, 3, bias=False, device=device).eval()
+    nn.init.normal_(model.weight)
+    size = "width" if oversampling == "minimum" else "oversampling"
+    spec = bnrecon.FeatureSpec(features, storage=storage, **{size: oversampling})
+    return bnrecon.plan_layers(model, spec, solver).layers[0]
 
 
-def solve_random(
-    features: str, width: int, storage: str, solver: str = "matrix_free", oversampling: float = 1.5
-) -> dict:
-    """Draw the features of a layer and solve it for a random target, timed."""
-
-    def rebuild() -> tuple[System, Any]:
-        system = random_system(features, width, oversampling, torch.device("cpu"), storage)
-        return system, solve(system, SolverSpec(solver)).report
-
-    (system, report), seconds = timed(rebuild)
-    n, c1 = system.operator.shape
+def timed_solve(layer: PlannedLayer, **options: Any) -> tuple[Solution, dict[str, Any]]:
+    """Draw the features of a layer and solve it; a row of what was measured."""
+    solution, seconds = timed(bnrecon.solve_layer, layer, **options)
+    report, sizes = solution.report, {"n": layer.rows, "c1": layer.width}
     solved = {"iterations": report.iterations, "residual": report.relative_residual}
-    return {"n": n, "c1": c1} | seconds | solved | {"products": report.precision}
+    return solution, sizes | seconds | solved | {"products": report.precision}

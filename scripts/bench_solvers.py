@@ -9,7 +9,7 @@ process of its own, which measures its peak memory; the machine should be idle. 
 are in the results are not measured again. Residuals are recomputed from the operator in float64, at
 the minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features
 are he_normal from seed 0, or sign where the method says so. Results:
-outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*}.
+outputs/solvers/<device>/{bench.json,bench.md,frontier.*}.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unittest import mock
 
 import command_line
 import torch
-from bench_rows import TABLES, apart, cell, measure_missing, memory_status, random_system, timed
+from bench_rows import TABLES, apart, measure_missing, memory_status, random_layer, timed
 from bench_solvers_report import report
 from bench_training import vgg18
 from scipy.sparse.linalg import LinearOperator, lsmr
@@ -34,10 +34,11 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 import bnrecon
 from bnrecon.construction.two_layer import relative_error
 from bnrecon.operators.system import System
+from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.runtime import hardware
 from bnrecon.runtime.precision import FLOAT32, FLOAT64
 from bnrecon.runtime.units import format_bytes
-from bnrecon.solvers import SolverSpec, factorization, iterative, solve
+from bnrecon.solvers import SolverSpec, iterative, solve
 from bnrecon.solvers.krylov import cgls
 from bnrecon.solvers.solving import relative_residual
 
@@ -60,6 +61,14 @@ def main() -> None:
     wanted = [row for row in PLAN if not args.sections or row["section"] in args.sections]
     rows = measure_missing(folder / "bench.json", wanted, lambda row: apart(measure, row, device))
     report([row for key in PLAN for row in rows if key.items() <= row.items()], folder)
+
+
+def random_system(
+    features: str, width: int, oversampling: float | str, device: torch.device
+) -> System:
+    """The system of a random layer."""
+    layer = random_layer(features, width, oversampling=oversampling, solver="auto", device=device)
+    return layer_problem(layer, layer.found.target, layer.draw())[0]
 
 
 def measure(row: dict, device: torch.device) -> dict:
@@ -171,30 +180,17 @@ def products(system: System, name: str) -> dict:
 
 
 def registered(system: System, name: str) -> tuple[torch.Tensor, dict]:
-    """A solver of the project, its LU timed apart."""
+    """A solver of the project."""
     name, _, precision = name.partition(" ")
-    factorize, alone = factorization.factorize, {}
-
-    def measured(matrix: torch.Tensor) -> factorization.Factorization:
-        factors, times = timed(factorize, matrix)
-        alone["LU seconds"] = times["seconds"]
-        if matrix.dtype == torch.float32:
-            x = factors.solve(system.rhs[:, None].float())[:, 0].double()
-            alone["LU residual"] = relative_residual(system, x)
-        return factors
-
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(factorization, "factorize", measured))
         if precision == "float32":
             schedule = {"return_value": [FLOAT32, FLOAT64]}
             stack.enter_context(mock.patch.object(iterative, "precision_schedule", **schedule))
             stack.enter_context(mock.patch.object(iterative, "has_fast_int8", return_value=False))
         solved = solve(system, SolverSpec(name))
-    report = solved.report
-    note = report.precision + cell(alone, "; the LU alone {LU seconds:.1f} s")
-    note += cell(alone, ", residual {LU residual:.1e}")
-    told = {"iterations": report.iterations, "forecast": report.memory}
-    return solved.scale, told | {"arithmetic": report.precision, "note": note} | alone
+    products = solved.report.precision
+    told = {"iterations": solved.report.iterations, "arithmetic": products, "note": products}
+    return solved.scale, told
 
 
 def library_solve(system, name: str):

@@ -1,23 +1,21 @@
-"""The table and the pictures of what `bench_solvers.py` measured."""
+"""The table and the picture of what `bench_solvers.py` measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from bench_rows import TABLES, cell, write_figure, write_table
 from matplotlib.figure import Figure
 
-from bnrecon.reporting import figures, tables
-from bnrecon.runtime import files
+from bnrecon.reporting import figures
 
 # What the others of a section are compared with; it is the first of its size.
 OURS = {"oversampled": "matrix_free", "square": "refined", "contention": "alone"}
 
 
 def report(rows: list[dict], folder: Path) -> None:
-    """Write the table and the pictures, and print the table."""
-    ours = {}
+    """Write the table and the picture, and print the table."""
+    ours, ran = {}, [row for row in rows if "seconds" in row]
     for row in rows:
         row["reached"] = row["c1"] / row["n"]
         size = tuple(row[name] for name in ("section", "width", "oversampling"))
@@ -28,30 +26,12 @@ def report(rows: list[dict], folder: Path) -> None:
         if "bare" in row:
             row["bare_times"] = row["seconds"] / (row["iterations"] * row["bare"])
             row["bare_milliseconds"] = 1e3 * row["bare"]
-        if row["method"] == "refined":
-            row["LU_times"] = row["seconds"] / row["LU seconds"]
-    sentences = (cell(row, each) for each in TABLES["bench"]["sentences"] for row in rows)
-    ran = [row for row in rows if "seconds" in row]
-    words = "\n".join([*filter(None, sentences), *comparisons(ran, folder)])
-    devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    frame = write_table(folder / "bench.md", rows, comparisons=words, devices=devices)
-    files.write_text(folder / "bench.csv", tables.csv(frame))
-
-
-def comparisons(rows: list[dict], folder: Path) -> Iterator[str]:
-    """What the rows say together, in lines; the pictures are written."""
-    frontier = [row for row in rows if row["section"] == "frontier"]
-    refined = {row["n"]: row["seconds"] for row in rows if row["method"] == "refined"}
-    if frontier and (lu := refined.get(n := frontier[0]["n"])):
+    sentences = (cell(row, TABLES["bench"]["sentence"]) for row in rows)
+    write_table(folder / "bench.md", rows, comparisons="\n".join(filter(None, sentences)))
+    frontier = [row for row in ran if row["section"] == "frontier"]
+    refined = {row["n"]: row["seconds"] for row in ran if row["method"] == "refined"}
+    if frontier and (lu := refined.get(frontier[0]["n"])):
         write_figure(folder / "frontier", draw_frontier(frontier, lu))
-        reached = [row for row in frontier if row["residual"] <= 1e-10]
-        faster = [row["oversampling"] for row in reached if row["seconds"] < lu]
-        slower = [row["oversampling"] for row in reached if row["seconds"] >= lu]
-        if faster and slower:
-            yield (
-                f"n = {n:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
-                f"oversampling of {min(faster)} on, the LU at {max(slower)} and below."
-            )
 
 
 def draw_frontier(points: list[dict], lu: float) -> Figure:

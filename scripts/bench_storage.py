@@ -28,9 +28,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import bench_rows
 import command_line
 import torch
-from bench_rows import apart, measure_missing, memory_status, solve_random, timed, write_table
+from bench_rows import measure_missing, memory_status, random_layer, timed, timed_solve
 
 from bnrecon.features import LayerShape, choose_width, draw
 from bnrecon.features.matrix import feature_operator
@@ -91,7 +92,7 @@ def time_solve(row: dict) -> dict:
             time.sleep(0.01)
 
     threading.Thread(target=watch, daemon=True).start()
-    solved = solve_random(row["features"], row["width"], row["storage"])
+    _, solved = timed_solve(random_layer(row["features"], row["width"], row["storage"]))
     spent = {"wall": solved.pop("seconds"), "cpu": solved.pop("processor_seconds")}
     return solved | spent | {"memory": peak[0] - before}
 
@@ -117,23 +118,8 @@ def lines_of(row: dict) -> Iterator[dict]:
         yield row | ratios | {"slice": part, "storage": storage, "milliseconds": 1e3 * cpu}
 
 
-def write_report(section: str, rows: list[dict], outputs: Path) -> None:
-    """All rows as a table, written with the commands that measure them."""
-    rows = sorted(rows, key=lambda r: (r["features"], r["width"], r.get("precision", "")))
-    commands = []
-    for name in dict.fromkeys(row["features"] for row in rows):
-        words = [f"python scripts/bench_storage.py {section} --features {name}"]
-        for field in ("width", "precision") if section == "products" else ("width",):
-            values = (str(row[field]) for row in rows if row["features"] == name)
-            words += [f"--{field}s", *dict.fromkeys(values)]
-        commands.append(f"`{' '.join(words)}`")
-    lines = rows if section == "solves" else [line for row in rows for line in lines_of(row)]
-    words = {"processors": os.cpu_count(), "commands": "; ".join(commands)}
-    write_table(outputs / f"{section}.md", lines, **words)
-
-
 def main() -> None:
-    """Measure what is asked for."""
+    """Measure what is asked for, and write a table of all that is measured."""
     choices = {"sections": SECTIONS, "features": DISTRIBUTIONS, "precisions": PRECISIONS}
     options = {"features": ["sign", "he_normal"], "widths": [64, 128]}
     options |= {"precisions": ["bfloat16", "float64"], "outputs": Path("outputs/solvers/storage")}
@@ -144,9 +130,12 @@ def main() -> None:
             for name, width in itertools.product(args.features, args.widths)
             for kind in kinds_of(section, name, args.precisions)
         ]
-        measure = functools.partial(apart, SECTIONS[section], threads=1)
-        if rows := measure_missing(args.outputs / f"{section}.json", wanted, measure):
-            write_report(section, rows, args.outputs)
+        measure = functools.partial(bench_rows.apart, SECTIONS[section], threads=1)
+        rows = measure_missing(args.outputs / f"{section}.json", wanted, measure)
+        rows.sort(key=lambda row: (row["features"], row["width"], row.get("precision", "")))
+        lines = rows if section == "solves" else [line for row in rows for line in lines_of(row)]
+        words = {"section": section, "processors": os.cpu_count()}
+        bench_rows.write_table(args.outputs / f"{section}.md", lines, **words)
 
 
 if __name__ == "__main__":

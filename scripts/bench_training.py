@@ -152,8 +152,8 @@ def rebuilt_steps(args: argparse.Namespace) -> None:
 LOOPS = {
     "plain": (plain_loop, "plain DataLoader loop, float32"),
     "project": (project_loop, "bnrecon's trainer"),
-    "uncollapsed": (project_loop, "two convolutions a pair"),
-    "collapsed": (project_loop, "collapsed pairs"),
+    "uncollapsed": (project_loop, "two convolutions a pair, float32"),
+    "collapsed": (project_loop, "collapsed pairs, float32"),
 }
 
 
@@ -166,10 +166,8 @@ def main() -> None:
     if args.only and not args.rebuilt:
         print(LOOPS[args.only][0](args))
         return
-    what = "normalizations alone, float32, " if args.pairs else ""
-    what = f"rebuilt from {args.rebuilt}, float32, " if args.rebuilt else what
     where = hardware.describe_device(args.device)
-    print(f"VGG18 of width {args.width}, batch {args.batch}, {what}{where}")
+    print(f"VGG18 of width {args.width}, batch {args.batch}, {where}")
     if args.rebuilt:
         rebuilt_steps(args)
         return
@@ -177,7 +175,7 @@ def main() -> None:
     for name in ("uncollapsed", "collapsed") if args.pairs else ("plain", "project"):
         args.only, (loop, words) = name, LOOPS[name]
         rates.append(apart(loop, args))
-        print(f"{words:<32}{rates[-1]:>10,.1f} images/s")
+        print(f"{words:<34}{rates[-1]:>10,.1f} images/s")
     print(f"{rates[1] / rates[0]:.2f} times as many")
 
 

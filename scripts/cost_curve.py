@@ -22,7 +22,7 @@ from pathlib import Path
 import bench_rows
 import command_line
 import torch
-from bench_rows import TABLES, apart, measure_missing, memory_status, solve_random
+from bench_rows import CPU, TABLES, measure_missing, memory_status, random_layer, timed_solve
 
 from bnrecon.features.register import distribution
 from bnrecon.reconstruction.duration import rate
@@ -31,7 +31,6 @@ from bnrecon.runtime.hardware import describe_device
 from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import SOLVERS
 
-CPU = torch.device("cpu")
 PANELS = TABLES["cost_curve"]["panels"]  # the widths of each method, by panel
 WIDTHS = {method: widths for panel in PANELS.values() for method, widths in panel.items()}
 BOUNDS = {
@@ -51,13 +50,11 @@ def main() -> None:
         for width in widths
         if width <= args.largest and method in (args.methods or WIDTHS)
     ]
-    call = functools.partial(apart, measure, threads=args.threads)
+    call = functools.partial(bench_rows.apart, measure, threads=args.threads)
     rows = measure_missing(args.outputs / "cost_curve.json", wanted, call)
     rows = [row for row in rows if row["threads"] == args.threads]
     rows.sort(key=lambda row: ([*WIDTHS].index(row["method"]), row["n"]))
-    devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    words = {"threads": args.threads, "devices": devices}
-    bench_rows.write_table(args.outputs / "cost_curve.md", rows, **words)
+    bench_rows.write_table(args.outputs / "cost_curve.md", rows, threads=args.threads)
     bench_rows.write_figure(args.outputs / "cost_curve", draw(rows))
 
 
@@ -73,9 +70,9 @@ def measure(row: dict) -> dict:
     square = SOLVERS[solver].square if method in SOLVERS else distribution(features).orthogonal
     storage = "regenerate" if features == "sign" else "memory"
     how = storage, solver, 1.0 if square else 1.5
-    solve_random(features, 2, *how)  # loads what it needs, which takes seconds once
+    timed_solve(random_layer(features, 2, *how))  # loads what it needs, which takes seconds once
     before = memory_status("VmRSS")
-    measured = solve_random(features, row["width"], *how)
+    _, measured = timed_solve(random_layer(features, row["width"], *how))
     return machine | measured | {"memory": memory_status("VmHWM") - before}
 
 

@@ -72,10 +72,9 @@ def copy(path: Path, to: Path) -> Path:
 
 def without_machine(result: RunResult) -> RunResult:
     """The result as if it had been made in the usual folders, on a machine without a name."""
-    config = dict(result.config) | {"outputs": "outputs", "targets": None}
+    usual = {"outputs": "outputs", "targets": None, "tracker_folder": None}
+    config = {name: usual.get(name, value) for name, value in result.config.items()}
     config["data"] = dict(config["data"]) | {"root": None}
-    if "tracker_folder" in config:
-        config["tracker_folder"] = None
     if weights := config["target"].get("weights"):
         config["target"] = dict(config["target"]) | {"weights": Path(weights).name}
     folder = f"outputs/targets/{Path(result.target.folder).name}"

@@ -19,12 +19,9 @@ from unittest import mock
 
 import command_line
 import torch
-from bench_rows import measure_missing, timed, write_table
-from torch import nn
+from bench_rows import measure_missing, random_layer, timed, timed_solve, write_table
 
-import bnrecon
 from bnrecon.runtime import distributed, hardware
-from bnrecon.solvers.base import Solution
 
 
 def main() -> None:
@@ -40,18 +37,15 @@ def main() -> None:
         measured = measure(args.features, args.width, device)
     if rank > 0:
         return
-    path = args.outputs / "distributed.json"
-    rows = measure_missing(path, [names], lambda _: measured)
+    rows = measure_missing(args.outputs / "distributed.json", [names], lambda _: measured)
     rows.sort(key=lambda row: (row["width"], row["features"], row["processes"], row["threads"]))
     write_table(args.outputs / "distributed.md", rows)
 
 
 def measure(features: str, width: int, device: torch.device) -> dict:
     """Solve the layer, timed; the seconds and bytes of what is exchanged."""
-    torch.manual_seed(0)
-    model = nn.Conv2d(width, width, 3, bias=False, device=device).eval()
-    spec = bnrecon.FeatureSpec(features, storage="regenerate" if features == "sign" else "memory")
-    plan = bnrecon.plan_layers(model, spec, "matrix_free")
+    storage = "regenerate" if features == "sign" else "memory"
+    layer = random_layer(features, width, storage, device=device)
     seconds, numbers = [], []
 
     def watched(exchange: Callable) -> Callable:
@@ -61,21 +55,10 @@ def measure(features: str, width: int, device: torch.device) -> dict:
 
         return mock.patch.object(torch.distributed, exchange.__name__, call)
 
-    def solve() -> Solution:
-        return bnrecon.solve_layer(plan.layers[0], distributed=distributed.joined())
-
     with watched(torch.distributed.all_reduce), watched(torch.distributed.all_gather):
-        solution, spent = timed(solve)
-    report = solution.report
-    return spent | {
-        "n": plan.layers[0].rows,
-        "c1": plan.layers[0].width,
-        "iterations": report.iterations,
-        "residual": report.relative_residual,
-        "products": report.precision,
-        "exchanging": sum(seconds),
-        "megabytes": sum(numbers) / report.iterations / 1e6,
-    }
+        _, solved = timed_solve(layer, distributed=distributed.joined())
+    megabytes = sum(numbers) / solved["iterations"] / 1e6
+    return solved | {"exchanging": sum(seconds), "megabytes": megabytes}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import command_line
 import torch
-from bench_rows import apart, measure_missing, memory_status, timed, write_table
+from bench_rows import apart, measure_missing, memory_status, timed_solve, write_table
 from torchvision import models
 
 import bnrecon
@@ -29,7 +29,6 @@ from bnrecon.run.layer_checkpoint import LayerCheckpoint
 from bnrecon.runtime.errors import UserError
 
 IMAGES = 2
-COMMAND = "python scripts/solve_layer.py {model} {layer} --features {features} --threads {threads}"
 
 
 def main() -> int:
@@ -45,9 +44,7 @@ def main() -> int:
     measure = functools.partial(apart, rebuild, args.outputs, threads=args.threads)
     rows = measure_missing(args.outputs / "layers.json", [wanted], measure)
     rows.sort(key=lambda row: (row["n"], row["model"], row["layer"], row["features"]))
-    commands = "; ".join(f"`{COMMAND.format(**row)}`" for row in rows)
-    if rows:
-        write_table(args.outputs / "layers.md", rows, images=IMAGES, commands=commands)
+    write_table(args.outputs / "layers.md", rows, images=IMAGES)
     return 0 if any(wanted.items() <= row.items() for row in rows) else 1
 
 
@@ -74,7 +71,7 @@ def rebuild(outputs: Path, row: dict) -> dict:
     name = "-".join(str(value) for value in row.values())
     path = outputs / f"unfinished-{name}.safetensors"
     checkpoint = LayerCheckpoint(path, row | {"name": layer.name, "width": layer.width})
-    solution, times = timed(bnrecon.solve_layer, layer, checkpoint)
+    solution, solved = timed_solve(layer, checkpoint=checkpoint)
     memory = memory_status("VmHWM")
     rebuilt = bnrecon.assemble(plan, {layer.name: solution})
     with torch.no_grad():
@@ -82,14 +79,10 @@ def rebuild(outputs: Path, row: dict) -> dict:
         difference = (rebuilt.network(images) - expected).abs().max().item()
     path.unlink(missing_ok=True)
     report = rebuilt.layers[0]
-    return {
-        "n": report.equations,
-        "c1": report.width,
-        "seconds": checkpoint.before + times["seconds"],
-        "processor_seconds": None if checkpoint.before else times["processor_seconds"],
-        "iterations": solution.report.iterations,
-        "products": solution.report.precision,
-        "residual": solution.report.relative_residual,
+    solved["seconds"] += checkpoint.before
+    if checkpoint.before:
+        solved["processor_seconds"] = None
+    return solved | {
         "error": report.relative_error,
         "assembled_error": report.assembled_error,
         "logits": expected.abs().max().item(),

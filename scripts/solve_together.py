@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import command_line
 
+from bnrecon.cli import exit_codes
 from bnrecon.config.schema import RunConfig
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.request import read
@@ -35,7 +36,7 @@ from bnrecon.studies import registry
 
 def main(arguments: list[str] | None = None) -> int:
     """Solve the layers of each group of runs."""
-    args = command_line.parser(__doc__, "study", "words*", least=LU_UNKNOWNS).parse_args(arguments)
+    args = command_line.parser(__doc__, "study", "words*").parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     groups: dict[str, list[RunConfig]] = {}
     try:
@@ -46,14 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
             features = f"{config.features} {config.solver} {config.seeds}"
             groups.setdefault(features, []).append(config)
         for configs in groups.values():
-            print(f"{configs[0].features.name}: {solve(configs, args.least)} layers", flush=True)
+            print(f"{configs[0].features.name}: {solve(configs)} layers", flush=True)
     except (RunError, UserError) as error:
-        print(f"solve_together: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
-    return 0
+        return exit_codes.report(error)
+    return exit_codes.DONE
 
 
-def solve(configs: Sequence[RunConfig], least: int) -> int:
+def solve(configs: Sequence[RunConfig], least: int = LU_UNKNOWNS) -> int:
     """Solve the layers of runs with the same features, for each seed; how many were solved."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(hardware.use_threads(configs[0].threads))

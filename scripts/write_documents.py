@@ -155,8 +155,8 @@ def findings() -> str:
         claims = claims_by_part(study, OUTPUTS, "laptop")
         sections += [f"## [{study.paper}]({page})", findings_table(study, claims, page)]
         ours += findings_table(study, claims, f"{BEYOND}.md", beyond=True).splitlines()[2:]
-    sections.append(f"## [Our own claims]({BEYOND}.md)")
-    sections.append("\n".join(["| claim | verdict | number |", "|---|---|---|", *ours]))
+    own_claims = "\n".join(["| claim | verdict | number |", "|---|---|---|", *ours])
+    sections += [f"## [Our own claims]({BEYOND}.md)", own_claims]
     return "\n\n".join(sections)
 
 

@@ -1,8 +1,9 @@
-"""Small networks that tests rebuild, their normalization not the initial one."""
+"""Small networks that tests rebuild or train, and a stand-in that stops their training."""
 
 import torch
 from torch import nn
 
+from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.register import build
 
 
@@ -43,6 +44,19 @@ class Composed(nn.Module):
 
     def forward(self, x):
         return self.function(self, x)
+
+
+class StopAfter(StopRequest):
+    """Asks for a stop when it has been looked at so often."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.looks = steps
+
+    @property
+    def reason(self):
+        self.looks -= 1
+        return None if self.looks > 0 else "a test wants it"
 
 
 def small_vgg(seed=0):

@@ -38,7 +38,7 @@ PAGES = sorted(
         *(ROOT / "docs").glob("**/*.md"),
     }
 )
-PARTS = ("In print", "Derivation", "Counterexample", "Repair", "Shown by")
+PARTS = ("In print", "Counterexample", "Cause", "Repair", "Shown by")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLES = ["README.md", "docs/library.md", "docs/partition.md"]
 

@@ -12,8 +12,6 @@ import gpu_slice
 import numpy as np
 import pack_for_gpu
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from places import SCRIPTS
 from processes import wait_until
 
@@ -130,24 +128,6 @@ def test_without_git_the_commit_is_the_recorded_one(tmp_path, monkeypatch, text,
 # The rehearsal: the machine is an environment with torch and torchvision and nothing else.
 
 
-def distributions(*names):
-    """These packages and all that they need, as they are installed here."""
-    installed, remaining = {}, list(names)
-    while remaining:
-        name = canonicalize_name(remaining.pop())
-        try:
-            about = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:  # for another platform
-            continue
-        if name not in installed:
-            installed[name] = about
-            needed = map(Requirement, about.requires or ())
-            remaining += [
-                r.name for r in needed if not r.marker or r.marker.evaluate({"extra": ""})
-            ]
-    return installed.values()
-
-
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """A Python with torch, torchvision and numpy; no network, no git, a home of its own."""
@@ -156,7 +136,8 @@ def machine(tmp_path_factory):
         [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
     )
     site = next((folder / "venv").glob("lib/python*/site-packages"))
-    for about in distributions("torch", "torchvision", "numpy"):
+    names = pack_for_gpu.needed(["torch", "torchvision", "numpy"])
+    for about in map(importlib.metadata.distribution, names):
         for name in {file.parts[0] for file in about.files} - {"..", "__pycache__"}:
             if not (site / name).exists():
                 (site / name).symlink_to(about.locate_file(name))

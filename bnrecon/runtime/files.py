@@ -168,14 +168,14 @@ class Stored:
     from_json: Callable[[Any], Any]
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: str | Path) -> Self:
         """Read its file, as ``result.json`` of a finished run.
 
         Raises:
             Damaged: it is damaged, or was written by another version.
             FileNotFoundError: there is none.
         """
-        return read_json(path, cls.from_json)
+        return read_json(Path(path), cls.from_json)
 
 
 BROKEN = (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError)

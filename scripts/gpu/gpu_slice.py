@@ -60,13 +60,6 @@ def chosen(names: Sequence[str]) -> list[Piece]:
     return [piece for piece in PIECES if not names or piece.name in names]
 
 
-def main() -> int:
-    """Work until the time is over."""
-    args = read_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its piece
-    return work(args)
-
-
 def read_arguments() -> argparse.Namespace:
     """The command line, with the options of the runs."""
     layout = argparse.RawDescriptionHelpFormatter
@@ -131,4 +124,5 @@ def run(line: list[str], seconds: float) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its piece
+    sys.exit(work(read_arguments()))

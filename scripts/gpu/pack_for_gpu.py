@@ -17,12 +17,13 @@ import importlib.metadata
 import re
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from gpu_slice import PIECES, chosen
 from packaging.requirements import Requirement
-from packaging.utils import NormalizedName, canonicalize_name
+from packaging.utils import canonicalize_name
 
 from bnrecon.data import DataSpec, InMemoryImages, load
 from bnrecon.runtime.errors import UserError
@@ -76,7 +77,7 @@ def write_packages(packages: Path, there: list[str]) -> None:
     (about / "METADATA").write_text(text, encoding="utf-8")
     if (made_from := commit()) is not None:
         (packages / "bnrecon" / RECORDED).write_text(f"{made_from}\n", encoding="utf-8")
-    for package in needed({*map(canonicalize_name, (*THERE, *there))}):
+    for package in needed(bnrecon.requires or [], (*THERE, *there)):
         for installed in importlib.metadata.files(package) or ():
             if not SKIPPED.search(installed.as_posix()):
                 copy(Path(str(installed.locate())), packages / installed)
@@ -88,15 +89,15 @@ def copy(file: Path, to: Path) -> None:
     shutil.copy2(file, to)
 
 
-def needed(there: set[NormalizedName]) -> set[NormalizedName]:
-    """The packages that bnrecon needs, and those that they need, but for those that are there."""
-    names: set[NormalizedName] = set()
-    remaining = importlib.metadata.requires("bnrecon") or []
+def needed(requirements: Iterable[str], there: Iterable[str] = ()) -> set[str]:
+    """The packages that these name, and those that they need, but for those that are there."""
+    excluded, names = set(map(canonicalize_name, there)), set()
+    remaining = list(requirements)
     while remaining:
         requirement = Requirement(remaining.pop())
         name = canonicalize_name(requirement.name)
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if applies and name not in there | names:
+        if applies and name not in excluded | names:
             names.add(name)
             remaining += importlib.metadata.requires(name) or ()
     return names

@@ -14,7 +14,6 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad
 from bnrecon.reconstruction.source_file import collapse, source_layers
 from bnrecon.solvers.spec import SolverSpec
@@ -156,19 +155,6 @@ def test_the_skip_connection_reads_what_the_kernels_centre_reads():
     torch.testing.assert_close(
         F.conv2d(read, skip[:, :, None, None], stride=geometry.stride), wanted
     )
-
-
-def test_the_eliminated_system_with_a_skip_is_its_own_dense_matrix():
-    shape = LayerShape(4, 3, (3, 3))
-    system = layer_system(
-        random_target(shape), draw("he_normal", shape, 104, 0, 0, skip="outer"), CPU, False
-    )
-    operator, dense = system.operator, system.operator.dense()
-    assert isinstance(system.matrix, KhatriRao)
-    x, y = torch.randn(104, dtype=torch.float64), torch.randn(104, dtype=torch.float64)
-    torch.testing.assert_close(operator.matvec(x), dense @ x)
-    torch.testing.assert_close(operator.rmatvec(y), dense.T @ y)
-    torch.testing.assert_close(operator.leading(50).dense(), dense[:, :50])
 
 
 @pytest.mark.parametrize("skip", ["inner", "outer"])

@@ -7,7 +7,7 @@ from random_layer import gaussian
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer, composed_weight, linear_system
+from bnrecon.construction.two_layer import TargetLayer, composed_weight
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
@@ -58,6 +58,8 @@ def operators():
             weight[3] = 0  # an output that is switched off
         yield pytest.param(matrix, id=f"khatri-rao-{number}")
         yield pytest.param(Eliminated(matrix, weight), id=f"pivoted-{number}")
+        beside_skip = Eliminated(matrix, weight, skip=gaussian(*weight.shape, seed=2))
+        yield pytest.param(beside_skip, id=f"pivoted-skip-{number}")
         for name, width in (
             ("id_cond", "equations"),
             ("id_cond", "minimum_width"),
@@ -157,27 +159,9 @@ def test_a_kronecker_product_of_any_two_factors_is_the_dense_one():
     assert torch.allclose(Kronecker(u2, u1).dense(), torch.kron(u2, u1))
 
 
-def hadamard(operator):
-    """(BᵀB) ∘ (A Aᵀ), the Gram matrix of a Khatri-Rao product."""
-    second, first = operator.transposed, operator.first
-    return (second @ second.T) * (first @ first.T)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_gram_matrix_is_a_hadamard_product_for_a_first_kernel_of_one(seed):
-    operator = KhatriRao(gaussian(20, 12, seed=seed), gaussian(20, 6, seed=seed + 50))
-    dense = operator.dense()
-    assert torch.allclose(hadamard(operator), dense.T @ dense)
-
-
-def test_the_hadamard_form_fails_for_larger_kernels():
-    operator = Convolved.of(gaussian(6, 2, 2, 2), gaussian(3, 6, 2, 2, seed=1), torch.float64, CPU)
-    dense = operator.dense()
-    assert not torch.allclose(hadamard(operator.product), dense.T @ dense, rtol=0.1)
-
-
 def test_the_leading_part_has_the_first_columns():
-    for operator in (KhatriRao(gaussian(20, 12), gaussian(20, 6, seed=1)), convolved(3)):
+    matrix, weights = KhatriRao(gaussian(20, 12), gaussian(20, 6, seed=1)), gaussian(2, 4, 18)
+    for operator in (matrix, convolved(3), Eliminated(matrix, weights[0], skip=weights[1])):
         count = operator.shape[1] // 2
         assert torch.equal(operator.leading(count).dense(), operator.dense()[:, :count])
 
@@ -242,13 +226,6 @@ def test_the_embedded_target_lies_in_the_middle():
     assert wide.abs().sum() == weight.abs().sum()
     with pytest.raises(UserError, match="cannot hold a target kernel of 3x1"):
         embed(weight, (2, 4))
-
-
-def test_below_the_minimum_width_second_scales_stay_one():
-    matrix = KhatriRao(gaussian(9, 6), gaussian(9, 2))
-    system = linear_system(matrix, gaussian(3, 4))
-    assert not isinstance(system.operator, Eliminated)
-    assert (system.scales(torch.zeros(9, dtype=torch.float64)).outer == 1).all()
 
 
 def test_mismatched_factors_are_refused():

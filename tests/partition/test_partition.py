@@ -6,7 +6,6 @@ import torch
 import torchvision
 from lively import Composed
 from planes import SQUARE, plane
-from random_layer import gaussian
 from torch import nn
 
 from bnrecon.partition import partition, random_network, set_statistics, slice_of
@@ -300,24 +299,6 @@ def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
     assert len(found.folds) == 3
     nearest = np.abs(found.folds.ends).sum(2).min(1)
     assert nearest == pytest.approx(0.0, abs=1e-12)  # every boundary ends at the origin
-
-
-def test_batchnorm_puts_the_mean_of_the_data_on_every_hyperplane():
-    """Theorem 1 and Corollary 2: the first layer's lines all pass through the mean."""
-    data = gaussian(50, 2)
-    mean = data.mean(0).numpy()
-    found = partition(random_network(30, 1), plane(2 * SQUARE))
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(2, 30), nn.BatchNorm1d(30), nn.LeakyReLU(0.1)).double()
-    before = partition(network, plane())
-    found = partition(set_statistics(network, data), plane())
-    for folds, through in ((found.folds, True), (before.folds, False)):
-        along = folds.ends[:, 1] - folds.ends[:, 0]
-        beside = mean - folds.ends[:, 0]
-        distance = np.abs(along[:, 0] * beside[:, 1] - along[:, 1] * beside[:, 0])
-        assert (distance.max() < 1e-12) == through
-    assert len(found.folds) == 30
-    assert len(found.regions) == 60  # a central arrangement
 
 
 def test_a_residual_network_of_torchvision_is_partitioned(digits):

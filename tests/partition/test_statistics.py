@@ -39,24 +39,6 @@ def test_statistics_are_those_that_every_layer_sees_in_eval_mode():
         assert (norm.running_var - given.var((0, 2, 3), unbiased=False)).abs().max() < 1e-12
 
 
-def test_the_mean_minimises_the_distance_to_the_hyperplanes_at_the_variance():
-    """Theorem 1 and Eq. 8: the minimum over μ is at the mean, and is σ² / ||w||²."""
-    torch.manual_seed(0)
-    linear, norm = nn.Linear(5, 7, bias=False).double(), nn.BatchNorm1d(7).double()
-    inputs = torch.randn(40, 5, dtype=torch.float64) + 2
-    set_statistics(nn.Sequential(linear, norm), inputs)
-    square_norm = linear.weight.square().sum(1)
-
-    def average_distance(centre):
-        return ((linear(inputs) - centre) ** 2 / square_norm).mean(0).detach().numpy()
-
-    least = average_distance(norm.running_mean)
-    assert least == pytest.approx((norm.running_var / square_norm).detach().numpy(), rel=1e-12)
-    for step in (-0.1, 0.1):
-        moved = average_distance(norm.running_mean + step)
-        assert moved == pytest.approx(least + step**2 / square_norm.detach().numpy(), rel=1e-10)
-
-
 def test_modes_and_hooks_are_restored():
     network = network_with_norms().train()
     network.layer1.eval()

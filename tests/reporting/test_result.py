@@ -16,7 +16,7 @@ def test_every_shipped_result_is_read_and_written_to_the_same_text(path):
     content = files.read_json(path)
     result = RunResult.from_json(content)
     assert json.dumps(result.to_json()) == json.dumps(content)  # the order of the keys included
-    assert RunResult.from_json(result.to_json()) == result == RunResult.read(path)
+    assert RunResult.from_json(result.to_json()) == result == RunResult.read(str(path))
 
 
 def test_statistics_of_a_result_are_those_of_its_seeds():

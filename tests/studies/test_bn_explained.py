@@ -1,13 +1,11 @@
 """Batch normalization explained: parts at smoke scale, formulas against other computations."""
 
 import itertools
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 from torch import nn
 
 from bnrecon.studies.bn_explained import (
@@ -53,34 +51,6 @@ def test_the_distance_to_a_hyperplane_is_that_to_its_nearest_point():
             step = np.linalg.lstsq(basis, point - on_plane)[0]
             nearest = on_plane + basis @ step
             assert found[number, unit] == pytest.approx(np.linalg.norm(point - nearest))
-
-
-def test_the_batch_mean_is_what_a_minimizer_finds():
-    generator = make_generator(1)
-    points, weight = generator.normal(size=(20, 3)), generator.normal(size=(1, 3))
-    mean, deviation = batch_moments(points, weight)
-    found = minimize_scalar(
-        lambda t: mean_squared_distances(points, weight, np.array([t]))[0], tol=1e-12
-    )
-    assert found.x == pytest.approx(mean[0], abs=1e-7)
-    assert found.fun == pytest.approx(deviation[0] ** 2 / (weight**2).sum())
-
-
-def test_theorem_1_holds_in_exact_arithmetic():
-    """L(t) - L(mu) = (t - mu)² / ||w||² and L(mu) = sigma² / ||w||², in fractions."""
-    points, w = [(1, 2), (-3, 5), (4, 0)], (2, -7)
-    outputs = [Fraction(w[0] * x + w[1] * y) for x, y in points]
-    norm, mean = Fraction(w[0] ** 2 + w[1] ** 2), sum(outputs) / 3
-    variance = sum((u - mean) ** 2 for u in outputs) / 3
-
-    def loss(t):
-        return sum((u - t) ** 2 for u in outputs) / 3 / norm
-
-    assert loss(mean) == variance / norm
-    for t in (Fraction(1, 3), Fraction(-20), mean + Fraction(1, 10**9)):
-        assert loss(t) - loss(mean) == (t - mean) ** 2 / norm
-    found = mean_squared_distances(np.array(points), np.array([w]), np.array([float(mean)]))
-    assert found[0] == pytest.approx(float(variance / norm))
 
 
 def test_elsewhere_than_at_the_mean_equation_8_has_a_second_term():

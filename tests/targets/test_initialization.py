@@ -135,19 +135,6 @@ def test_a_layer_with_two_names_is_normalized_by_both():
     assert ready.alias(inputs).mean(0).abs().max() < 1e-5
 
 
-def test_folded_channels_are_centred_over_all_positions_and_not_at_each():
-    """The corner is always dark and the centre bright: a unit there is on one side."""
-    torch.manual_seed(0)
-    bright = torch.zeros(3, 3)
-    bright[1, 1] = 5.0
-    inputs = bright + 0.1 * torch.randn(20, 1, 3, 3)
-    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Flatten(), nn.Linear(9, 2))
-    outputs = initialize_from_data(network, inputs, method="fold")[0](inputs)
-    assert outputs.mean().abs() < 1e-5
-    centre = outputs[:, 0, 1, 1]
-    assert (centre > 0).all() or (centre < 0).all()
-
-
 @pytest.mark.parametrize("method", ["freeze", "fold"])
 def test_batches_give_the_same_as_all_images_at_once(images, method):
     network = resnet(nn.Identity)

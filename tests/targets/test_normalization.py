@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from lively import StopAfter
 from norm_act import NormAct
 from torch import nn
 
@@ -185,20 +186,12 @@ def test_training_leaves_frozen_statistics_as_they_were(digits, tmp_path, initia
     ids=["dropout", "noise", "frozen"],
 )
 def test_an_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
-    class AfterFour(StopRequest):
-        looked = 0
-
-        @property
-        def reason(self):
-            self.looked += 1
-            return "a test wants it" if self.looked >= 4 else None
-
     request = request_for(target, tmp_path)
     whole, part, resumed = (build_target(request, digits) for _ in range(3))
     train_initialized(whole, target, digits, tmp_path / "none")
     torch.rand(5)  # a caller's own use of the generator changes nothing
     with pytest.raises(Interrupted):
-        train_initialized(part, target, digits, tmp_path / "checkpoint", AfterFour())
+        train_initialized(part, target, digits, tmp_path / "checkpoint", StopAfter(4))
     train_initialized(resumed, target, digits, tmp_path / "checkpoint")
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from lively import small_vgg
+from lively import StopAfter, small_vgg
 from torch import nn
 
 from bnrecon.config import composition
@@ -133,17 +133,9 @@ def test_interrupted_training_ends_at_the_same_numbers(digits, tmp_path, dtype, 
     whole = small_vgg()
     log, _ = train(whole, digits, plan, CPU, tmp_path / "none", StopRequest())
 
-    class After(StopRequest):
-        looked = 0
-
-        @property
-        def reason(self):
-            self.looked += 1
-            return "a test wants it" if self.looked >= steps else None
-
     part = small_vgg()
     with pytest.raises(Interrupted, match=f"training is saved at step {steps} of 22"):
-        train(part, digits, plan, CPU, tmp_path / "checkpoint", After())
+        train(part, digits, plan, CPU, tmp_path / "checkpoint", StopAfter(steps))
     other = small_vgg(seed=5)  # what it starts from does not matter: the checkpoint does
     resumed_log, _ = train(other, digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
     for name, value in whole.state_dict().items():
