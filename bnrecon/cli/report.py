@@ -36,7 +36,7 @@ def _report(arguments: argparse.Namespace) -> int:
     """Write the report; print its path and what is in it."""
     requests = _read(arguments.words)
     path = arguments.output or requests[0][1].outputs / "report.html"
-    check_place(path, arguments.overwrite)
+    check_output(path, arguments.overwrite)
     from bnrecon.reproduction.report import html
 
     html.require_libraries()
@@ -57,8 +57,8 @@ def _report(arguments: argparse.Namespace) -> int:
     return exit_codes.DONE
 
 
-def check_place(path: Path, overwrite: bool) -> None:
-    """Refuse a place where no report can be written; ``overwrite`` allows a file that is none.
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuse a path where no report can be written; ``overwrite`` allows a file that is none.
 
     Raises:
         UserError: it is a folder, or a file that is no report, or lies below a file.
@@ -82,10 +82,10 @@ def check_place(path: Path, overwrite: bool) -> None:
 
 
 def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
-    """Write a report's file in the place of an earlier report; see ``check_place``."""
+    """Write a report's file, over an earlier report; see ``check_output``."""
     from bnrecon.runtime import files
 
-    check_place(path, overwrite)
+    check_output(path, overwrite)
     files.write_bytes(path, content)
 
 

@@ -123,8 +123,8 @@ def _is_study(word: str) -> bool:
 
 def _read_computed(words: list[str]) -> tuple[Study, StudyRequest]:
     study, request = _read(words)
-    if given := request.executor.words:
-        raise UserError(f"{given[0]}: for bnrecon study only; tables and figures compute nothing")
+    if options := request.executor.words:
+        raise UserError(f"{options[0]}: for bnrecon study only; tables and figures compute nothing")
     return study, request
 
 

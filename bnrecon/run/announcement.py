@@ -24,7 +24,7 @@ from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.building import build_target
-from bnrecon.targets.given_weights import load_given
+from bnrecon.targets.given_weights import load_weights
 from bnrecon.targets.location import is_trained, training_plan
 from bnrecon.targets.models import minimum_width_count, parameter_count, skipped_poolings
 from bnrecon.targets.register import FAMILIES
@@ -61,7 +61,7 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     """
     network = build_target(config.target_request, data).eval()
     if config.target.weights is not None:
-        load_given(network, config.target.weights)
+        load_weights(network, config.target.weights)
     network = network.to(device)  # whose memory, and which precisions, depends on where layers are
     with option_names("features"):
         plan = plan_layers(network, config.features, config.solver)

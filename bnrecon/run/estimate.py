@@ -52,18 +52,18 @@ def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, Positio
     return positions
 
 
-def _positions(module: Layer, given: torch.Tensor, output: torch.Tensor) -> Positions:
+def _positions(module: Layer, x: torch.Tensor, output: torch.Tensor) -> Positions:
     """The positions of one call."""
     geometry = geometry_of(module)
     dims = geometry.dims
     if not dims:
-        rows = given.shape[:-1].numel()
+        rows = x.shape[:-1].numel()
         return Positions(rows, rows, rows)
-    images = len(given) if given.ndim == dims + 2 else 1
-    single = given.reshape(images, *given.shape[-dims - 1 :])
+    images = len(x) if x.ndim == dims + 2 else 1
+    single = x.reshape(images, *x.shape[-dims - 1 :])
     padded = pad(single[:1, :1], geometry, output.shape[-dims:])
     out = output.shape[-dims:].numel()
-    taken = given.shape[-dims:].numel() if geometry.spread else out
+    taken = x.shape[-dims:].numel() if geometry.spread else out
     return Positions(images * padded.numel(), images * out, images * taken)
 
 

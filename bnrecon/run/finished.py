@@ -73,8 +73,8 @@ def restore_tables(config: RunConfig, folder: Path, result: RunResult) -> None:
                     files.write_text(folder / name, text)
             if not figures.is_whole(folder / "layers.png"):
                 draw_layers(folder, result)
-            for place in folder.glob("seed-*"):
-                for leftover in solved_layers(place):
+            for seed_folder in folder.glob("seed-*"):
+                for leftover in solved_layers(seed_folder):
                     leftover.unlink()
     except (UserError, OSError) as error:
         logger.warning("the tables beside the result were not updated: %s", error)

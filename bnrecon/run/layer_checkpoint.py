@@ -79,6 +79,6 @@ class LayerCheckpoint:
         self._saved = time.monotonic()
 
 
-def solved_layers(place: Path) -> list[Path]:
+def solved_layers(folder: Path) -> list[Path]:
     """The files of layers in a seed's folder, solved and unfinished."""
-    return [*place.glob("layer-*.safetensors"), *place.glob("unfinished-*.safetensors")]
+    return [*folder.glob("layer-*.safetensors"), *folder.glob("unfinished-*.safetensors")]

@@ -34,10 +34,10 @@ def run_folder(config: RunConfig, data: Images | None = None) -> Path:
 
 def code_of_run(config: RunConfig) -> dict[str, str]:
     """Fingerprints of the user's code that a run depends on, by option."""
-    found = {"features.code": distribution(config.features.name).code}
+    codes = {"features.code": distribution(config.features.name).code}
     name = config.solver.name
     for solver in AUTO if name == "auto" else (name,):
         option = "solver.code" if solver == name else f"solver.{solver}.code"
-        found[option] = lookup(solver).code
-    own = {option: code for option, code in found.items() if code is not None}
-    return user_code(config.target_request) | own
+        codes[option] = lookup(solver).code
+    fingerprints = {option: code for option, code in codes.items() if code is not None}
+    return user_code(config.target_request) | fingerprints

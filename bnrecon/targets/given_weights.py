@@ -20,7 +20,7 @@ PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 COUNTER = "num_batches_tracked"  # of BatchNorm: not every file has it, and nothing depends on it
 
 
-def load_given(network: nn.Module, path: str) -> None:
+def load_weights(network: nn.Module, path: str) -> None:
     """Load a file's weights into a network.
 
     Raises:
@@ -32,14 +32,14 @@ def load_given(network: nn.Module, path: str) -> None:
     network.load_state_dict(weights, strict=False)
 
 
-def given_digest(path: str) -> str:
+def weights_digest(path: str) -> str:
     """SHA-256 of a file's weights; of a file that did not change it is known.
 
     Raises:
         UserError: they cannot be read.
     """
     try:
-        about = _place(path).stat()
+        about = _expanded(path).stat()
     except (OSError, ValueError):
         return tensor_digest(_read(path))  # which says why
     return _digest(path, about.st_mtime_ns, about.st_size)
@@ -50,40 +50,40 @@ def _digest(path: str, _changed: int, _size: int) -> str:
     return tensor_digest(_read(path))
 
 
-def _place(path: str) -> Path:
+def _expanded(path: str) -> Path:
     return Path(os.path.expanduser(path))  # shells leave ~ behind a = as it is
 
 
 def _read(path: str) -> dict[str, torch.Tensor]:
-    given = f"target.weights={path}"
-    place = _place(path)
-    if place.suffix.lower() in PICKLES:
+    option = f"target.weights={path}"
+    file = _expanded(path)
+    if file.suffix.lower() in PICKLES:
         raise UserError(
-            f"{given}: pickles are never read; write its state_dict with "
+            f"{option}: pickles are never read; write its state_dict with "
             "safetensors.torch.save_file, and give that file"
         )
     try:
-        require_regular(place)
-        return load_file(place)
+        require_regular(file)
+        return load_file(file)
     except FileNotFoundError:
-        raise UserError(f"{given}: there is no such file") from None
+        raise UserError(f"{option}: there is no such file") from None
     except (OSError, ValueError, SafetensorError) as error:
         reason = first_line(error)
-        raise UserError(f"{given}: is not a whole safetensors file ({reason})") from None
+        raise UserError(f"{option}: is not a whole safetensors file ({reason})") from None
 
 
-def _misfit(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str | None:
-    missing = [name for name in own if name not in given and not name.endswith(COUNTER)]
-    foreign = [name for name in given if name not in own]
+def _misfit(state: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> str | None:
+    missing = [name for name in state if name not in weights and not name.endswith(COUNTER)]
+    foreign = [name for name in weights if name not in state]
     if missing:
         return f"it lacks {shorten(missing)}"
     if foreign:
         return f"the target has no {shorten(foreign)}"
-    for name, value in given.items():
-        if value.shape != own[name].shape:
-            sizes = tuple(value.shape), tuple(own[name].shape)
+    for name, value in weights.items():
+        if value.shape != state[name].shape:
+            sizes = tuple(value.shape), tuple(state[name].shape)
             return f"{name} has the shape {sizes[0]}, the target's {sizes[1]}"
-        wanted = own[name].dtype
+        wanted = state[name].dtype
         if wanted.is_floating_point and not value.is_floating_point():  # such as quantized ones
             kinds = (str(kind).removeprefix("torch.") for kind in (value.dtype, wanted))
             return "{} is of {} numbers, the target's of {}".format(name, *kinds)

@@ -92,18 +92,18 @@ def initialize_from_data(
     """
     require_choice("method=", method, METHODS)
     ready = copy.deepcopy(network)
-    given = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
-    if not len(given):
+    batches = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
+    if not len(batches):
         raise UserError("inputs: there are none; statistics need some")
     if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in ready.modules()):
         if method == "fold":
             raise UserError("method=fold: the network has BatchNorm; give method=freeze")
-        set_statistics(ready, given)
+        set_statistics(ready, batches)
         for module in ready.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
                 freeze(module)
         return ready
-    layers = _hidden_layers(ready, given if isinstance(given, torch.Tensor) else given[0])
+    layers = _hidden_layers(ready, batches if isinstance(batches, torch.Tensor) else batches[0])
     if method == "fold":
         for layer in layers:
             kind = nn.Linear if isinstance(layer, nn.Linear) else nn.Conv2d
@@ -113,10 +113,10 @@ def initialize_from_data(
                 )
         # Not a call of the layer: its hooks must not run twice.
         update = functools.partial(fold_statistics, eps=eps)
-        adapt_layers(ready, layers, given, lambda layer, x: layer.forward(x), update)
+        adapt_layers(ready, layers, batches, lambda layer, x: layer.forward(x), update)
         return ready
     normalized = functools.partial(_normalized, eps=eps)
-    return set_statistics(replace_modules(ready, set(layers).__contains__, normalized), given)
+    return set_statistics(replace_modules(ready, set(layers).__contains__, normalized), batches)
 
 
 def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module:
@@ -145,14 +145,14 @@ def _hidden_layers(network: nn.Module, inputs: torch.Tensor) -> list[nn.Module]:
     order: list[nn.Module] = []
     layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
 
-    def note(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
-        if isinstance(layer, nn.Linear) and given.ndim > 2:
+    def note(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(layer, nn.Linear) and x.ndim > 2:
             raise UserError(
-                f"a linear layer runs on inputs of shape {tuple(given.shape[1:])}: statistics are "
+                f"a linear layer runs on inputs of shape {tuple(x.shape[1:])}: statistics are "
                 "those of outputs (n, channels); give a network without sequences"
             )
         order.append(layer)
-        return given
+        return x
 
     adapt_layers(network, layers, inputs[:1], note, lambda *_moments: None)
     return order[:-1]

@@ -13,7 +13,7 @@ from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.runtime import digests, distributed
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import can_compile, has_fast_bfloat16
-from bnrecon.targets.given_weights import given_digest
+from bnrecon.targets.given_weights import weights_digest
 from bnrecon.targets.register import target_code
 from bnrecon.targets.spec import TargetRequest
 from bnrecon.targets.step import TrainingPlan
@@ -54,12 +54,12 @@ def target_folder(request: TargetRequest, data: Images, device: torch.device) ->
     kind of device trained, or in another precision where ``train.precision`` is ``auto``, is found
     where this device and precision have none: ``target.json`` says which it is.
     """
-    own = training_plan(request, device).dtype
-    folder = own_folder(request, data, device.type, own)
+    dtype = training_plan(request, device).dtype
+    folder = device_folder(request, data, device.type, dtype)
     if any((folder / name).exists() for name in (ABOUT, CHECKPOINT)):
         return folder
-    dtypes = DTYPES if request.train.precision == "auto" else (own,)
-    others = (own_folder(request, data, *kind) for kind in itertools.product(DEVICES, dtypes))
+    dtypes = DTYPES if request.train.precision == "auto" else (dtype,)
+    others = (device_folder(request, data, *kind) for kind in itertools.product(DEVICES, dtypes))
     return next(filter(_is_whole, others), folder)
 
 
@@ -67,7 +67,7 @@ def _is_whole(folder: Path) -> bool:
     return all((folder / name).exists() for name in (WEIGHTS, ABOUT))
 
 
-def own_folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtype) -> Path:
+def device_folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtype) -> Path:
     """The folder of a target that this kind of device trains in this precision."""
     spec = request.data
     content: dict[str, Any] = {"pixels": data.checksum(), "device": device, "dtype": str(dtype)}
@@ -89,12 +89,12 @@ def user_code(request: TargetRequest) -> dict[str, str]:
     """
     target = request.target
     options = vars(target) | getattr(target, "options", {})
-    found = {"target.code": target_code(target.family)}
+    codes = {"target.code": target_code(target.family)}
     if (features := str(options.get("features"))) in DISTRIBUTIONS:
-        found["target.features.code"] = DISTRIBUTIONS[features].code
+        codes["target.features.code"] = DISTRIBUTIONS[features].code
     if target.weights is not None:
-        found["target.weights"] = given_digest(target.weights)
-    return {name: code for name, code in found.items() if code is not None}
+        codes["target.weights"] = weights_digest(target.weights)
+    return {name: code for name, code in codes.items() if code is not None}
 
 
 def is_trained(request: TargetRequest, data: Images, device: torch.device) -> bool:

@@ -115,7 +115,7 @@ def initialize_statistics(
     with image_bar(len(norms) * data.sizes[0], title) as bar, exact_float32():
         images = _PlainImages(data, device, bar, stop)
         if target.initialization == "frozen_scale":
-            adapt_layers(network, norms, images, lambda _norm, given: given, _set_scale)
+            adapt_layers(network, norms, images, lambda _norm, x: x, _set_scale)
             return
         set_statistics(network, images)
         if target.initialization == "folded_statistics":
@@ -140,21 +140,21 @@ def _fold(norm: nn.Module, layer: nn.Module) -> None:
 
 
 def _layers_before(network: nn.Module, inputs: torch.Tensor) -> dict[nn.Module, nn.Module]:
-    """The linear layer or convolution whose output each BatchNorm is given, found in a run."""
+    """The linear layer or convolution whose output each BatchNorm takes, by a run."""
     made: list[tuple[torch.Tensor, nn.Module]] = []  # holds the outputs: an id is used once
-    found: dict[nn.Module, nn.Module] = {}
+    preceding: dict[nn.Module, nn.Module] = {}
 
-    def note(layer: nn.Module, _given: tuple, output: torch.Tensor) -> None:
+    def note(layer: nn.Module, _args: tuple, output: torch.Tensor) -> None:
         made.append((output, layer))
 
-    def find(norm: nn.Module, given: tuple) -> None:
-        before = [layer for output, layer in made if output is given[0]]
-        if not before or before[0] in found.values():
+    def find(norm: nn.Module, args: tuple) -> None:
+        before = [layer for output, layer in made if output is args[0]]
+        if not before or before[0] in preceding.values():
             raise UserError(
                 "initialization=folded_statistics: a BatchNorm does not follow a linear layer or "
                 "convolution of its own; give initialization=frozen_statistics"
             )
-        found[norm] = before[0]
+        preceding[norm] = before[0]
 
     layers = [m for m in network.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     with torch.no_grad(), contextlib.ExitStack() as after:
@@ -164,7 +164,7 @@ def _layers_before(network: nn.Module, inputs: torch.Tensor) -> dict[nn.Module, 
             after.enter_context(norm.register_forward_pre_hook(find))
         after.callback(network.train, network.training)
         network.eval()(inputs)
-    return found
+    return preceding
 
 
 class _PlainImages:

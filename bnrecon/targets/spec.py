@@ -70,13 +70,13 @@ class TargetSpec:
         if self.weights is not None:
             check_utf8("weights", self.weights)
         if self.initialization != "batchnorm":
-            given = f"initialization={self.initialization}"
+            choice = f"initialization={self.initialization}"
             if self.virtual_batch is not None:
                 raise UserError(
-                    f"virtual_batch={self.virtual_batch:g}, {given}: give at most one of them"
+                    f"virtual_batch={self.virtual_batch:g}, {choice}: give at most one of them"
                 )
             if not self.affine:
-                raise UserError(f"affine=false, {given}: leaves no scales; leave affine out")
+                raise UserError(f"affine=false, {choice}: leaves no scales; leave affine out")
         if self.initialization == "folded_statistics" and (self.condition or self.density):
             raise UserError(
                 "initialization=folded_statistics: is not for weights behind fixed factors; "
@@ -166,11 +166,11 @@ class NormalizationVggTarget(VggTarget):
         changed["initialization"] = self.initialization != "batchnorm"
         changed["norm_position"] = self.norm_position != "before"
         changed["padding"] = self.padding != "zeros"
-        given = [name for name, value in changed.items() if value]
-        if given and self.features != "none":
+        conflicting = [name for name, value in changed.items() if value]
+        if conflicting and self.features != "none":
             raise UserError(
-                f"{given[0]}: a frozen pair keeps its own normalizations and padding; "
-                f"leave {given[0]} out, or give features=none"
+                f"{conflicting[0]}: a frozen pair keeps its own normalizations and padding; "
+                f"leave {conflicting[0]} out, or give features=none"
             )
 
 

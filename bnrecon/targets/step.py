@@ -104,9 +104,9 @@ class Step:
         for buffer, kept in zip(self.network.buffers(), buffers, strict=True):
             buffer.copy_(kept)  # the forward pass has moved batch normalizations' statistics
         # An error of the network or the batch occurs again, and is raised as it is.
-        found = self._gradients(self.network, x, y)
+        logits_and_loss = self._gradients(self.network, x, y)
         if self.plan.spec.compile == "on":
             raise UserError(f"train.compile=on: {why}; give train.compile=auto or =off")
         logger.warning("%s; training goes on uncompiled", why)
         self.forward, self.trials = self.network, 0
-        return found
+        return logits_and_loss

@@ -24,7 +24,7 @@ from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets import location
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.building import build_target
-from bnrecon.targets.given_weights import load_given
+from bnrecon.targets.given_weights import load_weights
 from bnrecon.targets.location import ABOUT, CHECKPOINT, HOW, WEIGHTS
 from bnrecon.targets.normalization import initialize_statistics
 from bnrecon.targets.register import FAMILIES, target_code
@@ -64,17 +64,17 @@ def obtain_target(
     """
     folder = location.target_folder(request, data, device)
     dtype = location.training_plan(request, device).dtype
-    own = location.own_folder(request, data, device.type, dtype)
-    wanted, metadata = _Wanted(request, data, device, own), None
+    training_folder = location.device_folder(request, data, device.type, dtype)
+    wanted, metadata = _Wanted(request, data, device, training_folder), None
     network = wanted.build()
     if distributed.run_on_first_rank(lambda: location.is_trained(request, data, device)):
         metadata = distributed.run_on_first_rank_before_others(lambda: wanted.read(folder, network))
     if metadata is None:
         if request.target.weights is None:
             wanted.check_batches(network)
-        folder = own
+        folder = training_folder
         network, metadata = wanted.train_under_lock(trackers)
-    elif folder != own:
+    elif folder != training_folder:
         where = metadata.get("device", "another device"), metadata.get("precision", "its precision")
         logger.info("the stored target %s was trained on %s in %s", folder, *where)
     with trackers.track(f"targets/{folder.name}", metadata["config"]) as tracked:
@@ -178,7 +178,7 @@ class _Wanted:
     def _train_and_save(self, tracked: TrackedRun) -> None:
         network = self.build()
         if self.request.target.weights is not None:
-            load_given(network, self.request.target.weights)
+            load_weights(network, self.request.target.weights)
             network, trained = network.to(self.device), {"seconds": 0, "log": []}
         else:
             trained = self._train(network, tracked)

@@ -17,7 +17,7 @@ from bnrecon.studies.bn_explained.figure2 import (
     check,
     feature_slice,
     folded_line,
-    own_line,
+    unit_line,
 )
 from bnrecon.studies.bn_explained.planar import (
     SETTINGS,
@@ -219,7 +219,7 @@ def test_mu_moves_the_hyperplane_in_a_slice_of_the_layers_inputs_as_equation_5_s
     weight = layers.get_parameter("1.0.weight")[UNIT].detach()
     mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
     for shift in (-0.3, 0.0, 0.3):
-        line = own_line(adjusted(layers, shift=shift), plane)
+        line = unit_line(adjusted(layers, shift=shift), plane)
         assert len(line) == 1
         inputs = plane.inputs(line.ends[0])
         assert (inputs @ weight).numpy() == pytest.approx(mean + shift, abs=1e-12)

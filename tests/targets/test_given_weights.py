@@ -16,7 +16,7 @@ from bnrecon.reporting.run_tables import target_name
 from bnrecon.run import main_job, naming
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.building import build_target
-from bnrecon.targets.given_weights import load_given
+from bnrecon.targets.given_weights import load_weights
 from bnrecon.targets.models import resnet
 
 
@@ -101,14 +101,14 @@ def test_weights_of_another_network_are_named(tmp_path):
     ):
         save_file(given, tmp_path / "w.safetensors")
         with pytest.raises(UserError, match=reason):
-            load_given(network, str(tmp_path / "w.safetensors"))
+            load_weights(network, str(tmp_path / "w.safetensors"))
 
 
 def test_a_pickle_is_never_read(tmp_path):
     path = tmp_path / "resnet50-11ad3fa6.pth"
     torch.save(nn.Linear(1, 1).state_dict(), path)
     with pytest.raises(UserError, match="pickles are never read; write its state_dict with"):
-        load_given(nn.Linear(1, 1), str(path))
+        load_weights(nn.Linear(1, 1), str(path))
 
 
 @pytest.mark.parametrize(("depth", "builder"), [(18, resnet18), (50, resnet50)])
@@ -119,7 +119,7 @@ def test_with_torchvisions_weights_a_resnet_computes_what_torchvisions_does(
     theirs = builder().eval()
     save_file(theirs.state_dict(), tmp_path / "w.safetensors")
     own = resnet((3, 224, 224), 1000, depth, 64, "auto").eval()
-    load_given(own, str(tmp_path / "w.safetensors"))
+    load_weights(own, str(tmp_path / "w.safetensors"))
     x = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
         assert torch.equal(own(x), theirs(x))
@@ -130,9 +130,9 @@ def test_numbers_that_are_no_weights_are_refused(tmp_path):
     for dtype in (torch.int8, torch.bool, torch.complex64):
         save_file({"weight": torch.zeros(2, 3).to(dtype), "bias": torch.zeros(2)}, path)
         with pytest.raises(UserError, match=r"weight is of .* numbers, the target's of float32"):
-            load_given(nn.Linear(3, 2), str(path))
+            load_weights(nn.Linear(3, 2), str(path))
     half = {"weight": torch.randn(2, 3).half(), "bias": torch.zeros(2).bfloat16()}
     save_file(half, path)
     network = nn.Linear(3, 2)
-    load_given(network, str(path))
+    load_weights(network, str(path))
     assert torch.equal(network.weight.detach(), half["weight"].float())

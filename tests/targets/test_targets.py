@@ -246,7 +246,7 @@ def stored(digits, tmp_path):
     overrides = ("target.width=2", "target.groups=[1]", "train.epochs=1", f"targets={tmp_path}")
     request = composition.compose(overrides).target_request
     here = obtain_target(request, digits, CPU).folder
-    there = location.own_folder(request, digits, "cuda", torch.bfloat16)
+    there = location.device_folder(request, digits, "cuda", torch.bfloat16)
     assert there != here
     about = files.read_json(here / "target.json") | {"device": "cuda", "precision": "bfloat16"}
     files.write_json(here / "target.json", about)

@@ -144,12 +144,12 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
 def draw(rows: pd.DataFrame) -> Figure:
     """The change in accuracy by nominal factor; measured factors by BatchNorm."""
     trained, measured = split(rows)
-    figure, (left, *others) = new_figure(1, 3, (PAGE, 2.6))
+    figure, (first, *others) = new_figure(1, 3, (PAGE, 2.6))
     others[1].sharey(others[0])
-    _draw_accuracies(left, trained)
+    _draw_accuracies(first, trained)
     for axes, statistic in zip(others, measured_noise.STATISTICS, strict=True):
         measured_noise.draw_factors(axes, measured[measured["factor"] == PRINTED], statistic)
-    for axes, letter in zip((left, *others), "abc", strict=True):
+    for axes, letter in zip((first, *others), "abc", strict=True):
         axes.set_title(f"({letter})")
     if others[1].get_legend_handles_labels()[1]:
         others[1].legend(loc="upper right")

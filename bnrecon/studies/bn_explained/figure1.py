@@ -148,9 +148,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     for axes_row, setting in zip(grid, ("random bias", "BN"), strict=True):
         folds = lines[lines["setting"] == setting]
         for layer, axes in enumerate(axes_row, 1):
-            own = folds[folds["layer"] == layer]
+            of_layer = folds[folds["layer"] == layer]
             planar.draw_lines(axes, folds[folds["layer"] < layer], linewidths=0.5)
-            planar.draw_lines(axes, own, colors=PALETTE[0], linewidths=0.9)
+            planar.draw_lines(axes, of_layer, colors=PALETTE[0], linewidths=0.9)
             planar.draw_points(axes, points, window)
         axes_row[0].set_ylabel("with BN" if setting == "BN" else "without BN, random biases")
     for layer, axes in enumerate(grid[0], 1):

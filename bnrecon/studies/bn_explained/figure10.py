@@ -182,11 +182,11 @@ def draw(rows: pd.DataFrame) -> Figure:
         left.plot(means.index, means, label=title, **style)
         epochs = test.groupby("epoch") if start != "zero_bias" else ()
         gains = {epoch: _gain(some, "zero_bias", better=start) for epoch, some in epochs}
-        known = [(epoch, gain) for epoch, gain in gains.items() if gain]
+        points = [(epoch, gain) for epoch, gain in gains.items() if gain]
         middle.errorbar(
-            [epoch + 0.15 * beside for epoch, _ in known],
-            [gain.mean for _, gain in known],
-            [gain.half_width or 0.0 for _, gain in known],
+            [epoch + 0.15 * beside for epoch, _ in points],
+            [gain.mean for _, gain in points],
+            [gain.half_width or 0.0 for _, gain in points],
             linestyle="",
             **style,
         )

@@ -50,7 +50,7 @@ def feature_slice(layers: nn.Sequential, points: np.ndarray) -> Slice:
     return slice_along(mean, directions, rectangle((-REACH, -REACH), (REACH, REACH)))
 
 
-def own_line(layers: nn.Sequential, plane: Slice) -> Folds:
+def unit_line(layers: nn.Sequential, plane: Slice) -> Folds:
     """The unit's hyperplane in a slice of layer 2's input space."""
     return partition(layers[1], plane).folds.of(0, UNIT)
 
@@ -127,7 +127,7 @@ def _check_translation(layers: nn.Sequential, plane: Slice, points: np.ndarray) 
     normal = (inputs.directions @ weight).numpy()
     length = np.linalg.norm(normal)
     angle = np.arctan2(normal[0], -normal[1]) % np.pi
-    lines = [own_line(network, inputs) for network in moved]
+    lines = [unit_line(network, inputs) for network in moved]
     levels = [float((line.ends[0] @ normal / length).mean()) for line in lines if len(line)]
     expected = [
         shift * deviation / length for shift, line in zip(SHIFTS, lines, strict=True) if len(line)
@@ -219,7 +219,7 @@ def picture(seed: int) -> pd.DataFrame:
     rows += planar.line_rows(first.of(0, unit), panel="c", role="varied")
     for shift in SHIFTS:
         moved = adjusted(layers, shift=shift * deviation)
-        rows += planar.line_rows(own_line(moved, inputs), panel="a", role="unit", value=shift)
+        rows += planar.line_rows(unit_line(moved, inputs), panel="a", role="unit", value=shift)
         rows += planar.line_rows(folded_line(moved, plane), panel="b", role="unit", value=shift)
     for factor in FACTORS:
         one = np.where(np.arange(WIDTHS[0]) == unit, factor, 1.0)
@@ -245,11 +245,11 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     def worst(column: str) -> str:
         return f"{largest[column]:.0e}"
 
-    own = "direction of the hyperplane in a slice of layer 2's inputs"
+    hyperplane = "direction of the hyperplane in a slice of layer 2's inputs"
     facets = "direction of a facet within a region of layer 1"
     points = f"{total['pivots']:.0f} points where the line meets the hyperplane of unit i"
     lines = [
-        ("μ_2,k", own, worst("own_turned")),
+        ("μ_2,k", hyperplane, worst("own_turned")),
         ("μ_2,k", "its distance from where Eq. 5 puts it", worst("own_gap")),
         ("μ_2,k", f"{facets}, {pairs}", worst("folded_turned")),
         ("μ_2,k", f"distance of {folds} from layer 1's hyperplanes", worst("off_layer1")),

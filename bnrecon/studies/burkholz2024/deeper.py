@@ -175,8 +175,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         for layers, points in rows[rows["target"] == name].groupby("layers"):
             style: dict[str, Any] = {"marker": MARKERS.get(layers), "color": COLOURS.get(layers)}
             style |= {"markersize": 3, "linewidth": 1, "label": f"L = {layers}"}
-            places = points["beyond"] - 1 + 0.15 * (layers - 3)  # side by side where they agree
-            draw_shares(axes, places, points, **style)
+            positions = points["beyond"] - 1 + 0.15 * (layers - 3)  # side by side where they agree
+            draw_shares(axes, positions, points, **style)
         title = name.replace(", ", ",\n")
         axes.set_title(f"({letter}) {title}")
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")

@@ -122,8 +122,8 @@ def draw(rows: pd.DataFrame) -> Figure:
             axes.plot(middle.index, middle, color=colour)
             layers = group["seed"].nunique()
             label = f"n = {n:,}, {layers} layer{'s' if layers > 1 else ''}"
-            places = group["share"].fillna(MINIMUM_AT)
-            axes.plot(places, group[column], "o", color=colour, label=label)
+            positions = group["share"].fillna(MINIMUM_AT)
+            axes.plot(positions, group[column], "o", color=colour, label=label)
     right.axhline(MAX_ITERATIONS, color="grey", linestyle=":", label="limit of iterations")
     for letter, axes in zip("ab", (left, right), strict=True):
         axes.axvspan(*BOUNDS, color="#e6e6e6", label=PAPERS)

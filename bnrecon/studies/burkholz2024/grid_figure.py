@@ -33,14 +33,14 @@ STEP = 0.25  # between the three points of a cell; cells are 1 apart
 def draw(cells: Sequence[Cell]) -> Figure:
     """Loss of accuracy of every finished cell, a panel a width, a colour a way."""
     panels = [
-        (width, _by_place([cell for cell in cells if cell.config.target.width == width]))
+        (width, _runs_by_cell([cell for cell in cells if cell.config.target.width == width]))
         for width in sorted({cell.config.target.width for cell in cells}, reverse=True)
     ]
     size = (PAGE, 0.5 + 2.15 * len(panels))
     figure, grid = new_figure(len(panels), 1, size, squeeze=False)
-    for letter, axes, (width, places) in zip("abcdef", grid[:, 0], panels, strict=False):
-        _panel(axes, places)
-        seeds = span(len(c.result.seeds) for p in places for c in places[p] if c.result)
+    for letter, axes, (width, runs) in zip("abcdef", grid[:, 0], panels, strict=False):
+        _panel(axes, runs)
+        seeds = span(len(c.result.seeds) for p in runs for c in runs[p] if c.result)
         axes.set_title(f"({letter}) target width {width}, source seeds: {seeds}")
         axes.set_ylabel("loss of accuracy, points")
     entries = legend_entries(figure)
@@ -50,10 +50,10 @@ def draw(cells: Sequence[Cell]) -> Figure:
     return figure
 
 
-Places = dict[tuple[str, str], list[Cell]]
+RunsByCell = dict[tuple[str, str], list[Cell]]
 
 
-def _by_place(cells: Sequence[Cell]) -> Places:
+def _runs_by_cell(cells: Sequence[Cell]) -> RunsByCell:
     """The runs of each cell of the paper's table, in the order of its rows and columns."""
     activations = list(dict.fromkeys(map(_activation, cells)))
     features = list(FEATURES)
@@ -63,40 +63,40 @@ def _by_place(cells: Sequence[Cell]) -> Places:
         column = features.index(labels["features"])
         return activations.index(_activation(cell)), seed, labels["target"], column
 
-    by_place: Places = {}
+    runs: RunsByCell = {}
     for cell in sorted(cells, key=order):
         labels = cell.row.labels
-        by_place.setdefault((labels["target"], labels["features"]), []).append(cell)
-    return by_place
+        runs.setdefault((labels["target"], labels["features"]), []).append(cell)
+    return runs
 
 
 def _activation(cell: Cell) -> str:
     return cell.row.labels["target"].split(",")[0]
 
 
-def _panel(axes: Axes, places: Places) -> None:
-    for spot, of_place in enumerate(places.values()):
-        for cell in of_place:
+def _panel(axes: Axes, runs: RunsByCell) -> None:
+    for spot, of_cell in enumerate(runs.values()):
+        for cell in of_cell:
             _point(axes, spot, cell)
-        _reported(axes, spot, of_place[0])
+        _reported(axes, spot, of_cell[0])
     axes.use_sticky_edges = False  # the bars' lower ends are no edge
     axes.axhline(0, color="grey", linewidth=0.8)
-    axes.set_xlim(-0.6, max(len(places), 2) - 0.4)
-    names = [FEATURES[name] for _, name in places]
-    axes.set_xticks(range(len(places)), names, rotation=40, ha="right")
+    axes.set_xlim(-0.6, max(len(runs), 2) - 0.4)
+    names = [FEATURES[name] for _, name in runs]
+    axes.set_xticks(range(len(runs)), names, rotation=40, ha="right")
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
     start = 0
-    several = len({cell.config.train.epochs for cells in places.values() for cell in cells}) > 1
-    for target, group in groupby(places, lambda spot: spot[0]):
+    several = len({cell.config.train.epochs for cells in runs.values() for cell in cells}) > 1
+    for target, group in groupby(runs, lambda spot: spot[0]):
         spots = list(group)
         count = len(spots)
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
         name = target.replace(", training seed", "\ntraining\nseed").replace(", ", "\n")
         if several and "epochs" not in name:
-            name += f"\n{places[spots[0]][0].config.train.epochs} epochs"
-        cells = [(cell.row, cell.config.target.width) for spot in spots for cell in places[spot]]
+            name += f"\n{runs[spots[0]][0].config.train.epochs} epochs"
+        cells = [(cell.row, cell.config.target.width) for spot in spots for cell in runs[spot]]
         printed = [row for row, width in cells if row.reported and row.reported.width == width]
         if printed and not any(row.possible for row in printed):
             name += "\n(not compared,\nerratum 5)"

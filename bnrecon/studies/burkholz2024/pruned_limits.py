@@ -28,15 +28,15 @@ def magnitude_error(share: float, oversampling: float) -> float:
     Let b have norm 1, columns of M mean square 1, and λ = c1 / n. By the Marchenko-Pastur law
     ‖x‖² = bᵀ (M Mᵀ)⁻¹ b = s = 1 / (λ - 1). Given ‖x‖, all directions of x are equally likely, so
     that its entries are normal and the smallest, which are left out, hold the share f of ‖x‖²
-    (``_left_out``). The kept part of x is (1 - f) x + v with v ⟂ x and ‖v‖² = f (1 - f) s. The
-    first gives (1 - f) b; M v is nearly perpendicular to b, and as long as v. Hence
+    (``_discarded_share``). The kept part of x is (1 - f) x + v with v ⟂ x and ‖v‖² = f (1 - f) s.
+    The first gives (1 - f) b; M v is nearly perpendicular to b, and as long as v. Hence
     e² = f² + f (1 - f) s.
 
     >>> round(magnitude_error(1.35, 1.5), 3), round(magnitude_error(0.9, 1.5), 3)
     (0.032, 0.263)
     """
-    left_out = _left_out(share / oversampling)
-    return math.sqrt(left_out**2 + left_out * (1 - left_out) / (oversampling - 1))
+    discarded = _discarded_share(share / oversampling)
+    return math.sqrt(discarded**2 + discarded * (1 - discarded) / (oversampling - 1))
 
 
 def refit_error(share: float, oversampling: float) -> float:
@@ -56,13 +56,13 @@ def refit_error(share: float, oversampling: float) -> float:
     """
     if share >= 1:
         return 0.0
-    left_out = _left_out(share / oversampling)
+    discarded = _discarded_share(share / oversampling)
     of_target = 1 - share / oversampling
-    of_rest = (1 - share) * left_out / ((1 - left_out) * (oversampling - 1))
+    of_rest = (1 - share) * discarded / ((1 - discarded) * (oversampling - 1))
     return math.sqrt(of_target * of_rest / (of_target + of_rest))
 
 
-def _left_out(used: float) -> float:
+def _discarded_share(used: float) -> float:
     """The share of the sum of squares of normal numbers that all but the largest ``used`` hold."""
     used = min(1.0, used)
     threshold = -float(ndtri(used / 2))

@@ -40,7 +40,10 @@ SMOKE = ("target.groups=[1,1]", "target.poolings=1")  # plans for images of 8x8
 
 def list_settings(scale: str) -> dict[str, tuple[str, ...]]:
     """Overrides by the setting's name, plans first; that of the first plan is the activation's."""
-    plans = {plan: SMOKE if scale == "smoke" and own else own for plan, own in PLANS.items()}
+    plans = {
+        plan: SMOKE if scale == "smoke" and overrides else overrides
+        for plan, overrides in PLANS.items()
+    }
     variants = {variant: (*plans[THIRD], *changed) for variant, changed in VARIANTS.items()}
 
     def by_activation(named: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -268,7 +268,7 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     ]
     more = len(results_of(other))
     most = max(cells, key=lambda cell: mean(_otherwise(cell) or [0]))  # a mean loss may hide it
-    target, features = _place(most)
+    target, features = _target_and_features(most)
     if at_length and "epochs" not in target:
         target += f", {most.config.train.epochs} epochs"
     worst = f", at most {predicted_otherwise([most])} in a cell ({target}, {features})"
@@ -292,10 +292,10 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
 
     Paired by cell, as both have the same features; averaged by target, whose errors cells share.
     """
-    same = {_place(cell): cell for cell in minimum}
+    same = {_target_and_features(cell): cell for cell in minimum}
     by_target: dict[str, list[tuple[float, float]]] = {}
     for cell in paper:
-        one, other = _otherwise(cell), _otherwise(same.get(_place(cell)))
+        one, other = _otherwise(cell), _otherwise(same.get(_target_and_features(cell)))
         if one and other:
             pair = (sum(one) / len(one), sum(other) / len(other))
             by_target.setdefault(cell.row.labels["target"], []).append(pair)
@@ -318,7 +318,7 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
     yield "more", intervals.decide([difference if len(pairs) == len(paper) else None]), numbers
 
 
-def _place(cell: Cell) -> tuple[str, ...]:
+def _target_and_features(cell: Cell) -> tuple[str, ...]:
     """What a cell shares with those of the other ways."""
     return tuple(cell.row.labels[name] for name in ("target", "features"))
 

@@ -251,8 +251,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     lengths = sorted({*trained, *weights})
     figure, grid = new_figure(1, max(len(lengths), 1), (PAGE, 2.9), sharey=True, squeeze=False)
     for letter, epochs, axes in zip("abcdef", lengths, grid[0], strict=False):
-        is_known = epochs in trained
-        of_epochs = accuracies.xs(epochs, level="epochs") if is_known else accuracies.iloc[:0]
+        is_trained = epochs in trained
+        of_epochs = accuracies.xs(epochs, level="epochs") if is_trained else accuracies.iloc[:0]
         _panel(axes, of_epochs, weights.get(epochs, ()))
         axes.set_title(f"({letter}) {epochs} epochs")
     grid[0][0].set_ylabel("test accuracy (%)")
@@ -262,9 +262,9 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> None:
-    places = list(accuracies.groupby(["inner", "excess"], sort=False))
+    settings = list(accuracies.groupby(["inner", "excess"], sort=False))
     for (start, label), colour, side in zip(STARTS.items(), PALETTE, (-ASIDE, ASIDE), strict=False):
-        for number, (_, of_setting) in enumerate(places):
+        for number, (_, of_setting) in enumerate(settings):
             values = of_setting[start].dropna()
             if values.empty:
                 continue
@@ -277,9 +277,9 @@ def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> No
     if weights:
         style: dict[str, Any] = {"color": "grey", "linestyle": "--"}
         axes.axhline(sum(weights) / len(weights), label="all weights trained", **style)
-    names = [f"{inner}\nn + {excess:.0f}" for (inner, excess), _ in places]
-    axes.set_xticks(range(len(places)), names)
-    axes.set(xlim=(-0.5, max(len(places), 1) - 0.5), xlabel="between the convolutions; features")
+    names = [f"{inner}\nn + {excess:.0f}" for (inner, excess), _ in settings]
+    axes.set_xticks(range(len(settings)), names)
+    axes.set(xlim=(-0.5, max(len(settings), 1) - 0.5), xlabel="between the convolutions; features")
 
 
 FORMATS = {"seconds": ".0f"}

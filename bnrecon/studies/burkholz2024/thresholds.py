@@ -153,11 +153,11 @@ def count_rebuilt(errors: Sequence[float], limit: float) -> dict[str, float]:
     return counts | {"median_error": float(torch.tensor(errors).median())}
 
 
-def draw_shares(axes: Axes, places: pd.Series, rows: pd.DataFrame, **style: Any) -> None:
-    """Shares of draws with their intervals, at places of the axes."""
+def draw_shares(axes: Axes, positions: pd.Series, rows: pd.DataFrame, **style: Any) -> None:
+    """Shares of draws with their intervals, at positions on the axis."""
     share = rows["rebuilt"] / rows["draws"]
     ends = [(share - rows["low"]).clip(lower=0), (rows["high"] - share).clip(lower=0)]
-    axes.errorbar(places, share, ends, capsize=2, **style)
+    axes.errorbar(positions, share, ends, capsize=2, **style)
 
 
 def rates(setting: Mapping[str, int], draws: int, below: int = 3) -> pd.DataFrame:

@@ -240,8 +240,8 @@ def draw_errors(
     if variable == "width":
         needed = int(rows["side"].iloc[0]) ** 2
         axes.axvline(needed, color="0.6", linestyle=":", linewidth=1)
-        place = axes.get_xaxis_transform()
-        axes.text(needed, 1.0, "d²", transform=place, ha="center", va="bottom", fontsize=7)
+        transform = axes.get_xaxis_transform()
+        axes.text(needed, 1.0, "d²", transform=transform, ha="center", va="bottom", fontsize=7)
     label = AXES[variable].format(side=int(rows["side"].iloc[0]))
     axes.set(yscale="log", xlabel=label, ylabel="test MSE")
     if lowest < FLOOR:
@@ -256,7 +256,7 @@ def draw_panel(rows: pd.DataFrame, **options: Any) -> Figure:
     figure, axes = new_figure(size=(COLUMN, 3.2))
     axes.set_title(_what_is_drawn(rows))
     draw_errors(axes, rows, **options)
-    place_legend(figure)
+    draw_legend(figure)
     return figure
 
 
@@ -268,7 +268,7 @@ def draw_panels(rows: pd.DataFrame, density: float) -> Figure:
     draw_errors(second, right, "width")
     first.set_title(f"{density:.0%} nonzero weights")
     second.set_title(_what_is_drawn(rows))
-    place_legend(figure, 2)
+    draw_legend(figure, 2)
     return figure
 
 
@@ -277,7 +277,7 @@ def _what_is_drawn(rows: pd.DataFrame) -> str:
     return f"median of {runs} runs; bars: the middle {max(runs - 2, 1)}"
 
 
-def place_legend(figure: Figure, columns: int = 1, **options: Any) -> None:
+def draw_legend(figure: Figure, columns: int = 1, **options: Any) -> None:
     """A figure's one legend, above its axes, where it covers no data."""
     shown: dict[str, Any] = {}
     for axes in figure.axes:

@@ -19,7 +19,7 @@ from bnrecon.studies.giannou2023.batched_training import (
     train_sources,
     train_students,
 )
-from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors, place_legend
+from bnrecon.studies.giannou2023.comparison import draw_errors, draw_legend, format_errors
 
 FEATURES = {
     "random": "scales of random features",
@@ -130,7 +130,7 @@ def draw_starts(rows: pd.DataFrame) -> Figure:
     top = max(axes.get_ylim()[1] for axes in panels)
     for axes in panels:
         axes.set_ylim(top=top)
-    place_legend(figure, 2)
+    draw_legend(figure, 2)
     return figure
 
 

@@ -13,7 +13,7 @@ from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
 from bnrecon.reporting.figures import COLUMN, Figure, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
-from bnrecon.studies.giannou2023.comparison import place_legend
+from bnrecon.studies.giannou2023.comparison import draw_legend
 
 SIDES = {"smoke": (2, 4), "laptop": (4, 8, 16, 32, 64), "paper": (4, 8, 16, 32, 64)}
 DEPTHS = {"smoke": (1, 2), "laptop": (1, 2, 4, 8), "paper": (1, 2, 4, 8)}
@@ -81,7 +81,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     axes.set(xlabel="width d of the target", ylabel="relative error of the function")
     axes.set_xticks(sorted(rows["side"].unique()), sorted(rows["side"].unique()))
     axes.minorticks_off()
-    place_legend(figure, 4, title="depth l of the target")
+    draw_legend(figure, 4, title="depth l of the target")
     return figure
 
 

@@ -16,7 +16,7 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, join, part, sweep, table
 from bnrecon.runtime.errors import RunError
-from bnrecon.studies.giannou2023.comparison import place_legend
+from bnrecon.studies.giannou2023.comparison import draw_legend
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, random_target
 
@@ -164,7 +164,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     left.set_ylabel("relative error of the worst block")
     right.set(title="(b)", xlabel=blocks, ylabel="condition of the worst block")
     right.axhline(MOST_CONDITION, color="grey", linestyle=":")
-    place_legend(figure, 6)
+    draw_legend(figure, 6)
     return figure
 
 

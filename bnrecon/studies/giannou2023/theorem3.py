@@ -14,7 +14,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part, sweep
-from bnrecon.studies.giannou2023.comparison import place_legend
+from bnrecon.studies.giannou2023.comparison import draw_legend
 
 INDEPENDENT = "independent"  # the kind of rows that are not of products
 SIDES = {"smoke": (6, 8), "laptop": (8, 16, 24, 32, 48, 64), "paper": (8, 16, 24, 32, 48, 64)}
@@ -184,7 +184,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     left.set(title="(a)", xlabel="density p", ylabel="probability of an invertible product")
     middle.set(title="(b)", xlabel="p / (log d / d)")
     _draw_failures(right, at_theorem_3(large))
-    place_legend(figure, 4)
+    draw_legend(figure, 4)
     return figure
 
 

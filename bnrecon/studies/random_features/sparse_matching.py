@@ -39,7 +39,7 @@ def all_masks(outputs: int, inputs: int) -> np.ndarray:
     return np.array(list(bits)).reshape(-1, outputs, inputs)
 
 
-def found_in(targets: np.ndarray, features: np.ndarray) -> np.ndarray:
+def have_match(targets: np.ndarray, features: np.ndarray) -> np.ndarray:
     """Whether targets (t, c2, c0) lie in features (f, c2, c0) for some permutation: (t, f)."""
     fits = (~targets[:, None, :, None] | features[None, :, None]).all(-1)
     rows = range(targets.shape[1])
@@ -52,7 +52,7 @@ def exact_probabilities(outputs: int, inputs: int, density: float) -> np.ndarray
     masks = all_masks(outputs, inputs)
     ones = masks.sum((1, 2))
     weights = density**ones * (1 - density) ** (outputs * inputs - ones)
-    return found_in(masks, masks) @ weights
+    return have_match(masks, masks) @ weights
 
 
 def enumerate_targets(outputs: int, inputs: int, densities: Sequence[float]) -> pd.DataFrame:

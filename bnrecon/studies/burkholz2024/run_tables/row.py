@@ -18,7 +18,7 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.request import option_name
 from bnrecon.reproduction.work import RunWork
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, against_paper, against_target
-from bnrecon.targets.location import own_folder
+from bnrecon.targets.location import device_folder
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _machine(config: RunConfig, result: RunResult) -> list[str]:
     for dtype in (torch.bfloat16, torch.float32) if undecided else ():
         # Images of which nothing but the digest is known.
         pixels: Any = SimpleNamespace(checksum=lambda: result.data.checksum)
-        if own_folder(config.target_request, pixels, "cpu", dtype).name == folder.name:
+        if device_folder(config.target_request, pixels, "cpu", dtype).name == folder.name:
             words.append(f"train.precision={str(dtype).removeprefix('torch.')}")
     store = "FOLDER" if folder.is_absolute() else str(folder.parent)
     return [*words, f"targets={store}", "outputs=again"]
