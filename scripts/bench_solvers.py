@@ -68,7 +68,7 @@ def random_system(
 ) -> System:
     """The system of a random layer."""
     layer = random_layer(features, width, oversampling=oversampling, solver="auto", device=device)
-    return layer_problem(layer, layer.found.target, layer.draw())[0]
+    return layer_problem(layer, layer.folded.target, layer.draw())[0]
 
 
 def measure(row: dict, device: torch.device) -> dict:

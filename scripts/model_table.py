@@ -188,7 +188,7 @@ def rebuild(model: nn.Module, images: torch.Tensor, features: FeatureSpec, most:
         else:
             layers.append(layer)
     chosen = dataclasses.replace(plan, layers=layers)
-    moments = gather(chosen.model, [layer.found for layer in layers], [images])
+    moments = gather(chosen.model, [layer.folded for layer in layers], [images])
     rebuilt = assemble(chosen, {layer.name: solve_layer(layer) for layer in layers}, moments)
     seconds = time.perf_counter() - started
     with torch.no_grad():

@@ -61,8 +61,8 @@ def assemble(
     if missing := [layer.label for layer in plan.layers if layer.name not in solutions]:
         raise UserError(f"solutions: missing for {shorten(missing)}; solve_layer computes them")
     for planned in plan.layers:
-        now, _ = fold(planned.name, planned.found.module, planned.found.norm)
-        before = planned.found.target
+        now, _ = fold(planned.name, planned.folded.module, planned.folded.norm)
+        before = planned.folded.target
         if not (torch.equal(now.weight, before.weight) and torch.equal(now.bias, before.bias)):
             raise UserError(f"{planned.label}: the model has changed since it was planned")
     solved = [(layer, solutions[layer.name], checked.get(layer.name)) for layer in plan.layers]
@@ -71,7 +71,7 @@ def assemble(
 
 def join_layers(plan: Plan, built: Sequence[BuiltLayer]) -> Reconstruction:
     """The source network of a plan's layers, each built by ``build_layer``, in their order."""
-    targets = [layer.found for layer in plan.layers]
+    targets = [layer.folded for layer in plan.layers]
     network = pack(substitute(plan.model, replacements(targets, (part.layer for part in built))))
     notes = list(plan.notes)
     if frozen := freeze(network):
@@ -101,7 +101,7 @@ def check_moments(
         if seen is not None and not seen.is_finite():
             raise RunError(
                 f"{layer.label}: on these images, which are finite, its inputs or outputs are not "
-                f"finite in {dtype_name(layer.found.module.weight.dtype)}; are they with "
+                f"finite in {dtype_name(layer.folded.module.weight.dtype)}; are they with "
                 "model.double()?"
             )
         if activation == "identity":
@@ -147,7 +147,7 @@ def build_layer(
         UserError: the solution is of another layer.
         RunError: a number overflows in the network's precision.
     """
-    source, spec = planned.found, planned.features
+    source, spec = planned.folded, planned.features
     scale_count, width = len(solution.scale), planned.groups * planned.width
     if scale_count != width:
         raise UserError(
@@ -207,7 +207,7 @@ def _maps(
     """The maps of the normalizations with which a pair is outer ∘ B (inner ∘ A x) + b."""
     # In the linear region φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c: the second one divides
     # by m v and subtracts B (m t + c).
-    source, activation = planned.found, FIRST_ACTIVATIONS[planned.features.activation]
+    source, activation = planned.folded, FIRST_ACTIVATIONS[planned.features.activation]
 
     def of_group(values: torch.Tensor) -> torch.Tensor:
         size = planned.shape.outputs

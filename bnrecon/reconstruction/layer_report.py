@@ -46,7 +46,7 @@ def report_layer(
 
     Raises ``RunError`` where a number overflows in the network's precision.
     """
-    target, precision = planned.found.target, layer.second_norm.weight.dtype
+    target, precision = planned.folded.target, layer.second_norm.weight.dtype
     inputs = None if moments is None else moments.input_sizes()
     errors = layer_errors(layer, target.weight, inputs, None if inputs is None else target.bias)
     finite = all(bool(torch.isfinite(value).all()) for value in layer.held())
@@ -113,7 +113,7 @@ def _failure(
 def _over_epsilon(layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments) -> str | None:
     """Why a layer fails whose outputs are off by more than epsilon, as rounding may make them."""
     assert moments.largest_input is not None
-    error = output_error(layer, planned.found, moments.largest_input)
+    error = output_error(layer, planned.folded, moments.largest_input)
     spec = planned.features
     if error <= spec.epsilon:
         return None

@@ -106,7 +106,7 @@ def reconstruct(
         if unsupported == "raise":
             error.advise_library_user()
         raise
-    targets = [layer.found for layer in plan.layers]
+    targets = [layer.folded for layer in plan.layers]
     moments = None if batches is None else gather(plan.model, targets, batches)
     checked = check_moments(plan, moments)
     if logger.isEnabledFor(logging.INFO):  # the time is measured
@@ -171,7 +171,7 @@ def _describe(rebuilt: Reconstruction, plan: Plan) -> Reconstruction:
                 f"{report.relative_error:.1e}{reason}"
             )
             logger.warning(notes[-1])
-    layers = [layer.found for layer in plan.layers]
+    layers = [layer.folded for layer in plan.layers]
     if folded := [f"{one.norm_name} into {one.name}" for one in layers if one.norm is not None]:
         notes.append(
             f"folded: {shorten(folded)}; each is an Identity in the source network, whoever else "

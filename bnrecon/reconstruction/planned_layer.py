@@ -38,7 +38,7 @@ class PlannedLayer:
     """A layer that will be rebuilt.
 
     Args:
-        found: the layer, with the BatchNorm that follows it folded in.
+        folded: the layer, with the BatchNorm that follows it folded in.
         width: c1, the number of features; of a grouped convolution, of each group.
         number: of the layer among those found; its features depend on it.
         features: what they are drawn as.
@@ -48,7 +48,7 @@ class PlannedLayer:
         room: bytes of memory that are left to the solver; ``auto`` chooses by it.
     """
 
-    found: FoldedLayer
+    folded: FoldedLayer
     width: int
     number: int
     features: FeatureSpec
@@ -60,22 +60,22 @@ class PlannedLayer:
     @property
     def name(self) -> str:
         """The layer's name in the model."""
-        return self.found.name
+        return self.folded.name
 
     @property
     def label(self) -> str:
         """What a message calls the layer."""
-        return layer_label(self.found.name)
+        return layer_label(self.folded.name)
 
     @property
     def shape(self) -> LayerShape:
         """The target layer's shape; of a grouped convolution, that of one group."""
-        return self.found.target.shape
+        return self.folded.target.shape
 
     @property
     def groups(self) -> int:
         """How many groups the layer has, each with features of its own."""
-        return self.found.target.groups
+        return self.folded.target.groups
 
     def draw(self, group: int = 0) -> Features:
         """Draw the layer's features, or those of one group, the same ones each time."""
@@ -86,7 +86,7 @@ class PlannedLayer:
     @property
     def device(self) -> torch.device:
         """Where the layer is solved."""
-        return self.found.module.weight.device
+        return self.folded.module.weight.device
 
     def draw_groups(self) -> list[Features]:
         """Draw the features of all groups."""
@@ -135,7 +135,7 @@ class PlannedLayer:
     @cached_property
     def stored_bytes(self) -> int:
         """Bytes of memory that the source layer takes."""
-        module, weights = self.found.module, 0
+        module, weights = self.folded.module, 0
         if self.storage == "memory" and not self.implicit:
             frozen = (self.features.name, self.shape, self.width, module)
             weights = source_layer.weight_bytes(*frozen)

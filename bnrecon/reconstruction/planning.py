@@ -122,7 +122,7 @@ def _try_copy(
     model: nn.Module, target: nn.Module, planned: list[PlannedLayer], images: torch.Tensor | None
 ) -> tuple[OutputDifference | None, list[str]]:
     """How far a copy, its layers others that compute the same, is off; not run without images."""
-    layers = [layer.found for layer in planned]
+    layers = [layer.folded for layer in planned]
     if images is None:
         substitute(model, replacements(layers, (nn.Identity() for _ in layers)))
         return None, []
@@ -155,7 +155,7 @@ TRIED = 8  # images that a network is tried with before its layers are solved
 
 def _nothing_to_solve(layer: PlannedLayer) -> str | None:
     """Why a layer's weights are no target, if they are none."""
-    target = layer.found.target
+    target = layer.folded.target
     if not target.weight.numel():
         return f"its weight is empty, of shape {tuple(target.weight.shape)}"
     for what, value in (("weights", target.weight), ("bias", target.bias)):

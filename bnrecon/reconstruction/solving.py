@@ -62,7 +62,7 @@ def solve_layer(
     """
     problems = (
         layer_problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
-        for group, target in enumerate(layer.found.target.split())
+        for group, target in enumerate(layer.folded.target.split())
     )
     with labelled(layer.label):
         if distributed:
@@ -90,7 +90,7 @@ def _solve_distributed(
             "equations is for one process; several take a solver that only multiplies, as "
             "matrix_free does, and more features than equations"
         )
-    (target,) = layer.found.target.split()
+    (target,) = layer.folded.target.split()
     system, spec = layer_problem(layer, target, pairs[0] if pairs else layer.draw(), True)
     plan = features_key(layer), spec, checkpoint is None
     about = f"{plan} {tensor_digest({'target': system.rhs})}"
@@ -151,7 +151,7 @@ def solutions_in_turn(layers: Sequence[PlannedLayer]) -> Iterator[Solution]:
     for layer in layers:
         with labelled(layer.label):
             pair = pair or layer.draw()
-            system, spec = layer_problem(layer, layer.found.target, pair)
+            system, spec = layer_problem(layer, layer.folded.target, pair)
             shared = shared or SharedFactorization(system.matrix, len(layers))
             solution = shared.solve(system, spec)
         yield solution

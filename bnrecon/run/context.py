@@ -72,7 +72,7 @@ class RunContext:
     def moments(self) -> Mapping[str, LayerMoments]:
         """Of the layers' inputs and outputs, by name, for the sources' running statistics."""
         images = self.data.plain_train_batches(64, self.device, STATISTICS_IMAGES)
-        moments = gather(self.plan.model, [layer.found for layer in self.plan.layers], images)
+        moments = gather(self.plan.model, [layer.folded for layer in self.plan.layers], images)
         with option_names("features"):
             return check_moments(self.plan, moments)
 

@@ -119,7 +119,7 @@ def _verify(source: nn.Module, reports: list[LayerReport], plan: Plan) -> list[L
 
     Digests of frozen weights are compared.
     """
-    targets = {layer.name: layer.found.target.weight for layer in plan.layers}
+    targets = {layer.name: layer.folded.target.weight for layer in plan.layers}
     layers = source_layers(source)
     verified = []
     for report in reports:

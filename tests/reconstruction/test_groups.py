@@ -60,7 +60,7 @@ def test_singular_groups_are_noted_and_logged_with_the_error_that_they_must_have
     spec = FeatureSpec("sign", width=12)
     (planned,) = bnrecon.reconstruction.plan_layers(model, spec).layers
     lost = []
-    for target, pair in zip(planned.found.target.split(), planned.draw_groups(), strict=True):
+    for target, pair in zip(planned.folded.target.split(), planned.draw_groups(), strict=True):
         matrix = feature_operator(pair, torch.float64, torch.device("cpu")).dense()
         wanted = target.rows().flatten()
         missed = wanted - matrix @ (torch.linalg.pinv(matrix) @ wanted)

@@ -325,7 +325,7 @@ def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
     with pytest.raises(UserError, match="the network's 4 layers need"):
         plan_layers(model, "he_normal")
     plan = plan_layers(model, "he_normal", unsupported="keep")
-    assert [layer.found.name for layer in plan.layers] == ["0", "1", "3"]
+    assert [layer.folded.name for layer in plan.layers] == ["0", "1", "3"]
     assert any(
         note.startswith("2 is left as it is: with the other layers it does not fit")
         for note in plan.notes

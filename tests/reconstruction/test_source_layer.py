@@ -100,10 +100,10 @@ def test_the_error_of_outputs_is_that_of_layer_and_normalization(dilation, folde
     plan = plan_layers(model, "he_normal")
     source = reconstruct(model).network[0]
     largest = torch.ones(3, dtype=torch.float64)
-    assert output_error(source, plan.layers[0].found, largest) < 1e-8
+    assert output_error(source, plan.layers[0].folded, largest) < 1e-8
     with torch.no_grad():
         source.second_norm.bias += 3
-    assert output_error(source, plan.layers[0].found, largest) == pytest.approx(3)
+    assert output_error(source, plan.layers[0].folded, largest) == pytest.approx(3)
 
 
 def test_the_rank_of_a_layer_of_groups_is_the_smallest():

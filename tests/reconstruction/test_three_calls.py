@@ -44,7 +44,7 @@ def test_the_three_calls_do_what_the_one_call_does(model):
     images = torch.randn(16, *SHAPE, generator=torch.Generator().manual_seed(1))
     spec = FeatureSpec("he_uniform", excess=7, activation="relu", margin=4.0)
     plan = plan_layers(model, spec, SolverSpec("matrix_free"), seed=3, images=images)
-    moments = gather(plan.model, [layer.found for layer in plan.layers], [images])
+    moments = gather(plan.model, [layer.folded for layer in plan.layers], [images])
     by_calls = assemble(plan, solve_all(plan), moments)
     at_once = reconstruct(model, spec, solver="matrix_free", seed=3, images=images)
     assert torch.equal(outputs(by_calls.network, SHAPE), outputs(at_once.network, SHAPE))
@@ -110,7 +110,7 @@ def test_a_solution_of_other_features_does_not_count_as_converged(model):
     assert all("another system" in layer.diagnosis for layer in rebuilt.layers)
     for report, layer in zip(rebuilt.layers, plan.layers, strict=True):
         matrix = feature_operator(layer.draw(), torch.float64, torch.device("cpu"))
-        wanted = layer.found.target.rows().flatten()
+        wanted = layer.folded.target.rows().flatten()
         difference = matrix.matvec(solutions[layer.name].scale) - wanted
         assert report.residual == pytest.approx(float(difference.norm() / wanted.norm()))
 

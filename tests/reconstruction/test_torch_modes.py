@@ -113,7 +113,7 @@ def test_an_error_restores_both(model, elsewhere):
 
 def test_the_three_calls_one_by_one(model, images, elsewhere):
     plan = bnrecon.plan_layers(model, "sign", images=images)
-    moments = gather(plan.model, [layer.found for layer in plan.layers], [images])
+    moments = gather(plan.model, [layer.folded for layer in plan.layers], [images])
     solutions = {layer.name: bnrecon.solve_layer(layer) for layer in plan.layers}
     rebuilt = bnrecon.assemble(plan, solutions, moments)
     expected = model(images)

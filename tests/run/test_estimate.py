@@ -145,7 +145,7 @@ def test_a_system_with_eliminated_outputs_is_not_solved_in_integers(width, integ
     plan = plan_layers(layer, FeatureSpec("sign", skip="outer", width=width), "matrix_free")
     faster = seconds_to_solve(plan) < seconds_to_solve(plan, False)
     (planned,) = plan.layers
-    system, _ = layer_problem(planned, planned.found.target, planned.draw(0))
+    system, _ = layer_problem(planned, planned.folded.target, planned.draw(0))
     assert faster == (find_signs(system.operator) is not None) == integers
 
 

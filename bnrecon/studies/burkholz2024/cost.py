@@ -56,7 +56,7 @@ def count(width: int) -> pd.DataFrame:
 def _count_source(
     layers: list[PlannedLayer], positions: Mapping[str, estimate.Positions]
 ) -> dict[str, int]:
-    sized = [(layer.found.target.shape, layer.width) for layer in layers]
+    sized = [(layer.folded.target.shape, layer.width) for layer in layers]
     return {
         "trainable": sum(width + 2 * shape.outputs for shape, width in sized),
         "frozen": sum(shape.feature_bytes(width) // 4 for shape, width in sized),

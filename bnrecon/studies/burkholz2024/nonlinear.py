@@ -69,7 +69,7 @@ def _errors_of_layer(
             plan = plan_layers(alone, spec)
             if not solutions:
                 solutions = {planned.name: solve_layer(planned) for planned in plan.layers}
-                layers = [planned.found for planned in plan.layers]
+                layers = [planned.folded for planned in plan.layers]
                 moments = gather(alone, layers, [training.to(dtype)])
             source: Any = assemble(plan, solutions, moments).network
             with torch.inference_mode(), exact_float32():

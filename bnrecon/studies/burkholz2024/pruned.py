@@ -84,7 +84,7 @@ def _solve(
     layer: PlannedLayer, method: str, shares: Sequence[float], device: torch.device
 ) -> Iterator[Solution]:
     """A layer's solutions, one for each share."""
-    system = layer_system(layer.found.target, layer.draw(), device, orthogonal=False)
+    system = layer_system(layer.folded.target, layer.draw(), device, orthogonal=False)
     counts = [max(1, round(share * layer.shape.equations)) for share in shares]
     if method == RANDOM:
         return (refit(system, SolverSpec(), torch.arange(count, device=device)) for count in counts)

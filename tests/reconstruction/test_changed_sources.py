@@ -1,0 +1,177 @@
+"""Networks that were changed after they were planned or rebuilt: followed, refused or named."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import bnrecon
+from bnrecon import FeatureSpec
+from bnrecon.runtime.errors import RunError, UserError
+
+
+def chain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval()
+
+
+@pytest.fixture
+def images():
+    torch.manual_seed(1)
+    return 2 * torch.randn(64, 4)
+
+
+def changed_seed(network):
+    network.load_state_dict(bnrecon.reconstruct(chain(), seed=1).network.state_dict())
+
+
+def changed_head(network):
+    network[2] = nn.Linear(4, 7)
+
+
+def swapped(network):
+    network[0], network[2] = network[2], network[0]
+
+
+@pytest.mark.parametrize("change", [changed_seed, changed_head, swapped])
+def test_a_source_that_its_seed_does_not_give_is_saved_in_full_or_not(change, images, tmp_path):
+    rebuilt = bnrecon.reconstruct(chain())
+    change(rebuilt.network)
+    with pytest.raises(UserError):
+        rebuilt.save(tmp_path / "source")
+    assert not (tmp_path / "source").exists()
+    assert rebuilt.save(tmp_path / "source", full=True).exists()
+
+
+def test_collapse_refuses_weights_that_were_not_drawn_and_hooks():
+    rebuilt = bnrecon.reconstruct(chain(), "sign")
+    rebuilt.network[0].register_forward_hook(lambda _module, _inputs, output: 2 * output)
+    with pytest.raises(UserError, match="hooks"):
+        bnrecon.collapse(rebuilt.network)
+    other = bnrecon.reconstruct(chain(), "sign", seed=1)
+    other.network.load_state_dict(bnrecon.reconstruct(chain(), "sign").network.state_dict())
+    for trainable in (False, True):
+        with pytest.raises(UserError, match="not those that were drawn"):
+            bnrecon.collapse(other.network, trainable)
+
+
+def test_half_precision_still_holds_what_was_drawn(tmp_path, images):
+    rebuilt = bnrecon.reconstruct(chain())
+    rebuilt.network.half()
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source"), chain())
+    torch.testing.assert_close(loaded(images), chain()(images), rtol=0, atol=0.05)
+
+
+def test_the_first_normalization_acts_in_eval_mode_as_in_training(images):
+    network = bnrecon.reconstruct(chain(), images=images).network
+    expected = network(images)
+    ablated = copy.deepcopy(network)
+    ablated[0].first_norm.register_forward_hook(lambda _module, _inputs, output: 0 * output)
+    assert (ablated(images) - expected).abs().max() > 0.1
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.train()  # statistics of the batch, as adaptation at test time takes
+    network(images)
+    assert network[0].first_norm.num_batches_tracked == 1
+    assert network[0].second_norm.num_batches_tracked == 1
+
+
+def test_pruned_scales_are_those_of_the_last_step(images):
+    layer = bnrecon.reconstruct(chain()).network[0]
+    nn.utils.prune.random_unstructured(layer.first_norm, "weight", 0.2)
+    with torch.no_grad():
+        layer.first_norm.weight_orig.mul_(2)
+    collapsed = bnrecon.collapse(layer)(images)
+    parts = layer.second_norm(layer.second(layer.first_norm(layer.first(images))))
+    torch.testing.assert_close(layer(images), parts)
+    torch.testing.assert_close(collapsed, parts)
+
+
+def test_hooks_need_both_convolutions(images):
+    for network in (
+        bnrecon.reconstruct(chain(), FeatureSpec(storage="regenerate")).network,
+        bnrecon.collapse(bnrecon.reconstruct(chain()).network, trainable=True),
+    ):
+        network[0].first_norm.register_forward_hook(lambda _module, _inputs, output: output)
+        with pytest.raises(RuntimeError, match="hooks"):
+            network(images)
+
+
+def test_another_eps_is_saved(images, tmp_path):
+    rebuilt = bnrecon.reconstruct(chain(), images=images)
+    for module in rebuilt.network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eps = 1e-2
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source"), chain())
+    assert (rebuilt.network(images) - chain()(images)).abs().max() > 1e-3
+    torch.testing.assert_close(loaded(images), rebuilt.network(images))
+
+
+def test_a_layer_with_the_files_own_word_for_a_name_is_loaded(tmp_path):
+    model = nn.Sequential()
+    model.add_module("rest", nn.Linear(4, 3))
+    rebuilt = bnrecon.reconstruct(model.eval())
+    x = torch.randn(5, 4)
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source"), model)
+    torch.testing.assert_close(loaded(x), rebuilt.network(x))
+
+
+def test_a_source_is_not_loaded_into_another_architecture(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    path = bnrecon.reconstruct(model).save(tmp_path / "source")
+    with pytest.raises(RunError, match="1 is ReLU, where a BatchNorm was"):
+        bnrecon.load_source(path, nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_that_changed_since_it_was_planned_is_refused(dtype):
+    model = chain().to(dtype)
+    plan = bnrecon.plan_layers(model)
+    solutions = {layer.name: bnrecon.solve_layer(layer) for layer in plan.layers}
+    bnrecon.assemble(plan, solutions)
+    with torch.no_grad():
+        model[2].bias.add_(0.1)
+    with pytest.raises(UserError, match="layer 2: the model has changed"):
+        bnrecon.assemble(plan, solutions)
+
+
+def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise():
+    model = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.BatchNorm1d(8)).eval()
+    network = bnrecon.reconstruct(model).network
+    for rebuilt in (network, bnrecon.collapse(network)):
+        with pytest.raises(ValueError, match="second dimension"):
+            rebuilt(torch.randn(3, 8))
+
+
+class Penalized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) + sum(p.abs().sum() for p in self.layer.parameters())
+
+
+def test_a_weight_that_goes_into_a_constant_is_seen_without_images():
+    with pytest.raises(UserError, match="read outside of the layer"):
+        bnrecon.reconstruct(Penalized().eval())
+
+
+class Wrapped(nn.Module):
+    """Its output is wrong where a replaced layer is no linear layer, in what ``wrap`` makes."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.layers, self.wrap = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), wrap
+
+    def forward(self, x):
+        linear = isinstance(self.layers[0], nn.Linear)
+        return self.layers[1](self.layers[0](x)), self.wrap(x * (2 if linear else 3))
+
+
+def test_outputs_that_hold_no_tensors_are_named_and_arrays_compared(images):
+    whole = Wrapped(lambda x: torch.distributions.Categorical(logits=x)).eval()
+    assert any("Categorical" in note for note in bnrecon.reconstruct(whole, images=images).notes)
+    with pytest.raises(RunError):
+        bnrecon.reconstruct(Wrapped(lambda x: x.numpy()).eval(), images=images)
