@@ -148,6 +148,8 @@ def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple
         part = copy.deepcopy(composed[group] if group else OmegaConf.masked_copy(composed, top))
     else:
         name = apart.partition("=")[2]
+        if not re.fullmatch(r"\w+", name):  # a path is no choice
+            raise ValueError("not a choice's plain name")
         file = importlib.resources.files("bnrecon.configs") / group / f"{name}.yaml"
         chosen: Any = OmegaConf.create(file.read_text(encoding="utf-8"))
         if chosen.pop("defaults") != ["schema", "_self_"]:
