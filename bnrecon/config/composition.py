@@ -6,10 +6,10 @@ import copy
 import dataclasses
 import functools
 import importlib.resources
+import os
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -191,9 +191,11 @@ def _folder(text: str) -> str:
     """A folder's name between quotes."""
     if text == "null" or re.fullmatch(r"""'([^'\\]|\\.)*'|"([^"\\]|\\.)*"|""", text, re.DOTALL):
         return text
-    return QuotedString(
-        re.sub(r"^~(?=/|$)", lambda _: str(Path.home()), text), Quote.single
-    ).with_quotes()
+    if re.match("~(/|$)", text):
+        if os.path.expanduser("~") == "~":
+            raise UserError(f"{text}: you have no home folder; write the folder's name in full")
+        text = os.path.expanduser(text)
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def _choice(text: str) -> str:
