@@ -86,6 +86,7 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
     for planned in parts:
         heading = _heading(study, request, planned)
         try:
+            _warn_of_damage(request, planned)
             shown = render(_page(planned, heading))
         except Exception as error:
             folder, reason = request.folder / "tasks" / heading.stem, first_line(error)
@@ -133,10 +134,19 @@ def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
     )
 
 
-def _page(planned: PartPlan, heading: Heading) -> Page:
+def _warn_of_damage(request: StudyRequest, planned: PartPlan) -> None:
+    """Name damaged files and the command that computes them again where they are."""
+    options = request.options
+    if not planned.part.takes_options:  # others than results' are for every part
+        options = tuple(word for word in options if not result_options([word]))
+    again = dataclasses.replace(request, parts=(planned.name,), options=options)
+    command = shlex.join(("bnrecon", "study", *again.words_without_executor))
     for work in planned.work:
         if (damage := work.damage()) is not None:
-            logger.warning("%s; computed again by: %s", damage, heading.command)
+            logger.warning("%s; computed again by: %s", damage, command)
+
+
+def _page(planned: PartPlan, heading: Heading) -> Page:
     page = planned.part.make_page(heading, planned.work)
     shipped = _shipped(planned.work)
     return dataclasses.replace(page, blocks=[*page.blocks, Text(shipped)]) if shipped else page
