@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
             brought.append(copy(source / path, args.to / path))
     # The usual folder is not named: tables in a checkout are the shipped ones.
     options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
-    pages.write(study, read(args.study, [scale, *options]), args.to / args.study)
+    written = pages.write(study, read(args.study, [scale, *options]), args.to / args.study)
+    if written.refused is not None:
+        raise written.refused
     folders = {str(args.to / args.study), *(str(path.parent) for path in brought)}
     print(f"{len(brought)} results; add them with:\ngit add -f {' '.join(sorted(folders))}")
     return 0

@@ -2,6 +2,7 @@
 
 import multiprocessing.util
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -74,6 +75,18 @@ def _no_process(request, monkeypatch):
     starts = (subprocess.Popen, "__init__"), (multiprocessing.util, "spawnv_passfds")
     for owner, name in starts:
         monkeypatch.setattr(owner, name, refuse(getattr(owner, name)))
+
+
+@pytest.fixture
+def no_home(monkeypatch):
+    """The user has no home folder, as a container's user without an entry in passwd."""
+
+    def refuse(user):
+        raise KeyError(user)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", refuse)
 
 
 @pytest.fixture(scope="session", autouse=True)

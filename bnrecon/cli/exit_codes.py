@@ -69,6 +69,10 @@ def describe(error: BaseException) -> tuple[int, str | None]:
         from bnrecon.config.explanation import explain
 
         return MISTAKE, explain(error)
+    from bnrecon.runtime.files import Damaged  # whose libraries need not be loaded either
+
+    if isinstance(error, Damaged):
+        return FAILED, str(error)
     return _describe_machine(error)
 
 

@@ -50,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if code == exit_codes.DONE:
                 code = exit_codes.report(error)
             exit_codes.drop_output()
+        try:
+            sys.stderr.flush()
+        except OSError:  # what is lost of the log does not change the code
+            exit_codes.drop_output(2)
     return code
 
 

@@ -51,18 +51,30 @@ def _without_controls(text: str) -> str:
 
 
 class _StandardError(logging.Handler):
-    """Writes to what ``sys.stderr`` is at the time, above any progress bar."""
+    """Writes to what ``sys.stderr`` is at the time, above any progress bar.
+
+    A message that cannot be written is lost: what is computed does not depend on it.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = {logging.WARNING: "warning: ", logging.ERROR: "bnrecon: "}
         line = _without_controls(prefix.get(record.levelno, "") + self.format(record))
-        if "tqdm" in sys.modules:  # without bars there is nothing to write above
-            from tqdm import tqdm
+        try:
+            _write_line(line)
+        except BrokenPipeError:  # who read it has ended, and so does the command
+            raise
+        except OSError:  # a full disk, a terminal that is gone
+            pass
 
-            tqdm.write(line, file=sys.stderr)
-        else:
-            sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+
+def _write_line(line: str) -> None:
+    if "tqdm" in sys.modules:  # without bars there is nothing to write above
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)
+    else:
+        sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 @contextlib.contextmanager

@@ -86,8 +86,10 @@ def _tables(arguments: argparse.Namespace) -> int:
     if not shipped_outputs(request.outputs).is_dir():
         unknown = "no folder %s here; outputs=FOLDER names the one with results: %s has what ships"
         logger.warning(unknown, request.outputs, shipped_folder())
-    output.write(f"{pages.write(study, request, redraw=False)[0]}\n\n{request.folder}")
-    return exit_codes.DONE
+    written = pages.write(study, request, redraw=False)
+    output.write(f"{written.text}\n\n{request.folder}")
+    written.warn_if_refused()
+    return exit_codes.FAILED if written.unshown else exit_codes.DONE
 
 
 def _figures(arguments: argparse.Namespace) -> int:
@@ -103,12 +105,15 @@ def _figures(arguments: argparse.Namespace) -> int:
     from bnrecon.reproduction import pages
 
     finish_loading()
-    if drawn := pages.write(study, request)[1]:
-        output.write("\n".join(map(str, drawn)))
-    else:
+    written = pages.write(study, request)
+    if written.refused is not None:
+        raise written.refused
+    if written.figures:
+        output.write("\n".join(map(str, written.figures)))
+    elif not written.unshown:
         command = f"bnrecon study {' '.join(request.words_without_executor)}"
         output.write(f"no figure can be drawn yet; compute what is missing with: {command}")
-    return exit_codes.DONE
+    return exit_codes.FAILED if written.unshown else exit_codes.DONE
 
 
 def _names_study(words: Sequence[str]) -> bool:

@@ -46,7 +46,8 @@ def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[st
     from bnrecon.studies import registry
 
     names, values = split([word.removeprefix("study=") for word in words], options)
-    outputs = Path(values.get("outputs", DEFAULT_OUTPUTS)).expanduser()
+    # The home of a user that there is not stays as it is, and is no folder.
+    outputs = Path(os.path.expanduser(values.get("outputs", DEFAULT_OUTPUTS)))
     for name in names:
         if name not in registry.STUDIES and not is_sweep(outputs, name):
             near = nearest(name, registry.STUDIES)

@@ -43,7 +43,8 @@ NAMES = tuple(each.name for each in dataclasses.fields(ClusterSettings) if each.
 def config_file() -> Path:
     """Where a user's own settings lie, unless ``--config-dir`` has some."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "bnrecon" / FILE
+    # Without a home folder this is no place where a file is, and none is needed.
+    return Path(os.path.expanduser(folder)) / "bnrecon" / FILE
 
 
 def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> ClusterSettings:

@@ -6,10 +6,10 @@ import copy
 import dataclasses
 import functools
 import importlib.resources
+import os
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -148,6 +148,8 @@ def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple
         part = copy.deepcopy(composed[group] if group else OmegaConf.masked_copy(composed, top))
     else:
         name = apart.partition("=")[2]
+        if not re.fullmatch(r"\w+", name):  # a path is no choice
+            raise ValueError("not a choice's plain name")
         file = importlib.resources.files("bnrecon.configs") / group / f"{name}.yaml"
         chosen: Any = OmegaConf.create(file.read_text(encoding="utf-8"))
         if chosen.pop("defaults") != ["schema", "_self_"]:
@@ -189,9 +191,11 @@ def _folder(text: str) -> str:
     """A folder's name between quotes."""
     if text == "null" or re.fullmatch(r"""'([^'\\]|\\.)*'|"([^"\\]|\\.)*"|""", text, re.DOTALL):
         return text
-    return QuotedString(
-        re.sub(r"^~(?=/|$)", lambda _: str(Path.home()), text), Quote.single
-    ).with_quotes()
+    if re.match("~(/|$)", text):
+        if os.path.expanduser("~") == "~":
+            raise UserError(f"{text}: you have no home folder; write the folder's name in full")
+        text = os.path.expanduser(text)
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def _choice(text: str) -> str:

@@ -67,6 +67,16 @@ def has_pixels_of_the_user(name: str) -> bool:
 
 
 def default_root() -> Path:
-    """Where data sets are downloaded to: ``$BNRECON_DATA``, or a folder in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("BNRECON_DATA") or Path(cache) / "bnrecon" / "data")
+    """Where data sets are downloaded to: ``$BNRECON_DATA``, or a folder in the user's cache.
+
+    Raises:
+        UserError: nothing says where, as the user has no home folder.
+    """
+    if folder := os.environ.get("BNRECON_DATA"):
+        return Path(folder)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if cache == "~/.cache":  # the system knows no home
+        raise UserError(
+            "you have no home folder for data sets; give root=FOLDER, or set BNRECON_DATA"
+        )
+    return Path(cache) / "bnrecon" / "data"

@@ -12,6 +12,7 @@ import pandas as pd
 from bnrecon.reporting import tables
 from bnrecon.reporting.result import RunResult, read_all
 from bnrecon.reporting.run_tables import feature_name, target_accuracy, target_name
+from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def overview(outputs: Path) -> str:
     Raises:
         UserError: there is no finished run.
     """
-    results, problems = read_all(sorted(outputs.glob("runs/*/result.json")))
+    results, problems = read_all(files.find(outputs, "runs/*/result.json"))
     for problem in problems:
         logger.warning("left out: %s", problem)
     if not results:

@@ -19,13 +19,13 @@ from bnrecon.runtime.errors import RunError, UserError
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """The tables of what is finished, as Markdown, and the error if tasks failed.
+    """The tables of what is finished, as Markdown, and the error if something failed.
 
     Of a command that leaves the work to a cluster it is where the jobs are.
     """
 
     text: str
-    error: RunError | UserError | None = None
+    error: RunError | UserError | OSError | None = None
 
 
 def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
@@ -36,7 +36,8 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
 
     Returns:
         The tables, and an error where tasks failed: ``UserError`` if all of them were mistakes in
-        the request, ``RunError`` otherwise. The other tasks were computed.
+        the request, ``RunError`` otherwise. The other tasks were computed. Also where a file could
+        not be written (``OSError``) or a part cannot be shown (``RunError``).
 
     Raises:
         UserError: an impossible request; nothing is computed.
@@ -60,9 +61,14 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     except (RunError, UserError) as failed:
         error = failed
     except BaseException:
-        pages.write(study, request)
+        pages.write(study, request).warn_if_refused()
         raise
-    return StudyOutcome(pages.write(study, request)[0], error)
+    written = pages.write(study, request)
+    if error is None and written.unshown:
+        error = RunError(f"not all parts can be shown: {', '.join(written.unshown)}")
+    if error is not None:  # which is reported
+        written.warn_if_refused()
+    return StudyOutcome(written.text, error or written.refused)
 
 
 def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Executor:

@@ -8,7 +8,7 @@ import logging
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from bnrecon.reporting import figures as drawing
 from bnrecon.reproduction.engine import PartPlan, plan
@@ -26,27 +26,48 @@ KINDS = ("png", "svg")
 WEIGHTS = " Trained weights are not in the package: a row's command trains its target if need be."
 
 
+class Written(NamedTuple):
+    """What was made of the requested parts."""
+
+    text: str  # the pages as Markdown
+    figures: list[Path]  # files of the drawn figures
+    unshown: list[str]  # the parts that cannot be shown, which the log says
+    refused: OSError | None  # why not all files could be written
+
+    def warn_if_refused(self) -> None:
+        """Say that files were not written, where the pages matter more."""
+        if (error := self.refused) is not None:
+            what = f"{error.strerror}: {error.filename}"
+            logger.warning("the files of these tables were not updated (%s)", what)
+
+
 def write(
     study: Study, request: StudyRequest, folder: Path | None = None, redraw: bool = True
-) -> tuple[str, list[Path]]:
-    """Write the requested parts' files: the pages as Markdown and the drawn figures' files.
+) -> Written:
+    """Write the requested parts' files: the pages and the drawn figures.
 
     They go to the request's own folder, or to another one. With ``redraw`` every figure is drawn,
-    also where the numbers there are the same.
+    also where the numbers there are the same. Where a file cannot be written the pages are
+    returned all the same.
 
     Raises:
         UserError: an impossible request.
     """
     folder = folder or request.folder
     files.remove_leftovers(folder)
-    texts, drawn = [], []
+    texts, drawn, unshown = [], [], []
+    refused: OSError | None = None
     render = functools.partial(_render, None if redraw else folder)
-    for text, contents in read(study, request, render):
-        texts.append(text)
-        for name, content in contents.items():
-            files.write_bytes(folder / name, content)
-            drawn += [folder / name] if name.endswith(".png") else []
-    return "\n\n\n".join(texts), drawn
+    for page, contents in read(study, request, render):
+        texts.append(page.text)
+        unshown += [page.heading.name] if page.problem else []
+        try:
+            for name, content in contents.items():
+                files.write_bytes(folder / name, content)
+                drawn += [folder / name] if name.endswith(".png") else []
+        except OSError as error:
+            refused = refused or error
+    return Written("\n\n\n".join(texts), drawn, unshown, refused)
 
 
 def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> Iterator[T]:
@@ -65,6 +86,7 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
     for planned in parts:
         heading = _heading(study, request, planned)
         try:
+            _warn_of_damage(request, planned)
             shown = render(_page(planned, heading))
         except Exception as error:
             folder, reason = request.folder / "tasks" / heading.stem, first_line(error)
@@ -76,10 +98,10 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
         yield shown
 
 
-def _render(drawn: Path | None, page: Page) -> tuple[str, dict[str, bytes]]:
-    """A page as Markdown, and its files by name but for pictures that ``drawn`` has."""
+def _render(drawn: Path | None, page: Page) -> tuple[Page, dict[str, bytes]]:
+    """A page, and its files by name but for pictures that ``drawn`` has."""
     if not page.csv:
-        return page.text, {}
+        return page, {}
     contents: dict[str, bytes] = {}
     stem = page.heading.stem
     is_drawn = (
@@ -93,7 +115,7 @@ def _render(drawn: Path | None, page: Page) -> tuple[str, dict[str, bytes]]:
     # The numbers come last: where they are there, the pictures beside them are theirs.
     texts = {"md": page.text + "\n", "tex": page.latex, "csv": page.csv}
     contents |= {kind: text.encode() for kind, text in texts.items()}
-    return page.text, {f"{stem}.{kind}": made for kind, made in contents.items()}
+    return page, {f"{stem}.{kind}": made for kind, made in contents.items()}
 
 
 def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
@@ -112,10 +134,19 @@ def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
     )
 
 
-def _page(planned: PartPlan, heading: Heading) -> Page:
+def _warn_of_damage(request: StudyRequest, planned: PartPlan) -> None:
+    """Name damaged files and the command that computes them again where they are."""
+    options = request.options
+    if not planned.part.takes_options:  # others than results' are for every part
+        options = tuple(word for word in options if not result_options([word]))
+    again = dataclasses.replace(request, parts=(planned.name,), options=options)
+    command = shlex.join(("bnrecon", "study", *again.words_without_executor))
     for work in planned.work:
         if (damage := work.damage()) is not None:
-            logger.warning("%s; computed again by: %s", damage, heading.command)
+            logger.warning("%s; computed again by: %s", damage, command)
+
+
+def _page(planned: PartPlan, heading: Heading) -> Page:
     page = planned.part.make_page(heading, planned.work)
     shipped = _shipped(planned.work)
     return dataclasses.replace(page, blocks=[*page.blocks, Text(shipped)]) if shipped else page

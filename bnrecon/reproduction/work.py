@@ -44,16 +44,19 @@ class _Stored(Generic[R]):
 
     @functools.cached_property
     def _last(self) -> dict[tuple[object, ...], tuple[Path | None, R | None, str | None]]:
-        """What was read last, by the state of the files: a page asks for it several times."""
+        """What was read well, by the state of the files: a page asks for it several times."""
         return {}
 
     def _stored(self) -> tuple[Path | None, R | None, str | None]:
         """The file that counts, its result, and what is wrong with a file before it."""
         state = tuple((path, files.state(path)) for path in self._paths)
-        if state not in self._last:
-            self._last.clear()
-            self._last[state] = self._read_first()
-        return self._last[state]
+        if state in self._last:
+            return self._last[state]
+        self._last.clear()
+        read = self._read_first()
+        if read[2] is None:  # what could not be read may be whole: a permission changes no state
+            self._last[state] = read
+        return read
 
     def _read_first(self) -> tuple[Path | None, R | None, str | None]:
         damage = None

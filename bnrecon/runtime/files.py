@@ -223,6 +223,27 @@ def require_regular(path: Path) -> None:
         raise Damaged(f"{path} is no regular file")
 
 
+def find(folder: Path, pattern: str) -> list[Path]:
+    """The paths below a folder that a pattern matches, whose last part is a name, in order.
+
+    Unlike with ``glob`` a link that leads nowhere is one, and what cannot be looked at: it is named
+    when it is read.
+    """
+    above, _, name = pattern.rpartition("/")
+    folders = folder.glob(above) if above else [folder]
+    return sorted(path for path in (each / name for each in folders) if not _is_missing(path))
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def state(path: Path) -> tuple[int, int, int] | None:
     """What changes with a file's content: its number, time and size; ``None`` where it is not."""
     try:

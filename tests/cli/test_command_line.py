@@ -155,6 +155,19 @@ def test_a_reader_that_has_ended_is_no_error(shell):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_log_that_cannot_be_written_changes_no_exit_code(shell):
+    done = shell("""
+        $BNRECON nope 2> /dev/full
+        echo $?
+        $BNRECON train scale=smoke target.groups=[1] train.epochs=1 2> /dev/full
+        echo $?
+    """)
+    mistake, *summary, code = done.stdout.split("\n")[:-1]
+    assert (mistake, code) == ("2", "0"), done.stdout
+    assert summary[-1].startswith("outputs/targets/")
+    assert Path(done.stdout.splitlines()[-2], "target.json").exists()
+
+
 def test_characters_that_the_terminal_lacks_are_escaped(shell):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = shell("$BNRECON run --help", **plain)

@@ -9,6 +9,7 @@ from omegaconf.errors import ConfigKeyError
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
+from bnrecon.runtime.files import Damaged
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "Permission denied: /x"),
         (ConfigKeyError("Key 'a' not in 'RunConfig'"), 2, "a is not an option"),
         (MissingConfigException("no run.yaml"), 2, "no run.yaml"),
+        (Damaged("result.json is damaged"), 1, "result.json is damaged"),
         (BrokenProcessPool("a worker"), 1, "a process of the sweep was killed"),
         (SystemExit("bad"), 1, "sys.exit('bad') was called"),
         (ZeroDivisionError("division by zero"), 1, "this is a defect in bnrecon"),

@@ -1,6 +1,11 @@
 """Products go to standard output, log messages to standard error, and -q and -v choose which."""
 
+import errno
+import importlib
+import io
 import logging
+import os
+import sys
 
 import pytest
 
@@ -30,6 +35,27 @@ def test_commands_within_commands_show_a_message_once(capsys):
             logging.getLogger("bnrecon.data").info("once")
         logging.getLogger("bnrecon.data").info("twice")
     assert capsys.readouterr().err == "once\ntwice\n"
+
+
+@pytest.mark.parametrize("bars", [True, False])
+def test_a_message_that_cannot_be_written_is_lost(monkeypatch, bars):
+    def refuse(number):
+        class Refusing(io.StringIO):
+            def write(self, _):
+                raise OSError(number, os.strerror(number))
+
+        return Refusing()
+
+    if bars:
+        importlib.import_module("tqdm")
+    else:
+        monkeypatch.delitem(sys.modules, "tqdm", raising=False)
+    monkeypatch.setattr(sys, "stderr", refuse(errno.ENOSPC))
+    with output.log_to_stderr():
+        assert exit_codes.report(UserError("width=0")) == 2
+        monkeypatch.setattr(sys, "stderr", refuse(errno.EPIPE))
+        with pytest.raises(BrokenPipeError):
+            logging.getLogger("bnrecon.run").info("epoch 1")
 
 
 TRAIN = ["train", "scale=smoke", "target.groups=[1]", "train.epochs=1", "outputs=out"]

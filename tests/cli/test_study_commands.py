@@ -1,11 +1,15 @@
 """`bnrecon study`, `tables` and `figures`: how studies, parts and folders are given."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from places import ROOT
 
 from bnrecon.reproduction import engine, pages
+from bnrecon.reproduction.experiment import Experiment
+from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.studies import registry
 
@@ -89,3 +93,43 @@ def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
     assert "bnrecon study random_features projection scale=smoke" in out
     assert out.endswith("\n\noutputs/studies/random_features\n")
     assert len(written) == 1
+
+
+@pytest.fixture
+def finished(succeed):
+    """A finished part's folder, and what its command printed."""
+    out, _ = succeed("study", "giannou2023", "theorem1", "scale=smoke")
+    return Path("outputs/studies/giannou2023"), out
+
+
+REFUSED = "Permission denied: outputs/studies/giannou2023/theorem1-smoke"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "line"),
+    [
+        ("tables", 0, f"warning: the files of these tables were not updated ({REFUSED}.md)"),
+        ("study", 2, f"bnrecon: {REFUSED}.png"),
+    ],
+)
+def test_tables_are_printed_where_their_files_cannot_be_written(
+    command, finished, monkeypatch, name, code, line
+):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(files, "write_bytes", refuse)
+    _, printed = finished
+    assert command(name, "giannou2023", "theorem1", "scale=smoke") == (code, printed, f"{line}\n")
+
+
+@pytest.mark.parametrize("name", ["tables", "study", "figures"])
+def test_a_part_that_cannot_be_shown_is_a_failure(command, finished, monkeypatch, name):
+    def fail(*_):
+        raise KeyError("width")
+
+    monkeypatch.setattr(Experiment, "make_page", fail)
+    code, out, err = command(name, "giannou2023", "theorem1", "scale=smoke")
+    assert code == 1
+    assert "bnrecon: theorem1 cannot be shown (KeyError: 'width'); see outputs/" in err
+    assert out == "" if name == "figures" else "theorem1 cannot be shown" in out

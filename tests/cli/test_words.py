@@ -15,6 +15,13 @@ def test_a_path_with_an_equals_sign_is_a_name():
         words.split(["a=c"], ("outputs",))
 
 
+@pytest.mark.parametrize(
+    "words", [["status"], ["cancel", "giannou2023"], ["ls"], ["compare", "a", "b"], ["report"]]
+)
+def test_the_home_of_nobody_is_no_folder(refused, words):
+    refused(*words, "outputs=~nobody_at_all", line="'~nobody_at_all': no such folder; give the")
+
+
 @pytest.mark.parametrize("name", ["cancel", "status", "ls", "compare"])
 @pytest.mark.parametrize(
     ("given", "line"),

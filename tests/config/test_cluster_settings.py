@@ -2,7 +2,7 @@
 
 import pytest
 
-from bnrecon.config.cluster_settings import config_file, read
+from bnrecon.config.cluster_settings import ClusterSettings, config_file, read
 from bnrecon.runtime.errors import UserError
 
 
@@ -23,6 +23,10 @@ def test_the_command_line_wins_over_a_folders_file_and_that_over_the_users_own(o
     found = read(tmp_path / "dir", ["slurm.partition=line"])
     assert (found.partition, found.mem, found.time) == ("line", None, 120)
     assert found.file == tmp_path / "dir" / "slurm.yaml"
+
+
+def test_without_a_home_folder_nobody_has_settings(no_home):
+    assert read() == ClusterSettings()
 
 
 def test_lines_of_setup_are_given_as_a_list_a_block_or_a_word(own):

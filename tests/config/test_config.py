@@ -84,6 +84,18 @@ def test_choices_composed_apart_are_what_hydra_composes(first):
             assert composition.compose(words) == expected
 
 
+def test_a_path_is_no_choice(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [schema, _self_]\nname: lu\n")
+    with pytest.raises(UserError, match=r"^solver=.*mine: Allowed: auto, closed_form, "):
+        composition.compose([f"solver={tmp_path / 'mine'}"])
+
+
+def test_without_a_home_folder_none_is_written_to(no_home):
+    assert composition.compose([]).outputs == "outputs"
+    with pytest.raises(UserError, match=r"^~/runs: you have no home folder"):
+        composition.compose(["outputs=~/runs"])
+
+
 def test_the_specs_are_the_schema_and_name_their_own_fields():
     with pytest.raises(UserError, match=r"^lr=0: must be above 0"):
         TrainSpec(lr=0)

@@ -27,11 +27,24 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.data.image_file import read_image
 from bnrecon.data.imagenette import CLASSES as IMAGENETTE
 from bnrecon.data.small_images import CIFAR10_CLASSES
-from bnrecon.data.spec import DATASET_NAMES
+from bnrecon.data.spec import DATASET_NAMES, default_root
 from bnrecon.data.streaming import StreamedImages
 from bnrecon.runtime.errors import UserError
 
 CPU = torch.device("cpu")
+
+
+def test_downloads_go_where_the_environment_says_or_home(monkeypatch, no_home):
+    monkeypatch.setenv("BNRECON_DATA", "images")
+    assert default_root() == Path("images")
+    monkeypatch.delenv("BNRECON_DATA")
+    with pytest.raises(UserError, match=r"^you have no home folder .*; give root=FOLDER, or set"):
+        load(DataSpec("cifar10"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert default_root() == Path("cache/bnrecon/data")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert default_root() == Path("/home/somebody/.cache/bnrecon/data")
 
 
 def test_digits_are_embedded_and_always_the_same(digits):

@@ -1,8 +1,11 @@
 """Tables and figures of runs, made of the shipped results."""
 
 import dataclasses
+import errno
 import io
+import os
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -107,6 +110,29 @@ def test_ones_own_runs_are_told_from_the_shipped(tmp_path):
     for path, kind in zip(RESULTS[:2], ("shipped", "own"), strict=True):
         key = path.parent.name.rpartition("-")[2]
         assert next(line for line in text.splitlines() if key in line).endswith(kind)
+
+
+def test_a_result_that_cannot_be_read_is_named(tmp_path, caplog, monkeypatch):
+    shutil.copytree(RESULTS[0].parent, tmp_path / "runs" / RESULTS[0].parent.name)
+    link = tmp_path / "runs" / "elsewhere" / "result.json"
+    link.parent.mkdir()
+    link.symlink_to("unmounted.json")
+    (tmp_path / "runs" / "begun").mkdir()
+    closed = tmp_path / "runs" / "closed" / "result.json"
+    closed.parent.mkdir()
+    look = Path.stat
+
+    def stat(path, **settings):  # what a permission forbids to others than root
+        if path == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, **settings)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    overview(tmp_path)
+    assert caplog.messages == [
+        f"left out: {closed} cannot be read (Permission denied)",
+        f"left out: {link} is a link that leads nowhere",
+    ]
 
 
 # Figures

@@ -49,7 +49,7 @@ def test_tasks_are_computed_once(study, counted, request_for):
     assert counted.calls == list(NAMES)
 
 
-def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog):
+def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog, tmp_path):
     run_study(study, request_for())
     before = {name: path.read_bytes() for name, path in files_of(request_for()).items()}
     (damaged,) = (path for name, path in files_of(request_for()).items() if "second" in name)
@@ -58,7 +58,8 @@ def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog):
     with caplog.at_level(logging.WARNING):
         write(study, request_for())
     assert f"{damaged} is damaged" in caplog.text
-    assert "computed again by: bnrecon study paper part" in caplog.text
+    again = f"computed again by: bnrecon study paper part scale=smoke outputs={tmp_path}"
+    assert caplog.text.endswith(f"{again}\n")
     stamps = {path: path.stat().st_mtime_ns for path in files_of(request_for()).values()}
     run_study(study, request_for())
     assert counted.calls == ["second"]

@@ -190,7 +190,7 @@ def test_a_part_that_cannot_be_shown_is_one_line_and_hides_no_other(
     broken = dataclasses.replace(DRAWN, **change)
     study, request = study_of(broken=broken, part=DRAWN), request_for(tmp_path)
     outcome = run_study(study, request)
-    assert outcome.error is None
+    assert str(outcome.error) == "not all parts can be shown: broken"
     assert f"broken cannot be shown ({reason}" in outcome.text
     assert "Figure 0: Errors" in outcome.text
     assert not list(tmp_path.rglob("broken-smoke.*"))

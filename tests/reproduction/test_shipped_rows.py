@@ -14,6 +14,7 @@ from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.engine import plan
 from bnrecon.reproduction.pages import write
 from bnrecon.reproduction.request import read
+from bnrecon.reproduction.task_store import TaskResult
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files, shipped
@@ -87,6 +88,22 @@ def test_a_page_reads_no_file_twice_and_every_change(study, packaged, monkeypatc
     assert work.result() is before
     dataclasses.replace(before, commit="another").write(first)
     assert work.result().commit == "another"
+
+
+def test_a_file_that_can_be_read_again_is_no_longer_damaged(study, packaged, monkeypatch):
+    (work, *_) = plan(study, request_for())[0].work
+    result = work.result()
+
+    def refuse(_):
+        raise files.Unreadable("first.json cannot be read (Permission denied)")
+
+    work = dataclasses.replace(work)
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskResult, "read", refuse)
+        assert "Permission denied" in work.damage()
+        assert not work.is_finished()
+    assert work.damage() is None
+    assert work.result() == result
 
 
 def test_in_another_folder_everything_is_computed_anew(study, counted):

@@ -26,6 +26,7 @@ from bnrecon.reproduction.report.html_table import HtmlTable, html_table
 from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult
+from bnrecon.runtime import files
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_duration
 
@@ -248,7 +249,7 @@ def _read_runs(outputs: Path) -> Runs:
     """The results of ``runs/*``, one's own and shipped ones; a damaged one is named, left out."""
     paths: dict[str, Path] = {}
     for folder in (shipped_outputs(outputs), outputs):  # one's own count where there are both
-        paths |= {path.parent.name: path for path in folder.glob("runs/*/result.json")}
+        paths |= {path.parent.name: path for path in files.find(folder, "runs/*/result.json")}
     results, problems = read_all(paths[name] for name in sorted(paths))
     for problem in problems:
         logger.warning("left out: %s", problem)
