@@ -136,10 +136,7 @@ def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
 
 def _warn_of_damage(request: StudyRequest, planned: PartPlan) -> None:
     """Name damaged files and the command that computes them again where they are."""
-    options = request.options
-    if not planned.part.takes_options:  # others than results' are for every part
-        options = tuple(word for word in options if not result_options([word]))
-    again = dataclasses.replace(request, parts=(planned.name,), options=options)
+    again = dataclasses.replace(request, parts=(planned.name,))
     command = shlex.join(("bnrecon", "study", *again.words_without_executor))
     for work in planned.work:
         if (damage := work.damage()) is not None:
