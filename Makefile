@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (half a minute after setup)"
-	@echo "make test         set up if need be, then run the tests that start no process (four minutes on two cores)"
-	@echo "make test-all     all tests, those that start, kill and resume processes too (eight minutes)"
+	@echo "make test         set up if need be, then run the tests that start no process (four to seven minutes on two cores)"
+	@echo "make test-all     all tests, those that start, kill and resume processes too (eight to eleven minutes)"
 	@echo "make test-slurm   the tests on a real Slurm, started and ended here (needs root, slurmctld, slurmd, slurmdbd, munge, mariadb; ten minutes)"
 	@echo "make lint         check style, types, and the order in which subpackages import each other"
 	@echo "make wheel        build a wheel into dist/"

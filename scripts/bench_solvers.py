@@ -84,7 +84,7 @@ def measure(row: dict, device: torch.device) -> dict:
     needed = DENSE.get(row["method"], 0) * row["n"] * row["c1"]
     if needed > 0.95 * (free := hardware.available_memory(device)):
         return row | {"note": f"not run: {format_bytes(needed)} needed, {format_bytes(free)} free"}
-    row |= timed_solve(row, system)
+    row |= solve_row(row, system)
     arithmetic = row.get("arithmetic", "").removesuffix(" and int8")
     if row["section"] == "oversampled" and arithmetic in PRODUCTS:
         # Right after: machines are not equally fast all the time.
@@ -92,7 +92,7 @@ def measure(row: dict, device: torch.device) -> dict:
     return row
 
 
-def timed_solve(row: dict, system: System) -> dict:
+def solve_row(row: dict, system: System) -> dict:
     """Solve; seconds, peak memory and the residual, with what the solver tells."""
     if on_gpu := system.rhs.is_cuda:
         small = random_system("he_normal", 4, 1.0, system.rhs.device)

@@ -6,7 +6,6 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -57,9 +56,9 @@ def compare(
         theirs = _numbers(output)
         with _count_calls(layers) as ran:
             ours = _numbers(_source_output(network, images.clone()))
-        compared = (torch.Tensor, np.ndarray, float, complex, int, str, NoneType)
-        if others := {type(e).__name__ for e in leaves(output) if not isinstance(e, compared)}:
-            notes.append(f"not compared: what the model puts out as {shorten(sorted(others))}")
+        others = (part for part in leaves(output) if not isinstance(part, str | None))
+        if names := {type(part).__name__ for part in others if _as_tensor(part) is None}:
+            notes.append(f"not compared: what the model puts out as {shorten(sorted(names))}")
         if missed := [name for name, count in ran.items() if not count]:
             notes.append(f"not compared, as these images do not reach them: {shorten(missed)}")
         if not theirs:
@@ -189,10 +188,17 @@ def _has_two_values(values: torch.Tensor) -> bool:
 
 
 def _numbers(output: Any) -> list[torch.Tensor]:
-    numbers = (np.ndarray, float, complex, int)
-    parts = [torch.as_tensor(e) if isinstance(e, numbers) else e for e in leaves(output)]
-    parts = [part for part in parts if isinstance(part, torch.Tensor) and part.numel()]
+    parts = [part for part in map(_as_tensor, leaves(output)) if part is not None and part.numel()]
     return [torch.view_as_real(part) if part.is_complex() else part for part in parts]
+
+
+def _as_tensor(part: Any) -> torch.Tensor | None:
+    """A tensor, an array or a number as a tensor; ``None`` for what holds no numbers."""
+    if isinstance(part, torch.Tensor):
+        return part
+    kinds = (np.ndarray, np.generic, complex, float, int)
+    array = np.asarray(part if isinstance(part, kinds) else "")
+    return torch.as_tensor(array) if array.dtype.kind in "biufc" else None
 
 
 def _shapes(parts: list[torch.Tensor]) -> list[tuple[int, ...]]:

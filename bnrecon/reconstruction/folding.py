@@ -119,8 +119,7 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
     if not is_plain(module):
         computed = f"{type(module).__name__} computes something of its own"
         return f"{computed}, not a plain convolution or linear layer"
-    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-    if any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks):
+    if has_other_hooks(module):
         return "its forward hooks would be lost with it: remove them first"
     return usage.outside.get(name)
 
@@ -136,6 +135,20 @@ def _with_norm(
     return FoldedLayer(name, module, norm_name, norm, *fold(name, module, norm))
 
 
+def run_weight_hooks(module: nn.Module) -> None:
+    """Compute the weight that hooks compute before each call: it is that of the last call."""
+    with torch.no_grad():  # a weight with a gradient's history could not be copied with its module
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WEIGHT_HOOKS):
+                hook(module, ())
+
+
+def has_other_hooks(module: nn.Module) -> bool:
+    """Whether a module has forward hooks that do something else."""
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks)
+
+
 def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torch.Tensor]:
     """Fold a BatchNorm in eval mode into the layer before it, in float64; also return the gain.
 
@@ -143,9 +156,7 @@ def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torc
     computes (``weight_norm``, ``spectral_norm``, pruning) is computed first, as a forward pass
     would.
     """
-    with torch.no_grad():  # a weight with a gradient's history could not be copied with its module
-        for hook in module._forward_pre_hooks.values():
-            hook(module, ())
+    run_weight_hooks(module)
     weight = kernel_of(module).detach().double()
     zeros = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
     # Cloned: what is planned stays where the model's own bias changes.

@@ -21,9 +21,10 @@ from bnrecon.reconstruction.arguments import check_module, check_parameters
 from bnrecon.reconstruction.attention import pack, reads_projections, unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.composition import Composition
-from bnrecon.reconstruction.folding import WEIGHT_HOOKS
+from bnrecon.reconstruction.folding import has_other_hooks, run_weight_hooks
 from bnrecon.reconstruction.groups import group_number, joined_digest
 from bnrecon.reconstruction.kernels import LAYERS, NORMS, Layer, group_shape
+from bnrecon.reconstruction.refusal import layer_label
 from bnrecon.reconstruction.source_layer import SourceLayer, weight_bytes
 from bnrecon.reconstruction.substitution import freeze, share_parameters, substitute, uncompiled
 from bnrecon.runtime import files
@@ -88,7 +89,7 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
     _check_drawn(layers, recipes)
     tensors: dict[str, torch.Tensor] = {}
     for name, layer in layers.items():
-        _run_weight_hooks(layer)
+        _run_hooks_of(layer)
         norms = (layer.first_norm, layer.second_norm)
         for role, norm, present in zip(ROLES, norms, layer.present_maps(), strict=True):
             keys = (f"{name}|{role}.{key}" for key in NORM_KEYS)
@@ -101,32 +102,22 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
     files.write_tensors(path, tensors, metadata)
 
 
-def _run_weight_hooks(layer: SourceLayer) -> bool:
-    """Compute the scales that pruning computes from others; whether there are hooks of other kinds.
-
-    They run before a call of the normalization: after a step of training its scales are old.
-    """
-    others = False
-    with torch.no_grad():
-        for part in layer.modules():
-            for hook in part._forward_pre_hooks.values():
-                if isinstance(hook, WEIGHT_HOOKS):
-                    hook(part, ())
-                else:
-                    others = True
-            others = others or bool(part._forward_hooks)
-    return others
+def _run_hooks_of(layer: SourceLayer) -> None:
+    """Compute pruned scales: after a step of training they are old until the next call."""
+    for part in layer.modules():
+        run_weight_hooks(part)
 
 
 def _check_drawn(layers: Mapping[str, SourceLayer], recipes: Sequence[LayerRecipe]) -> None:
     """Raise ``UserError`` where the layers are not those that the recipes draw again."""
     names, digests = set(layers), {recipe.name: recipe.digest for recipe in recipes}
     if differing := sorted(names ^ set(digests)):
-        raise UserError(f"{shorten(differing)}: not source layers both when rebuilt and now")
-    if changed := [name for name in layers if layers[name].frozen_digest() != digests[name]]:
-        raise UserError(
-            f"{shorten(changed)}: the frozen weights are not those drawn; full=True saves them"
-        )
+        labels = shorten(list(map(layer_label, differing)))
+        raise UserError(f"{labels}: no source layer when rebuilt, or none now")
+    for name, layer in layers.items():
+        if layer.frozen_digest() != digests[name]:
+            what = "its frozen weights are not those that its seed draws"
+            raise UserError(f"{layer_label(name)}: {what}; full=True saves them")
 
 
 def _prefixes(layers: Mapping[str, SourceLayer]) -> tuple[str, ...]:
@@ -290,11 +281,16 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     True
     """
     layers = source_layers(network)
-    if changed := [name for name, layer in layers.items() if not layer.holds_drawn_weights()]:
-        raise UserError(f"{shorten(changed)}: the frozen weights are not those that were drawn")
+    for name, layer in layers.items():
+        if not layer.holds_drawn_weights():
+            raise UserError(
+                f"{layer_label(name)}: its frozen weights are not those that were drawn"
+            )
     if not trainable:
-        if hooked := [name for name, layer in layers.items() if _run_weight_hooks(layer)]:
-            raise UserError(f"{shorten(hooked)}: hooks would be lost; remove them first")
+        for name, layer in layers.items():
+            if any(map(has_other_hooks, layer.modules())):
+                raise UserError(f"{layer_label(name)}: hooks would be lost; remove them first")
+            _run_hooks_of(layer)
         return pack(
             substitute(network, {id(layer): collapse_layer(layer) for layer in layers.values()})
         )

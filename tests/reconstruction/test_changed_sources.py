@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -171,7 +172,11 @@ class Wrapped(nn.Module):
 
 
 def test_outputs_that_hold_no_tensors_are_named_and_arrays_compared(images):
-    whole = Wrapped(lambda x: torch.distributions.Categorical(logits=x)).eval()
-    assert any("Categorical" in note for note in bnrecon.reconstruct(whole, images=images).notes)
+    for wrap, kind in (
+        (lambda x: torch.distributions.Categorical(logits=x), "Categorical"),
+        (lambda x: np.array(["words"] * len(x)), "ndarray"),
+    ):
+        notes = bnrecon.reconstruct(Wrapped(wrap).eval(), images=images).notes
+        assert f"not compared: what the model puts out as {kind}" in notes
     with pytest.raises(RunError):
         bnrecon.reconstruct(Wrapped(lambda x: x.numpy()).eval(), images=images)
