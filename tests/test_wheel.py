@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -10,8 +11,9 @@ from places import ROOT
 from processes import ENVIRONMENT, run
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-OWN = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"
-MOST = 5_000_000  # bytes
+OF_THE_BUILDER = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"
+ARCHIVE = "bnrecon/shipped/results.tar.xz"
+MOST = 3_000_000  # bytes
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +35,8 @@ def wheel(tracked, tmp_path_factory):
             shutil.copyfile(ROOT / name, copy / name)
     for line in (["git", "init", "-q"], ["git", "add", "-f", "."]):
         assert run(line, cwd=copy).returncode == 0
-    (copy / OWN).parent.mkdir()
-    (copy / OWN).write_text("{}")
+    (copy / OF_THE_BUILDER).parent.mkdir()
+    (copy / OF_THE_BUILDER).write_text("{}")
     done = run([sys.executable, "-c", BUILD, str(dist)], cwd=copy)
     assert done.returncode == 0, done.stderr
     (built,) = dist.iterdir()
@@ -59,7 +61,8 @@ def bnrecon(installed, tmp_path):
 
     def run_command(*words):
         line = [sys.executable, "-P", "-c", code, *words]
-        done = run(line, ENVIRONMENT | {"PYTHONPATH": str(installed)}, cwd=tmp_path)
+        paths = {"PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = run(line, ENVIRONMENT | paths, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -68,16 +71,20 @@ def bnrecon(installed, tmp_path):
 
 @pytest.mark.process
 def test_a_wheel_holds_what_ships_and_nothing_of_its_builder(wheel, tracked):
-    held = zipfile.ZipFile(wheel).namelist()
-    found = {name for name in held if name.startswith("bnrecon/shipped/")}
+    with zipfile.ZipFile(wheel) as packages:
+        in_shipped = [name for name in packages.namelist() if name.startswith("bnrecon/shipped/")]
+        with packages.open(ARCHIVE) as stored, tarfile.open(fileobj=stored) as archive:
+            members = archive.getmembers()
+    assert in_shipped == [ARCHIVE]
     folders = ("outputs/runs/", "outputs/targets/")
     wanted = {
-        name.replace("outputs/", "bnrecon/shipped/", 1)
+        name.removeprefix("outputs/")
         for name in tracked
         if name.endswith(".json") and (name.startswith(folders) or "/tasks/" in name)
     }
-    assert found == wanted
-    assert len(found) > 800
+    assert {member.name for member in members} == wanted
+    assert len(members) > 800
+    assert {(member.uname, member.uid, member.mtime) for member in members} == {("", 0, 0)}
     assert wheel.stat().st_size < MOST
 
 

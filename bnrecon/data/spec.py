@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_fields, option
+from bnrecon.runtime.user_cache import user_cache
 
 DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
 RESIZABLE = ("folder", "imagenet", "imagenette")
@@ -74,9 +75,9 @@ def default_root() -> Path:
     """
     if folder := os.environ.get("BNRECON_DATA"):
         return Path(folder)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if cache == "~/.cache":  # the system knows no home
+    cache = user_cache()
+    if cache is None:
         raise UserError(
             "you have no home folder for data sets; give root=FOLDER, or set BNRECON_DATA"
         )
-    return Path(cache) / "bnrecon" / "data"
+    return cache / "data"

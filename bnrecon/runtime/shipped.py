@@ -1,18 +1,90 @@
-"""The results that ship inside an installed package, which are read and never written."""
+"""The results that ship inside an installed package, which are read and never written.
+
+A wheel holds them as one archive (``setup.py``), which is unpacked when they are first read.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import hashlib
+import logging
+import lzma
+import os
+import shutil
+import tarfile
+import tempfile
 from pathlib import Path
+
+from bnrecon.runtime.user_cache import user_cache
 
 DEFAULT_OUTPUTS = Path("outputs")  # of the option outputs
 
-# A checkout has no such folder: what ships lies in its own outputs/.
-PACKAGED = Path(__file__).parents[1] / "shipped"
+# A checkout has no such file: what ships lies in its own outputs/.
+ARCHIVE = Path(__file__).parents[1] / "shipped" / "results.tar.xz"
+COUNT = "number of files"  # a file beside the unpacked ones
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def packaged() -> Path | None:
+    """The folder of an installed package's results, in the user's cache; ``None`` in a checkout.
+
+    Without a cache that can be written it is a temporary one, which this process removes. ``None``
+    as well, with a warning, where the archive is damaged or there is no room for its files.
+    """
+    if not ARCHIVE.is_file():
+        return None
+    problem: Exception | None = None
+    for parent in (user_cache, _temporary_folder):
+        try:
+            if (folder := parent()) is not None:
+                return _unpack(folder)
+        except (OSError, tarfile.TarError, lzma.LZMAError, EOFError) as error:
+            problem = error
+    logger.warning("%s, which ships, cannot be unpacked: %s", ARCHIVE, problem)
+    return None
+
+
+def _temporary_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="bnrecon-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _unpack(parent: Path) -> Path:
+    """The folder of the archive's files in ``parent``, where it appears whole or not at all."""
+    digest = hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()
+    folder = parent / f"results-{digest[:16]}"
+    if _is_whole(folder):
+        return folder
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{folder.name}-") as partial:
+        with tarfile.open(ARCHIVE, "r:xz") as archive:
+            archive.extractall(partial, filter="data")
+            Path(partial, COUNT).write_text(str(len(archive.getnames())))
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            os.rename(partial, folder)
+        except OSError:
+            if not _is_whole(folder):  # by another process
+                raise
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether no file is missing: whoever cleans caches may remove some of them."""
+    try:
+        count = int((folder / COUNT).read_text())
+    except (OSError, ValueError):
+        return False
+    return count == sum(1 for _ in folder.rglob("*.json"))
 
 
 def shipped_folder() -> Path:
     """What ships: in the installed package, or in the outputs of a checkout."""
-    return PACKAGED if PACKAGED.is_dir() else Path(__file__).parents[2] / DEFAULT_OUTPUTS
+    return packaged() or Path(__file__).parents[2] / DEFAULT_OUTPUTS
 
 
 def shipped_outputs(outputs: Path) -> Path:
@@ -21,9 +93,10 @@ def shipped_outputs(outputs: Path) -> Path:
     It is ``outputs`` itself in a checkout, and wherever another folder was chosen: in a folder of
     their own everything can be computed anew.
     """
-    return PACKAGED if outputs == DEFAULT_OUTPUTS and PACKAGED.is_dir() else outputs
+    return packaged() or outputs if outputs == DEFAULT_OUTPUTS else outputs
 
 
 def is_packaged(path: Path) -> bool:
     """Whether a file belongs to the installed package."""
-    return path.is_relative_to(PACKAGED)
+    folder = packaged()
+    return folder is not None and path.is_relative_to(folder)

@@ -126,7 +126,7 @@ def test_what_an_installed_package_brings_is_listed_beside_own_results(
 ):
     packaged = Path("package").resolve()
     shutil.move("outputs", packaged)
-    monkeypatch.setattr("bnrecon.runtime.shipped.PACKAGED", packaged)
+    monkeypatch.setattr("bnrecon.runtime.shipped.packaged", lambda: packaged)
     assert [RUNS[0] in command("ls", *where)[1] for where in ([], ["runs"])] == [True, True]
     own = Path("outputs/runs")
     (own / RUNS[0]).mkdir(parents=True)

@@ -33,7 +33,7 @@ def packaged(tmp_path, monkeypatch):
     (folder / "paper").mkdir(parents=True)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(shipped, "PACKAGED", folder)
+    monkeypatch.setattr(shipped, "packaged", lambda: folder)
     return folder
 
 
