@@ -13,7 +13,7 @@ import pandas as pd
 from bnrecon.reporting import tables
 from bnrecon.reproduction import engine, request
 from bnrecon.reproduction.parts import read_reported
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.shipped import shipped_folder
 from bnrecon.studies import registry
 
@@ -64,8 +64,10 @@ def results(
     folder = shipped_folder() if outputs is None else Path(outputs)
     if not folder.is_dir():
         raise UserError(f"outputs={folder}: no such folder; give the one that holds results")
-    words = [*([part] if part else []), f"scale={scale}", f"outputs={folder}"]
     paper, frames = registry.find(study), {}
+    if part is not None:
+        require_choice("part=", part, paper.parts)
+    words = [*([part] if part else []), f"scale={scale}", f"outputs={folder}"]
     for planned in engine.plan(paper, request.read(study, words)):
         frame = planned.part.numbers(planned.work)
         if "command" not in frame:
