@@ -1,4 +1,4 @@
-"""What a source network costs beside its target (Burkholz 2024, Sect. 3.2)."""
+"""The costs of a source network and its target (Burkholz 2024, Sect. 3.2)."""
 
 from __future__ import annotations
 
