@@ -107,7 +107,7 @@ def _effect_of_the_limit(rows: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's panels a to d; LBFGS with a larger limit; bnrecon. Float32 shares one axis."""
+    """Draw the paper's panels a-d, LBFGS with a larger limit, bnrecon. Float32 shares one axis."""
     figure, grid = new_figure(2, 3, (PAGE, 4.9))
     float32 = []
     for axes, (solver, title) in zip(grid.flat, PANELS, strict=True):
