@@ -157,7 +157,7 @@ def _gain(
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
-    """What the caption names."""
+    """The caption's values."""
     trained = rows[~rows["diverged"].astype(bool)]
     if trained.empty:
         return "All trainings so far diverged."

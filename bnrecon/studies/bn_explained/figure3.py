@@ -31,7 +31,7 @@ DEPTH = 11
 LAYERS = (1, 7, 11)
 RADIUS = 0.1
 RIM = 2.0  # window points beyond it are on the rim, which the star does not reach
-SAMPLES = 256  # of a ball, for the paper's count
+SAMPLES = 256  # per ball, for the paper's count
 EXCESS = 1.25  # a smaller ratio of counts is no focus
 Ratios = list[Interval | None]
 _shown = partial(spell, absent="none counted")

@@ -30,7 +30,7 @@ INITIAL = "initialization"
 TRAININGS = {f"B = {size}": (size, 1) for size in SIZES}
 # Gradients over 256 points, normalized in groups of B: only the normalization's noise differs.
 GROUPS = {f"{256 // size} groups of {size}": (size, 256 // size) for size in (64, 16, 8)}
-BEYOND = 0.3  # of the window, to each side of the data
+BEYOND = 0.3  # margin of the window around the data
 STEP = 1 / 300  # along a boundary, in the window's larger side
 NEAREST = 0.05  # share of the training points whose distance is the margin
 POINTS = 256  # drawn training points

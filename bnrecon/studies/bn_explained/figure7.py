@@ -116,7 +116,7 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per unit and kind of mini-batch."""
+    """One line per unit and type of mini-batch."""
     lines = []
     ratios = _ratios(rows).set_index(["unit", "kind", "statistic"])
     for unit in sorted(rows["unit"].unique()):

@@ -130,7 +130,7 @@ def simulate_layer(activation: str, batch: int, draws: int, seed: int) -> pd.Dat
 
 
 def _measure(activation: str, batch: int, draws: int, fixed: bool, seed: int) -> dict[str, float]:
-    """Measured and predicted variances; the mini-batches of a seed are the same for both kinds."""
+    """Measured and predicted variances; a seed's mini-batches are the same for both kinds."""
     generator = np.random.Generator(np.random.Philox(seed))
     weight = generator.normal(size=WIDTH)
 

@@ -117,7 +117,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
         shares = [(cell["fixed"] + cell["learned"]) / 200 for cell in values]
-        # Two accuracies on 10,000 independent images each differ by more in 5% of cases.
+        # Two accuracies on 10,000 independent images each differ by more than this in 5% of cases.
         chance = [196 * (2 * share * (1 - share) / 1e4) ** 0.5 for share in shares]
         large = sum(abs(g) > max(NEGLIGIBLE, c) for g, c in zip(gaps, chance, strict=True))
         numbers[name] = {"min": min(gaps), "max": max(gaps), "n": len(gaps), "large": large}

@@ -12,7 +12,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, below, join, merge, part, sweep
 from bnrecon.studies.bn_explained import small_networks as small
 
-POINTS = 64  # of a batch
+POINTS = 64  # per batch
 FACTORS = tuple(10.0**power for power in np.linspace(-4, 4, 33))  # of sigma
 SIZES = {  # inputs and units of layer 1
     "smoke": ((2, 4), (5, 6)),

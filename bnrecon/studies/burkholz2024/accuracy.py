@@ -67,7 +67,7 @@ STEPS = (LU, DEFAULTS, LITERAL, LBFGS, LBFGS_IN_FLOAT64, REFINED)
 Solutions: TypeAlias = Iterator[tuple[str, Answer, float]]  # step, solution, seconds
 SVD_EQUATIONS = 2304  # most equations for singular values and LBFGS in float64
 PAPERS_SIZES = (36_864, 90_000)  # equations of a layer in targets of width 64 and 100
-GROWTH = 2.0  # of the weight error between these two
+GROWTH = 2.0  # factor of the weight error between these two
 TEXT = read_text(__file__)
 COLOURS = dict(zip(STEPS, (*PALETTE[1:3], PALETTE[5], *PALETTE[3:5], PALETTE[0]), strict=True))
 WIDTHS = {"smoke": (4, 6), "laptop": (16, 32, 64), "paper": (16, 32, 64)}

@@ -125,7 +125,7 @@ def excerpt(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _describe(rows: pd.DataFrame) -> str:
-    """What the rows at total width n + L say about the theorem, and the failures of the search."""
+    """Describe what rows at total width n + L say about the theorem, and the search's failures."""
     notes = []
     # Where Theorem 2.2 gives the solution: two layers, total n + 1.
     two = rows[(rows["layers"] == 2) & (rows["beyond"] == 0)]

@@ -10,7 +10,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, legend_entrie
 from bnrecon.reporting.wording import span
 from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
-NAMES = {  # by their names on the command line
+NAMES = {  # by command-line name
     "paper": "LU + LBFGS, n - c2 + 1 features",
     "minimum": "bnrecon, n - c2 + 1 features",
     "exact": "bnrecon, 1.5 n features",

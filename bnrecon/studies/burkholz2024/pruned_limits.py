@@ -44,12 +44,12 @@ def refit_error(share: float, oversampling: float) -> float:
 
     Given x, M = b xᵀ / s + N with N x = 0, and u = (M Mᵀ)⁻¹ b is perpendicular to the columns of N,
     which are otherwise independent and normal. By the same law (bᵀu / ‖u‖)² = (λ - 1) / λ. Scales y
-    of the kept features, with t = xᵀy / s, leave (1 - t) b - N y, whose square along u is (1 - t)²
-    (λ - 1) / λ. N y is -t times N on the omitted part of x, plus N on kept columns: for y to fit t,
-    these must hold t f x / (1 - f) on the kept part of x; the rest is free and removes κ of the
-    squares across u. Hence, with A = 1 - κ / λ and B = (1 - κ) s f / (1 - f), e² is the least of (1
-    - t)² A + t² B, which is A B / (A + B). For small f, it is (1 - κ) times the square of
-    ``magnitude_error``.
+    of the kept features, with t = xᵀy / s, leave (1 - t) b - N y, whose square along u is
+    (1 - t)² (λ - 1) / λ. N y is -t times N on the omitted part of x, plus N on kept columns: for y
+    to fit t, these must hold t f x / (1 - f) on the kept part of x; the rest is free and removes κ
+    of the squares across u. Hence, with A = 1 - κ / λ and B = (1 - κ) s f / (1 - f), e² is the
+    minimum of (1 - t)² A + t² B, which is A B / (A + B). For small f, it is (1 - κ) times the
+    square of ``magnitude_error``.
 
     >>> round(refit_error(0.9, 1.5), 3), refit_error(1.2, 1.5)
     (0.085, 0.0)

@@ -17,7 +17,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def no_small_loss(rows: pd.DataFrame) -> Decision:
-    """By each method's least median loss over the settings."""
+    """Decide by each method's least median loss over the settings."""
     by_setting = rows.groupby(["side", "width"])
     settings = [group.drop_duplicates(["method", "run"]) for _, group in by_setting]
     least = {
@@ -29,7 +29,7 @@ def no_small_loss(rows: pd.DataFrame) -> Decision:
 
 
 def sgd_much_better(left: pd.DataFrame) -> Decision:
-    """By the better construction's loss over SGD's."""
+    """Decide by the better construction's loss over SGD's."""
     errors = comparison.paired_errors(left, "side")
     factors = errors[["teacher", "student"]].min(axis=1) / errors["baseline"]
     medians = factors.groupby(level="side").median()

@@ -86,7 +86,7 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
 
 
 def powers_by_features(rows: pd.DataFrame, column: str) -> dict[str, Interval]:
-    """By distribution, the power of c0 that a column's positive values follow, as a ``trend``."""
+    """By distribution, the power of c0 that a column's positive values grow as, a ``trend``."""
     rows = rows[rows[column] > 0]
     return {
         str(label): trend(list(np.log10(group["channels"])), list(np.log10(group[column])))

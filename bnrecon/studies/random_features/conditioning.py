@@ -21,7 +21,7 @@ TEXT = read_text(__file__)
 CHANNELS = {"smoke": (5,), "laptop": (50, 40, 30, 20, 10), "paper": (50, 40, 30, 20, 10)}
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
 EXCESS = (0, 10, 100)  # c1 - n
-SAME = ("channels c0 = c2", "seeds")  # in all lines of the table
+SAME = ("channels c0 = c2", "seeds")  # the same in all lines of the table
 IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32
 TITLES = {
     "lbfgs": "LBFGS, at most 2,000",

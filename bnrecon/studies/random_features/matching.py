@@ -29,7 +29,7 @@ SPECIAL = (5, 10, 0.8, 0.1)  # our c2, d, p and δ for Fig. 1 (e)
 DISJOINT = "own inputs"  # in the rows
 SHOWN = "disjoint inputs"  # ``DISJOINT`` on the page
 ANSWERS = {"yes": "holds in", "no": "fails in", "undecided": "is undecided in"}
-ROUNDING = 1e-12  # of an exact probability that attains its bound
+ROUNDING = 1e-12  # tolerance for an exact probability that attains its bound
 PARTITION = "found with the partition of A.2.4"
 
 

@@ -134,7 +134,7 @@ def equivalent_missing(errors: pd.Series, channels: int | pd.Series) -> pd.Serie
 def with_best(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the best error, and the number of missing features it is equivalent to.
 
-    By linear assignment where this is exact, by exchanges elsewhere.
+    The best is by linear assignment where this is exact, else by exchanges.
     """
     best = rows["assignment"].fillna(rows["exchanges"])
     return rows.assign(best=best, missing=equivalent_missing(best, rows["channels"]))

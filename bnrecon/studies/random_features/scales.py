@@ -169,7 +169,7 @@ def step_share(rows: pd.DataFrame) -> Interval | None:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Decide the paper's sentence; beyond it, how much of the gap is the step, and what remains."""
+    """Decide the paper's sentence; beyond it, the step's share of the gap, and the rest."""
     pairs = {"gap": (WEIGHTS, ONES), "remaining": (WEIGHTS, MATCHED)}
     pairs |= {"slowed": (WEIGHTS, SLOWED), "alike": (SLOWED, ONES)}
     differences = {one: paired_difference_by(rows, "setting", *of) for one, of in pairs.items()}
