@@ -205,7 +205,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _decide_large(trained: pd.DataFrame, factor: float) -> Decisions:
-    """Whether it can be: one data set is enough, with all intervals together at 95%."""
+    """Can large noise be detrimental? One data set is enough, all intervals together at 95%."""
     count = trained["data"].nunique()
     changes = _changes(trained, factor, 1 - 0.05 / count)
     lowered = [intervals.decide([-change]) for change in changes.values() if change is not None]

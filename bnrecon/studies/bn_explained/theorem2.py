@@ -60,7 +60,8 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
     inputs to the F whose threshold is their output. Corollary 1 says that both are 0.
     ``best_threshold``: where a scan's mean squared distance of the batch to F is smallest, in sigma
     from the batch mean; ``loss_ratio``: that at the batch mean over the smallest;
-    ``nearer_than_zero``: whether it is smaller than with zero bias in all layers.
+    ``nearer_than_zero``: whether that at the batch mean is smaller than with zero bias in all
+    layers.
     """
     rows = []
     for seed in range(seeds):

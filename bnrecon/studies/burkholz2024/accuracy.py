@@ -322,7 +322,7 @@ def _factor(n: int, factor: GeometricMean) -> dict[str, Any]:
 
 
 def _growth(rows: pd.DataFrame) -> Decision:
-    """Extrapolates, which cannot contradict the paper on measured accuracies."""
+    """Extrapolate, which cannot contradict what the paper says about measured accuracies."""
     small, large = PAPERS_SIZES
     numbers: dict[str, Any] = {"limit": GROWTH, "small": small, "large": large}
     of_step = rows[rows["step"] == LBFGS]

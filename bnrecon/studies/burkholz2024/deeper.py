@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def equations(self) -> int:
-        """N = c2 c0 k²."""
+        """The equations, n = c2 c0 k²."""
         return self.outputs * self.inputs * self.taps
 
     def widths(self, beyond: int) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def _panel(axes: Axes, runs: RunsByCell) -> None:
         for cell in of_cell:
             _point(axes, spot, cell)
         _reported(axes, spot, of_cell[0])
-    axes.use_sticky_edges = False  # the bars' lower ends are no edge
+    axes.use_sticky_edges = False  # the bars' lower ends are not edges
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlim(-0.6, max(len(runs), 2) - 0.4)
     names = [FEATURES[name] for _, name in runs]

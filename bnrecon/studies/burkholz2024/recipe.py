@@ -63,7 +63,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def tabulate(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """A column by setting (rows) and activation (columns)."""
+    """Pivot a column: settings in rows, activations in columns."""
     names = rows["setting"].str.rsplit("; ", n=1, expand=True)
     wide = rows.assign(setting=names[0], activation=names[1]).pivot_table(
         index="setting", columns="activation", values=column, sort=False

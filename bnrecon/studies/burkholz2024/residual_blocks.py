@@ -73,7 +73,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """A line of one block, then as many blocks as outputs."""
+    """The first line, of one block, then those with as many blocks as outputs."""
     most = table.groupby("target")["blocks"].transform("max")
     ends = table[(table.index == 0) | (table["blocks"] == most)]
     return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "scales", "largest error", "draws"])

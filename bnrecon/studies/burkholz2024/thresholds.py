@@ -38,12 +38,12 @@ class Setting:
 
     @property
     def equations(self) -> int:
-        """N = c2 c0 |dim(k2, k1)|."""
+        """The equations, n = c2 c0 |dim(k2, k1)|."""
         return self.outputs * self.inputs * self.side**2
 
     @property
     def minimum_width(self) -> int:
-        """N - c2 + 1."""
+        """The width n - c2 + 1."""
         return self.equations - self.outputs + 1
 
     def has_pathological(self, width: int) -> bool:

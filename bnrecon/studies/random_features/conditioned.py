@@ -118,7 +118,7 @@ def draws_apart(condition: float, factors: int = WEIGHTS) -> float:
 def pooled(rows: pd.DataFrame) -> pd.DataFrame:
     """The printed spectrum's ill-conditioned rows as replicates: their means, by seed.
 
-    Only seeds that all conditions have count.
+    Only seeds that all conditions share.
     """
     names = [condition for condition in REPORTED if condition != BASELINE]
     replicates = rows[rows["setting"].isin(names)]

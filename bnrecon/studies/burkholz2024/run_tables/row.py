@@ -112,7 +112,7 @@ class Grid:
     rows: str  # the label that the grid's rows differ by
     columns: str  # the label that its columns differ by
     by: tuple[str, ...]  # the labels that the grids differ by
-    # The one that says how a target is rebuilt, if the paper's setting is shown first
+    # The label for how a target is rebuilt, if the paper's setting is shown first
     way: str = ""
 
 
