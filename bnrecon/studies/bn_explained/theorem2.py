@@ -59,9 +59,8 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
     ``on_line``: how far <w, z> is from mu at points of F, in sigma; ``on_point``: the distance of
     inputs to the F whose threshold is their output. Corollary 1 says that both are 0.
     ``best_threshold``: where a scan's mean squared distance of the batch to F is smallest, in sigma
-    from the batch mean; ``loss_ratio``: that at the batch mean over the smallest;
-    ``nearer_than_zero``: whether that at the batch mean is smaller than with zero bias in all
-    layers.
+    from the batch mean; ``loss_ratio``: the batch mean's over the smallest;
+    ``nearer_than_zero``: whether the batch mean's is below that with zero bias in all layers.
     """
     rows = []
     for seed in range(seeds):
