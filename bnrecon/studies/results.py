@@ -63,7 +63,7 @@ def results(
     """
     folder = shipped_folder() if outputs is None else Path(outputs)
     if not folder.is_dir():
-        raise UserError(f"outputs={folder}: no such folder; give the one that holds results")
+        raise UserError(f"outputs={folder}: no such folder; give the folder that holds results")
     words = [*([part] if part else []), f"scale={scale}", f"outputs={folder}"]
     paper, frames = registry.find(study), {}
     for planned in engine.plan(paper, request.read(study, words)):
@@ -100,7 +100,7 @@ def reported(study: str) -> pd.DataFrame:
     try:
         entries = dict(read_reported(f"bnrecon.studies.{study}"))
     except FileNotFoundError:
-        raise UserError(f"study={study}: the paper prints no number that is compared") from None
+        raise UserError(f"study={study}: no numbers of this paper are compared") from None
     places = entries.pop("where")
     rows = [
         {"entry": entry, "name": " ".join(name), "where": places[entry], "text": str(value)}
