@@ -1,4 +1,4 @@
-"""The least-squares solution of systems without an exact one, for any rank of M."""
+"""The least-squares solution of systems without an exact one, at any rank of M."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def memory(rows: int, columns: int) -> int:
 def least_squares(system: System, spec: SolverSpec) -> Answer:
     """Find the x of smallest norm that minimizes ‖M x - b‖.
 
-    By singular values (LAPACK's gelsd) if M has up to 4,000 rows or up to 4,000 columns, else by
-    CGLS. gelsd works at any rank; it runs on the CPU, as GPUs only have ``gels``, which is silently
-    wrong for a rank-deficient M. CGLS runs in float64 from zero, unscaled, until the gradient M^T r
-    has fallen to 1e-10 of its initial size.
+    By singular values (LAPACK's gelsd) if M has up to 4,000 rows or columns, else by CGLS. gelsd
+    works at any rank; it runs on the CPU, as GPUs only have ``gels``, which is silently wrong for a
+    rank-deficient M. CGLS runs in float64 from zero, unscaled, until the gradient M^T r has fallen
+    to 1e-10 of its initial size.
     """
     operator, rhs = system.operator, system.rhs
     rows, columns = operator.shape
