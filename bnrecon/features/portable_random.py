@@ -177,7 +177,7 @@ class Draws:
 
     @property
     def count(self) -> int:
-        """The number of numbers."""
+        """How many numbers there are."""
         outer, features, inner = self.shape
         return outer * features * inner
 

@@ -111,7 +111,7 @@ def aspect_of_condition(condition: float) -> float:
 def distance(values: np.ndarray, aspect: float) -> float:
     """Kolmogorov and Smirnov's distance of singular values from the law.
 
-    It does not give a test, since singular values are not independent.
+    It gives no test, since singular values are not independent.
     """
     from scipy.stats import ks_1samp  # half a second to load
 

@@ -40,7 +40,7 @@ def shares(features: int) -> tuple[list[int], slice]:
 
 
 class Distributed(Operator):
-    """M = [M_0 ... M_(R-1)], of which process r of R has M_r (n, c1_r).
+    """M = [M_0 ... M_(R-1)], divided by columns: process r of R has M_r (n, c1_r).
 
     ``M x = Σ_r M_r x_r`` is summed over the processes, n numbers, and ``M^T y`` concatenated from
     the ``M_r^T y``, c1 numbers: each iteration exchanges these. Every process has whole vectors. A

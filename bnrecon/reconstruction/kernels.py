@@ -125,7 +125,7 @@ def group_shape(module: Layer) -> LayerShape:
 
 
 def kind_of(module: Layer) -> type[Any]:
-    """PyTorch's class of a layer or of its subclass."""
+    """The PyTorch class of a layer, also for a subclass."""
     return next(kind for kind in LAYERS if isinstance(module, kind))
 
 
