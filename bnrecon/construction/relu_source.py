@@ -153,8 +153,8 @@ def check_error(
         return rebuilt
     note = (
         f"outputs are off by {error:.1e} of the model's largest, weights of layers by up to "
-        f"{max(layer_errors):.1e} of their norm: if both are, give {remedy}; if outputs alone are, "
-        "a smaller radius, or the model computes what its layers do not say"
+        f"{max(layer_errors):.1e} of their norm: if both are large, give {remedy}; if only "
+        "outputs are, give a smaller radius, or the model computes more than its layers do"
     )
     rebuilt = dataclasses.replace(rebuilt, notes=(note,))
     if error <= limit:

@@ -93,7 +93,7 @@ class Features:
                 TableRows(self.width, self.shape.outputs * self.shape.taps, second.part),
             )
         if self.stream is None:
-            raise ValueError(f"features of pattern {self.pattern} have no rows of their own")
+            raise ValueError(f"features of pattern {self.pattern} cannot be read by rows")
         return _sign_factors(self.shape, self.width, self.stream)
 
     def stored(self, storage: str) -> Features:

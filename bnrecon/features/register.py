@@ -70,8 +70,8 @@ class Distribution:
         possible = [name for name in STORAGES if name != "auto"]
         require_choice("storage=", storage, possible)
         why = {
-            "regenerate": "cannot be made part by part",
-            "disk": "follows a pattern, of which there is nothing to be stored",
+            "regenerate": "cannot be generated in parts",
+            "disk": "follows a pattern and has no weights to store",
         }[storage]
         others = [name for name, kind in DISTRIBUTIONS.items() if storage in kind.storages]
         raise UserError(

@@ -61,7 +61,7 @@ def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     size, folder = math.prod(shape) * dtype.itemsize, disk_folder()
     if _kept_in_memory(folder):
         raise RunError(
-            f"storage=disk: {folder} is kept in memory; set TMPDIR to a folder on a disk"
+            f"storage=disk: {folder} is in memory, not on disk; set TMPDIR to a folder on a disk"
         )
     try:
         with tempfile.TemporaryFile(prefix="bnrecon-", dir=folder) as file:

@@ -37,7 +37,7 @@ def check_model(model: nn.Module) -> None:
         whole = "" in training  # else parts were added after eval()
         which = "the model is" if whole else f"{shorten(training)}: parts of the model are"
         state = "in training mode, its normalization not yet fixed"
-        when = "before reconstruct" if whole else "after what adds them (weight_norm, quantization)"
+        when = "before reconstruct" if whole else "after adding them (weight_norm, quantization)"
         raise UserError(f"{which} {state}; call model.eval() {when}")
     if changes := changes_to_torch():
         raise UserError(

@@ -31,7 +31,7 @@ from bnrecon.solvers.base import Solution
 from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.solving import relative_residual
 
-OTHER_SYSTEM = "its solution solves another system: one of another seed, model or features"
+OTHER_SYSTEM = "its solution belongs to another system, of another seed, model or features"
 NO_RANGE = 1e-6  # inputs that never exceed this have no usable range
 
 
@@ -101,20 +101,19 @@ def check_moments(
         if seen is not None and not seen.is_finite():
             raise RunError(
                 f"{layer.label}: on these images, which are finite, its inputs or outputs are not "
-                f"finite in {dtype_name(layer.folded.module.weight.dtype)}; are they with "
-                "model.double()?"
+                f"finite in {dtype_name(layer.folded.module.weight.dtype)}; try model.double()"
             )
         if activation == "identity":
             continue
         if seen is None or seen.largest_input is None:
             raise UserError(
-                f"{layer.label}: the images do not reach it, or within torch.vmap, so that its "
-                f"range is not known; activation={activation} needs it"
+                f"{layer.label}: the images do not reach it, or only within torch.vmap, so its "
+                f"range is unknown; activation={activation} needs it"
             )
         if (largest := float(seen.largest_input.max())) < NO_RANGE:
             raise UserError(
                 f"{layer.label}: on the images its inputs are at most {largest:.0e}, too small to "
-                "tell their range; give images as the network will see them, or none and "
+                "tell their range; give images like those that the network will see, or use "
                 "activation=identity"
             )
     return reached

@@ -125,8 +125,8 @@ def _has_fast_path(model: nn.Module) -> bool:
 def fast_path_notes(model: nn.Module) -> list[str]:
     """What a user of ``unpack`` should know."""
     note = (
-        "the fast path of TransformerEncoderLayer, which goes past its parts, is off in the source "
-        "network; where a padding mask hides positions, that path may write zeros there instead"
+        "the fast path of TransformerEncoderLayer, which bypasses its parts, is off in the source "
+        "network; with a padding mask, that path may write zeros to hidden positions"
     )
     return [note] if _has_fast_path(model) else []
 

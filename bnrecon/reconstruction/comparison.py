@@ -58,11 +58,11 @@ def compare(
             ours = _numbers(_source_output(network, images.clone()))
         others = (part for part in leaves(output) if not isinstance(part, str | None))
         if names := {type(part).__name__ for part in others if _as_tensor(part) is None}:
-            notes.append(f"not compared: what the model puts out as {shorten(sorted(names))}")
+            notes.append(f"not compared: outputs of type {shorten(sorted(names))}")
         if missed := [name for name, count in ran.items() if not count]:
             notes.append(f"not compared, as these images do not reach them: {shorten(missed)}")
         if not theirs:
-            return None, ["outputs were not compared: the model puts out no tensors", *notes]
+            return None, ["outputs were not compared: the model returns no tensors", *notes]
         difference = _difference(ours, theirs, len(images))
         if difference.largest == 0 and not any(map(_has_two_values, theirs)):
             why = "all numbers of each output are the same, or not finite"
@@ -75,13 +75,13 @@ def compare(
         shapes = [shorten(list(map(str, _shapes(parts)))) for parts in (ours, theirs)]
         raise RunError(
             f"outputs are of shape {shapes[0]} where the model's are {shapes[1]}: their shape "
-            "depends on their values, or on something that a replaced layer does not give"
+            "depends on their values, or on something that a replaced layer does not have"
         )
     finite = [all(bool(part.isfinite().all()) for part in parts) for parts in (ours, theirs)]
     if finite == [False, True]:
         raise RunError(
-            "the source network's outputs are not finite, the model's are; are those of a source "
-            "network of model.double() for these images?"
+            "the source network's outputs are not finite, the model's are; try model.double() on "
+            "these images"
         )
     return difference, notes
 
@@ -126,7 +126,7 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
         what = f"{type(error).__name__}: {first_line(error)}"
         raise RunError(
             f"with its layers replaced the network does not run ({what}): the model's own code "
-            "asks a replaced layer for something that it does not have"
+            "needs something that a replaced layer does not have"
         ) from error
 
 

@@ -92,7 +92,7 @@ def _each_batch(images: Any) -> Iterator[Any]:
         raise
     except Exception as error:  # the user's loader
         what = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"images: going through them ended in an error ({what})") from error
+        raise UserError(f"images: iterating over them raised an error ({what})") from error
 
 
 def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
@@ -113,8 +113,8 @@ def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     if batch.dtype != like.dtype:
         wanted = dtype_name(like.dtype)
         raise UserError(
-            f"images are {dtype_name(batch.dtype)}, the model is {wanted}: give them as it takes "
-            f"them, as {wanted} and normalized"
+            f"images are {dtype_name(batch.dtype)}, the model is {wanted}: give them as {wanted}, "
+            "normalized as the model needs them"
         )
     if batch.is_nested or batch.layout != torch.strided:
         raise UserError("images: they are sparse or nested; give them as a tensor of one shape")

@@ -128,7 +128,7 @@ def _compare(
 ) -> Reconstruction:
     """Add the difference of outputs; a ``RunError`` about it carries the reconstruction."""
     if images is None:
-        note = "outputs were not compared with the model's: give images, and they are"
+        note = "outputs were not compared with the model's: give images to compare them"
         return dataclasses.replace(rebuilt, notes=[note, *rebuilt.notes])
     try:
         difference, notes = compare(rebuilt.network, model, images)
@@ -154,9 +154,9 @@ def _explain(rebuilt: Reconstruction) -> str:
         return f"not converged: {names} ({why})" if why else f"not converged: {names}"
     worst = max(rebuilt.layers, key=lambda report: report.channel_error or 0)
     return (
-        f"alone, each layer's outputs are rebuilt to {worst.channel_error:.0e} of their weights "
-        f"({layer_label(worst.name)} is the worst); see whether model.double() or "
-        "features=id_cond are as far off, which rounding that adds up is not"
+        f"each layer alone is rebuilt to {worst.channel_error:.0e} of each output's weights "
+        f"({layer_label(worst.name)} is the worst); if model.double() or features=id_cond is as "
+        "far off, the cause is not accumulated rounding"
     )
 
 
@@ -174,14 +174,14 @@ def _describe(rebuilt: Reconstruction, plan: Plan) -> Reconstruction:
     layers = [layer.folded for layer in plan.layers]
     if folded := [f"{one.norm_name} into {one.name}" for one in layers if one.norm is not None]:
         notes.append(
-            f"folded: {shorten(folded)}; each is an Identity in the source network, whoever else "
-            "uses it (fold=False keeps all)"
+            f"folded: {shorten(folded)}; each is an Identity in the source network, also for other "
+            "code that uses it (fold=False keeps all)"
         )
     spec = plan.features
     if spec.activation != "identity":
         notes.append(
             f"activation={spec.activation} is linear for inputs of a layer up to {spec.margin:g} "
-            "times the largest on these images; beyond, the source network is another one, and "
-            "layer.outside of each source layer counts such numbers"
+            "times the largest on these images; beyond them the source network deviates, and "
+            "layer.outside of each source layer counts such values"
         )
     return dataclasses.replace(rebuilt, notes=rebuilt.notes + notes)

@@ -130,10 +130,10 @@ def _try_copy(
     network = pack(substitute(model, replacements(layers, trials)))
     difference, notes = compare(network, target, images[:TRIED])
     why = (
-        "nothing is solved yet, and each layer alone computes what the model's does up to "
-        "rounding. Look for code that asks for their type, settings or weights, or for a "
-        "BatchNorm's that is folded (not with fold=False), and for numbers so far from 0 that "
-        "rounding shows (not with model.double())"
+        "nothing is solved yet, and each layer alone agrees with the model's up to rounding. "
+        "Look for code that reads the type, settings or weights of a layer, or of a folded "
+        "BatchNorm (fold=False avoids this), and for numbers so far from 0 that rounding shows "
+        "(model.double() avoids this)"
     )
     return difference, notes + explain_difference(difference, why)
 

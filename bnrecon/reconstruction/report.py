@@ -74,10 +74,10 @@ class LayerReport:
 
     solver = property(attrgetter("solution.solver"), doc="Name of the solver.")
     residual = property(attrgetter("solution.relative_residual"), doc="‖M x - b‖ / ‖b‖ in float64.")
-    iterations = property(attrgetter("solution.iterations"), doc="Of the solver; direct ones: 0.")
+    iterations = property(attrgetter("solution.iterations"), doc="Of the solver; 0 if direct.")
     seconds = property(attrgetter("solution.seconds"), doc="Seconds that the solver took.")
     norm = property(attrgetter("solution.norm"), doc="Which of many solutions this is.")
-    precision = property(attrgetter("solution.precision"), doc="Of the solver's products.")
+    precision = property(attrgetter("solution.precision"), doc="Precision of the products.")
     reason = property(attrgetter("solution.reason"), doc="Why ``auto`` chose the solver.")
     diagnosis = property(attrgetter("solution.diagnosis"), doc="Why it did not converge, if known.")
 
@@ -149,7 +149,7 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A source network and how it was made; printed as a table of its layers, the worst first.
+    """A source network with its reports; prints as a table of its layers, the worst first.
 
     Args:
         network: the source network.

@@ -113,7 +113,7 @@ def _check_drawn(layers: Mapping[str, SourceLayer], recipes: Sequence[LayerRecip
     names, digests = set(layers), {recipe.name: recipe.digest for recipe in recipes}
     if differing := sorted(names ^ set(digests)):
         labels = shorten(list(map(layer_label, differing)))
-        raise UserError(f"{labels}: no source layer when rebuilt, or none now")
+        raise UserError(f"{labels}: source layers only when rebuilt, or only now")
     for name, layer in layers.items():
         if layer.frozen_digest() != digests[name]:
             what = "its frozen weights are not those that its seed draws"
@@ -187,8 +187,8 @@ def _layer_of(recipe: LayerRecipe, modules: Mapping[str, nn.Module], misfit: str
         raise RunError(f"{misfit}: {recipe.norm} is {kind}, where a BatchNorm was")
     if reads_projections(modules[recipe.name.rpartition(".")[0]]):
         raise RunError(
-            f"{misfit}: the attention around {recipe.name} does not call it as a layer (it has a "
-            "forward or hooks of its own)"
+            f"{misfit}: the attention around {recipe.name} does not call it as a layer (it "
+            "overrides forward or has hooks)"
         )
     if not isinstance(module, LAYERS):
         raise RunError(f"{misfit}: layer {recipe.name} is {type(module).__name__}")
@@ -237,7 +237,7 @@ def _rebuild(
     drawn_with = (recipe.strict, recipe.skip, storage)
     pairs = [draw(kind, shape, recipe.width, recipe.seed, i, *drawn_with) for i in numbers]
     if joined_digest(pairs) != recipe.digest:
-        reason = "its shape may be another"
+        reason = "its shape may differ"
         if not distribution(kind).portable:
             reason = (
                 f"{kind} weights pass through a factorization that differs between machines and "
@@ -303,7 +303,7 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
             layer.composition = Composition(layer.pairs)
     if nonlinear:
         logger.warning(
-            "%s: an activation between the convolutions; not collapsed, its steps are the source's",
+            "%s: an activation between the convolutions; not collapsed, so training is not faster",
             shorten(nonlinear),
         )
     return shared

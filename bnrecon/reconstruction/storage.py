@@ -53,7 +53,7 @@ def _disk_shortage(layers: Sequence[PlannedLayer]) -> str | None:
     need = disk_bytes(layers)
     if need == 0 or need <= (room := disk_room()):
         return None
-    there = f"{format_bytes(room)} are free" if room else "which is kept in memory"
+    there = f"{format_bytes(room)} are free" if room else "which is in memory, not on disk"
     return (
         f"features take {format_bytes(need)} in {disk_folder()}, {there}; "
         "set TMPDIR to a folder on a larger disk"
