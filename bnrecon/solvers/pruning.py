@@ -48,8 +48,8 @@ def prune(system: System, spec: SolverSpec, count: int, method: str) -> Solution
       approximately (``least_l1``), refitted. That solution has at most n nonzeros, being a basic
       solution of a linear program.
 
-    A refit is exact for ``count`` >= n; below, M x = b has no solution in general, and the report
-    has ``converged=False``. With all features this is ``solve``.
+    A refit is exact for ``count`` >= n; below, M x = b has no solution in general, and then the
+    report has ``converged=False``. With all features this is ``solve``.
 
     Args:
         system: n equations of c1 unknowns, without elimination of second scales.
