@@ -87,8 +87,8 @@ def _solve_distributed(
     if not lookup(name).products or layer.width <= layer.shape.equations:
         raise UserError(
             f"solver={layer.solver.name} with {layer.width} features for {layer.shape.equations} "
-            "equations is for one process; several take a solver that only multiplies, as "
-            "matrix_free does, and more features than equations"
+            "equations is for one process; several need a solver that only multiplies, such as "
+            "matrix_free, and more features than equations"
         )
     (target,) = layer.folded.target.split()
     system, spec = layer_problem(layer, target, pairs[0] if pairs else layer.draw(), True)
@@ -96,7 +96,7 @@ def _solve_distributed(
     about = f"{plan} {tensor_digest({'target': system.rhs})}"
     if processes.any_rank(processes.run_on_first_rank(lambda: about) != about, layer.device):
         raise UserError(
-            "the processes have different plans or targets, or not all a checkpoint; build the "
+            "the processes have different plans or targets, or only some a checkpoint; build the "
             "same model in each, from the same weights or seed, and the same plan"
         )
     kept = None if checkpoint is None else OnFirstRank(checkpoint)
@@ -140,13 +140,13 @@ def solutions_in_turn(layers: Sequence[PlannedLayer]) -> Iterator[Solution]:
     if len({features_key(layer) for layer in layers}) > 1:
         raise UserError(
             f"{layers[0].label}: seed, number, shape, width or distribution of its features is not "
-            "the same for all networks; take solve_layer"
+            "the same for all networks; use solve_layer"
         )
     for layer in layers:
         if layer.groups > 1 or layer.features.keep is not None:
-            raise UserError(f"{layer.label}: is grouped or pruned; take solve_layer")
+            raise UserError(f"{layer.label}: is grouped or pruned; use solve_layer")
         if layer.solver.name not in ("auto", "lu", "refined"):
-            raise UserError(f"{layer.label}: solver={layer.solver.name}; take solve_layer")
+            raise UserError(f"{layer.label}: solver={layer.solver.name}; use solve_layer")
     shared = pair = None
     for layer in layers:
         with labelled(layer.label):
