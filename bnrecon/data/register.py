@@ -70,6 +70,12 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
                 ]
                 numbers = range(count_classes(*(labels for _, labels in splits)))
                 classes = [str(label) for label in getattr(both[0], "classes", numbers)]
+                others = [str(label) for label in getattr(both[1], "classes", classes)]
+                if others != classes:  # as ImageFolder numbers the classes that it meets
+                    raise UserError(
+                        f"data {name}: train has the classes {shorten(classes)}, test "
+                        f"{shorten(others)}; number them alike, in one list"
+                    )
             for (images, labels), which in zip(splits, ("train", "test"), strict=True):
                 what, shape = f"data {name}: {which}", splits[0][0].shape[1:]
                 check_split(what, images, labels, len(classes), shape)

@@ -13,7 +13,9 @@ from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.torch_modes import outside_torch_modes
-from bnrecon.runtime.user_code import attribute_errors
+from bnrecon.runtime.user_code import Registered, attribute_errors
+
+_REPEATED: set[Registered] = set()  # users' distributions that draw the same from the same stream
 
 
 @outside_torch_modes
@@ -53,6 +55,14 @@ def draw(
     options = {"strict": strict} if kind.takes_strict else {}
     if kind.registered.user_defined:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
+        if kind.registered not in _REPEATED:
+            again = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
+            if again.digest() != drawn.digest():
+                raise UserError(
+                    f"features {name}: two draws of one layer differ; take all random numbers from "
+                    "the stream"
+                )
+            _REPEATED.add(kind.registered)
     else:
         pair = kind.draw(shape, width, Stream(seed, layer), **options)
         drawn = pair if isinstance(pair, Features) else Features(shape, width, *pair)
@@ -92,7 +102,8 @@ def _drawn_by_user(
                 f"features {kind.name}: {name} must hold finite floating-point numbers "
                 f"({part.dtype} given)"
             )
-    first, second = (part.detach().to("cpu", torch.float32) for part in drawn)
+    # A copy: the function may return the same buffer for every layer.
+    first, second = (part.detach().to("cpu", torch.float32, copy=True) for part in drawn)
     return Features(shape, width, first, second)
 
 

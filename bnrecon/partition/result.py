@@ -149,7 +149,8 @@ class Partition:
         """Where an output is zero, or equal to another: segments (S, 2, 2).
 
         The decision boundary of a classifier with one output is ``zero_set(0)``, between classes i
-        and j ``zero_set(i, j)``.
+        and j ``zero_set(i, j)``. Next to a region with zero difference throughout, a segment is
+        listed if the output is positive, or the larger one, on its other side.
         """
         maps = self.regions.maps
         lines = maps[:, output] if other is None else maps[:, output] - maps[:, other]
@@ -185,6 +186,8 @@ class Partition:
         """
         from matplotlib.collections import LineCollection
 
+        if values is not None and layer is None:
+            raise UserError("values are those of a layer's units: give its layer too")
         shown = self.folds if layer is None else self.folds.of(layer)
         if layer is not None:
             before = self.folds.take(self.folds.layer < layer)

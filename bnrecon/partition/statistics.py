@@ -89,26 +89,29 @@ def adapt_layers(
             data and all positions. It changes the layer before the layer runs.
 
     Raises:
-        UserError: a layer runs twice in one pass, so that its moments would depend on itself.
+        UserError: a layer runs twice in one pass, so that its moments would depend on itself, its
+            values are not finite, or the inputs are not tensors.
     """
     batches = [inputs] if isinstance(inputs, torch.Tensor) else inputs
     if isinstance(batches, Iterator):  # can be iterated only once
         batches = list(batches)
-    first = next(iter(batches), None)
-    if first is None or not len(first):
-        raise UserError("inputs: empty; give at least one")
+    first = _first_batch(batches)
     order: list[nn.Module] = []
+    names = {module: name for name, module in network.named_modules()}
 
     def note(layer: nn.Module, _inputs: tuple) -> None:
         if layer in order:
-            names = {module: name for name, module in network.named_modules()}
             raise UserError(f"{names[layer]}: runs twice in one pass; use a module for each use")
         order.append(layer)
+
+    def finish(layer: nn.Module, moments: _Moments) -> None:
+        moments.require_finite(names[layer])
+        update(layer, moments.mean, moments.variance)
 
     def adapt(layer: nn.Module, inputs: tuple) -> None:
         moments = _Moments(measure)
         moments.add(layer, inputs)
-        update(layer, moments.mean, moments.variance)
+        finish(layer, moments)
 
     modes = {module: module.training for module in network.modules()}
     network.eval()
@@ -123,10 +126,19 @@ def adapt_layers(
                 for batch in batches:
                     with contextlib.suppress(_ReachedError):
                         _run(network, [layer], moments.add_and_stop, batch)
-                update(layer, moments.mean, moments.variance)
+                finish(layer, moments)
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def _first_batch(batches: Iterable[torch.Tensor]) -> torch.Tensor:
+    first = next(iter(batches), None)
+    if first is None or not len(first):
+        raise UserError("inputs: empty; give at least one")
+    if not isinstance(first, torch.Tensor):
+        raise UserError(f"inputs: a batch is {type(first).__name__}; give tensors without labels")
+    return first
 
 
 def _run(
@@ -164,6 +176,10 @@ class _Moments:
     def add_and_stop(self, layer: nn.Module, inputs: tuple) -> None:
         self.add(layer, inputs)
         raise _ReachedError
+
+    def require_finite(self, name: str) -> None:
+        if not bool(self.squares.isfinite().all()):
+            raise UserError(f"{name}: its values over the inputs are not all finite")
 
     @property
     def variance(self) -> torch.Tensor:

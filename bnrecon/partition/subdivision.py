@@ -298,7 +298,7 @@ def _check(steps: PiecewiseAffine, slice_: Slice, regions: Regions) -> tuple[int
         with FastConvolutions() if start else contextlib.nullcontext():
             outputs = steps.module(slice_.inputs(points))
         expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], points)
-        differences = np.abs(outputs.flatten(1).numpy() - expected)
+        differences = np.abs(outputs.reshape(len(outputs), -1).numpy() - expected)
         # np.maximum keeps NaN.
         error = float(np.maximum(error, differences.max()))
         largest, shape = max(largest, float(outputs.abs().max())), tuple(outputs.shape[1:])

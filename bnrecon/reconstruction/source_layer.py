@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,7 @@ class SourceLayer(ReplacedLayer):
     first: nn.Linear | nn.Conv2d
     second: nn.Linear | nn.Conv2d
     skip: torch.Tensor
+    drawn: torch.Tensor
 
     def __init__(
         self, pairs: Features | Sequence[Features], module: Layer, activation: str = "identity"
@@ -78,7 +80,18 @@ class SourceLayer(ReplacedLayer):
             first, second = self._as_kernels(pair.weights() for pair in self.pairs)
             self.first = frozen_layer(first, dtype, count)
             self.second = frozen_layer(second, dtype, count, **self.geometry.movement)
+        if self.unheld:  # nothing else in a state dict tells another seed's
+            digest = joined_digest(self.pairs).encode()
+            self.register_buffer("drawn", torch.tensor(list(digest), dtype=torch.uint8))
         self.to(module.weight.device).eval()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        key, errors = f"{prefix}drawn", rest[-1]
+        if self.unheld and key in state_dict:
+            if not torch.equal(state_dict[key].cpu(), self.drawn.cpu()):
+                errors.append(f"{prefix[:-1] or 'the model'} was rebuilt from other features")
+            state_dict[key] = self.drawn
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @property
     def features(self) -> Features:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,26 +90,45 @@ class TrackedRun:
         self._open: dict[str, tuple[Log, contextlib.ExitStack]] = {}
 
     def read(self, path: Path) -> None:
-        """Take the rows that were logged before; drop what is no row, as a kill may leave it."""
+        """Take the rows that were logged before; drop what is no row, as a kill may leave it.
+
+        A run that is sent as a whole begins without rows.
+        """
         with contextlib.suppress(FileNotFoundError):
             files.require_regular(path)
+            if self._owner.whole:
+                _write(path, [])
             *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
             rows = [row for row in map(_parse, lines) if row]
             self._rows = {_key(row): row for row in rows}
             if torn or len(rows) < len(lines):
-                files.write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+                _write(path, rows)
             if damaged := len(lines) - len(rows):
                 logger.warning("%s: %d damaged rows are left out", path, damaged)
         self._path = path
 
     def log(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of an epoch, a layer, a seed, or the result."""
+        """Log numbers of an epoch, a layer, a seed, or the result.
+
+        Numbers that differ from those logged before are of another training or run of this name:
+        they replace these and all that came after them.
+        """
         row = {kind: step, **{f"{kind}/{name}": value for name, value in values.items()}}
-        if self._path is not None and _key(row) not in self._rows:
-            self._rows[_key(row)] = row
-            self._owner.attempt(METRICS, functools.partial(_append, self._path, row))
-            if not self._owner.whole:
-                self._send(len(self._rows) - 1)
+        key, text = _key(row), json.dumps(row, sort_keys=True)
+        if self._path is None:
+            return
+        keys, first = list(self._rows), len(self._rows)
+        if key in self._rows:
+            if text == json.dumps(self._rows[key], sort_keys=True):
+                return
+            self._rows = {before: self._rows[before] for before in keys[: keys.index(key)]}
+            self._owner.attempt(METRICS, functools.partial(_write, self._path, self._rows.values()))
+            self._close_libraries()
+            first = 0
+        self._rows[key] = row
+        self._owner.attempt(METRICS, functools.partial(_append, self._path, row))
+        if not self._owner.whole:
+            self._send(first)
 
     def log_epoch(self, row: Mapping[str, float]) -> None:
         """Log a row of a trainer's log."""
@@ -126,8 +145,12 @@ class TrackedRun:
         """End the run in the libraries; send it, if that is done as a whole."""
         if self._owner.whole:
             self._send(0)
+        self._close_libraries()
+
+    def _close_libraries(self) -> None:
         for name, (_, stack) in self._open.items():
             self._owner.attempt(name, stack.close)
+        self._open.clear()
 
     def _send(self, first: int) -> None:
         for name in self._owner.openers:
@@ -173,6 +196,10 @@ def _parse(line: str) -> dict[str, float] | None:
         if isinstance(row, dict) and row and all(isinstance(v, int | float) for v in row.values()):
             return row
     return None
+
+
+def _write(path: Path, rows: Iterable[Mapping[str, float]]) -> None:
+    files.write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def _append(path: Path, row: Mapping[str, float]) -> None:

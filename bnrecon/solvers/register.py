@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,6 +139,8 @@ def register_solver(
     >>> SOLVERS.pop("pinv").norm
     'minimum'
     """
+    if name == "auto":
+        raise UserError("solver=auto chooses among solvers; register yours under another name")
 
     def add(function: Callable) -> Callable:
         registered = Registered(f"solver {name}", function, version)
@@ -145,7 +148,8 @@ def register_solver(
 
         def solve(system: System, spec: SolverSpec) -> Answer:
             with attribute_errors(registered):
-                answer = Answer(*function(system, spec))
+                copied = dataclasses.replace(system, rhs=system.rhs.clone())  # it may write there
+                answer = Answer(*function(copied, spec))
             return answer._replace(x=_scales(name, answer.x, system))
 
         SOLVERS[name] = Solver(name, solve, memory, registered, check, norm, square)

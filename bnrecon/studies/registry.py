@@ -9,13 +9,13 @@ STUDIES = ("burkholz2024", "random_features", "giannou2023", "bn_explained")
 
 
 def find(name: str) -> Study:
-    """A study by name; no part of it is imported.
+    """Return a study by name, without importing its parts.
 
     >>> find("burkholz2024").paper
     'Burkholz 2024'
 
     Raises:
-        UserError: there is no study of this name; the message has the nearest one.
+        UserError: no study has this name; the message suggests the nearest one.
     """
     require_choice("study=", name, STUDIES)
     return read_study(name)

@@ -1,4 +1,4 @@
-"""Results as data: what ships, or what was computed, with the paper's numbers beside."""
+"""Results as data frames, shipped or computed, with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pandas as pd
 from bnrecon.reporting import tables
 from bnrecon.reproduction import engine, request
 from bnrecon.reproduction.parts import read_reported
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.shipped import shipped_folder
 from bnrecon.studies import registry
 
-LAST = ("version", "commit", "command")  # columns of every frame
+LAST = ("version", "commit", "command")  # the last columns of every frame
 
 
 @overload
@@ -39,21 +39,21 @@ def results(
     scale: str = "laptop",
     outputs: str | Path | None = None,
 ) -> pd.DataFrame | dict[str, pd.DataFrame]:
-    """The numbers of a paper's table or figure as a data frame; of all, by name, without ``part``.
+    """Return a table's or figure's numbers as a data frame; without ``part``, all frames by name.
 
-    A row is a run of the main job, or what a task measured. The columns are those of the CSV files
-    (``docs/outputs.md``); columns ``reported_...`` hold what the paper prints of the same row. Each
-    row ends with the ``version`` of bnrecon that returned it, the ``commit`` it was computed at,
-    missing where nothing was, and the ``command`` that computes it again.
+    A row is a run of the main job or a task's measurement. The columns are those of the CSV files
+    (``docs/outputs.md``); columns ``reported_...`` hold the paper's numbers for the same row. Each
+    row ends with the ``version`` of bnrecon that returned it, the ``commit`` that computed it
+    (missing if nothing was computed) and the ``command`` that recomputes it.
 
     Args:
         study: the paper, as ``bnrecon ls`` names it.
         part: the table, figure or theorem.
         scale: ``"smoke"``, ``"laptop"`` or ``"paper"``.
-        outputs: the folder with results of your own; by default what ships with bnrecon.
+        outputs: the folder with your results; by default the results shipped with bnrecon.
 
     Raises:
-        UserError: there is no such study, part, scale or folder.
+        UserError: the study, part, scale or folder does not exist.
 
     >>> table = results("burkholz2024", "width100")
     >>> print(table[["target", "reported_target", "reported_rebuilt_mean"]].to_string(index=False))
@@ -63,26 +63,28 @@ def results(
     """
     folder = shipped_folder() if outputs is None else Path(outputs)
     if not folder.is_dir():
-        raise UserError(f"outputs={folder}: no such folder; give the one that holds results")
-    words = [*([part] if part else []), f"scale={scale}", f"outputs={folder}"]
+        raise UserError(f"outputs={folder}: no such folder; give the folder that holds results")
     paper, frames = registry.find(study), {}
+    if part is not None:
+        require_choice("part=", part, paper.parts)
+    words = [*([part] if part else []), f"scale={scale}", f"outputs={folder}"]
     for planned in engine.plan(paper, request.read(study, words)):
         frame = planned.part.numbers(planned.work)
         if "command" not in frame:
             frame["command"] = f"bnrecon study {study} {planned.name} scale={scale}"
         frame["version"] = importlib.metadata.version("bnrecon")
         frame = frame[[*(name for name in frame if name not in LAST), *LAST]]
-        # As its CSV reads: numbers, words, nothing; an interval in three columns.
+        # As read from its CSV: numbers, text, missing values; an interval takes three columns.
         content = io.StringIO(tables.csv(frame))
         frames[planned.name] = pd.read_csv(content, keep_default_na=False, na_values=[""])
     return frames if part is None else frames[part]
 
 
 def reported(study: str) -> pd.DataFrame:
-    """All numbers that a paper prints and bnrecon compares with, a row each.
+    """Return the paper's numbers that bnrecon compares with, one per row.
 
-    The columns are ``entry`` and ``name``, what the number is of; ``where`` it stands in the paper;
-    ``text``; ``value`` and ``half_width``, missing where the paper has words. It is the
+    The columns are ``entry`` and ``name``, which identify the number; ``where`` it is in the paper;
+    ``text``; ``value`` and ``half_width``, missing where the paper has words. The source is
     ``reported.yaml`` in the paper's folder of ``bnrecon/studies``.
 
     >>> print(reported("burkholz2024").iloc[4].to_string())
@@ -94,13 +96,13 @@ def reported(study: str) -> pd.DataFrame:
     half_width                      0.08
 
     Raises:
-        UserError: there is no such study, or its paper prints figures and theorems alone.
+        UserError: the study does not exist, or its paper prints only figures and theorems.
     """
     registry.find(study)
     try:
         entries = dict(read_reported(f"bnrecon.studies.{study}"))
     except FileNotFoundError:
-        raise UserError(f"study={study}: the paper prints no number that is compared") from None
+        raise UserError(f"study={study}: no numbers of this paper are compared") from None
     places = entries.pop("where")
     rows = [
         {"entry": entry, "name": " ".join(name), "where": places[entry], "text": str(value)}

@@ -18,6 +18,7 @@ from bnrecon.targets.module_tree import change_class, replace_modules
 
 METHODS = ("freeze", "fold")
 WEIGHTED = (nn.Linear, nn.Conv2d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class _Frozen(nn.modules.batchnorm._BatchNorm):
@@ -95,16 +96,19 @@ def initialize_from_data(
     batches = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
     if not len(batches):
         raise UserError("inputs: there are none; statistics need some")
-    if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in ready.modules()):
+    _require_supported_layers(ready)
+    if any(isinstance(module, NORMS) for module in ready.modules()):
         if method == "fold":
             raise UserError("method=fold: the network has BatchNorm; give method=freeze")
         set_statistics(ready, batches)
         for module in ready.modules():
-            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            if isinstance(module, NORMS):
                 freeze(module)
         return ready
     layers = _hidden_layers(ready, batches if isinstance(batches, torch.Tensor) else batches[0])
     if method == "fold":
+        if len({id(layer.weight) for layer in layers}) < len(layers):
+            raise UserError("method=fold: two layers share a weight; give method=freeze")
         for layer in layers:
             kind = nn.Linear if isinstance(layer, nn.Linear) else nn.Conv2d
             if code := added_code(layer, kind):
@@ -138,6 +142,17 @@ def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module
             bias = Stream(seed, number).uniform((len(layer.weight),), "bias", reach)
         layer.bias = nn.Parameter(bias.to(layer.weight))
     return network
+
+
+def _require_supported_layers(network: nn.Module) -> None:
+    """Raise ``UserError`` for a layer with weights, or a BatchNorm, that would be passed over."""
+    kinds = nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm
+    for module in network.modules():
+        if isinstance(module, kinds) and not isinstance(module, (*WEIGHTED, *NORMS)):
+            raise UserError(
+                f"{type(module).__name__}: only Linear, Conv2d, BatchNorm1d and BatchNorm2d can be "
+                "initialized from data"
+            )
 
 
 def _hidden_layers(network: nn.Module, inputs: torch.Tensor) -> list[nn.Module]:

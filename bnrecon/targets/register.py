@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from torch import nn
 
@@ -27,6 +28,7 @@ BUILT_IN: dict[str, Builder] = {
     "dropout_cnn": dropout_cnn,
     "mlp": mlp,
 }
+_BUILT: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()  # weights, by their id
 FAMILIES = {name: Registered(f"target family {name}", made) for name, made in BUILT_IN.items()}
 
 
@@ -94,4 +96,10 @@ def build(family: str, shape: tuple[int, int, int], classes: int, **options: Any
             f"target family {family}: it returned {type(network).__name__}; "
             "it must return a torch.nn.Module"
         )
+    if any(id(weight) in _BUILT for weight in network.parameters()):  # trained since, perhaps
+        raise UserError(
+            f"target family {family}: it returned weights of a network that it returned before; "
+            "make a new one in every call"
+        )
+    _BUILT.update((id(weight), weight) for weight in network.parameters())
     return network

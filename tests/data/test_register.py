@@ -60,6 +60,13 @@ def test_every_form_gives_the_same_images(form):
     assert data.classes == (("a", "b", "c") if named else ("0", "1", "2"))
 
 
+def test_classes_that_are_numbered_differently_in_the_test_images_are_refused():
+    others = Vision()
+    others.classes = ("b", "c")
+    with pytest.raises(UserError, match="train has the classes a, b, c, test b, c"):
+        read(Vision(), others)
+
+
 def test_grey_images_have_one_channel_and_rounding_is_said(caplog):
     grey = torch.rand(4, 6, 6, generator=torch.Generator().manual_seed(0))
     data = read((grey, torch.zeros(4, dtype=torch.long)))

@@ -325,3 +325,14 @@ def test_the_decision_boundary_is_where_an_output_is_zero():
     assert len(ends) > 3
     middle = plane().inputs(ends.mean(1))
     assert network(middle).abs().max() < 1e-12
+
+
+def test_an_output_of_one_number_an_input_is_an_output():
+    class Mean(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).mean(1)
+
+    network = random_network(10, 2)
+    parts, single = (partition(kind(*network), plane()) for kind in (nn.Sequential, Mean))
+    assert len(parts.regions) == len(single.regions)
+    assert np.allclose(parts.regions.maps[:, 0], single.regions.maps.reshape(-1, 3), atol=1e-12)

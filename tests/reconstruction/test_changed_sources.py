@@ -109,6 +109,21 @@ def test_another_eps_is_saved(images, tmp_path):
     torch.testing.assert_close(loaded(images), rebuilt.network(images))
 
 
+@pytest.mark.parametrize("storage", ["regenerate", "disk"])
+def test_a_state_of_another_seed_is_not_loaded_where_features_are_drawn_again(images, storage):
+    spec = FeatureSpec(storage=storage)
+    first, again, other = (
+        bnrecon.reconstruct(chain(), spec, seed=seed).network for seed in (0, 0, 1)
+    )
+    state = {name: value + 0.5 * ("weight" in name) for name, value in first.state_dict().items()}
+    again.load_state_dict(state)
+    first.load_state_dict(state)
+    torch.testing.assert_close(again(images), first(images))
+    for _ in range(2):  # the first attempt leaves nothing that would let the second one pass
+        with pytest.raises(RuntimeError, match="0 was rebuilt from other features"):
+            other.load_state_dict(state)
+
+
 def test_a_layer_with_the_files_own_word_for_a_name_is_loaded(tmp_path):
     model = nn.Sequential()
     model.add_module("rest", nn.Linear(4, 3))

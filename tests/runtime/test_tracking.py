@@ -79,6 +79,21 @@ def test_a_tracker_that_has_everything_is_not_opened_unless_all_is_sent(tmp_path
     assert exported.calls[0][-1] is True
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_numbers_of_another_run_of_this_name_are_replaced(whole, tmp_path):
+    with Trackers({"listed": Listed()}, tmp_path).track("runs/a", {}) as tracked:
+        tracked.log("epoch", 1, {"loss": 1.0})
+        tracked.log("epoch", 2, {"loss": 0.4})
+        tracked.log("epoch", 3, {"loss": 0.3})
+        tracked.log("layer", 1, {"residual/seed-7": 2e-12})
+    listed = Listed()
+    log_some(Trackers({"listed": listed}, tmp_path, whole=whole))
+    assert listed.calls[0] == ("open", "runs/a", {"train.lr": 0.1}, True)
+    assert listed.rows() == ROWS
+    lines = (tmp_path / "runs/a" / METRICS).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{r[1]: r[2], **r[3]} for r in ROWS]
+
+
 def test_a_row_that_was_torn_by_a_kill_is_logged_again(tmp_path):
     log_some(Trackers({"listed": Listed()}, tmp_path))
     path = tmp_path / "runs/a" / METRICS

@@ -17,6 +17,7 @@ from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.targets.location import target_folder
+from bnrecon.targets.register import build
 
 SMOKE = ["scale=smoke", "target.groups=[1]", "train.epochs=1"]
 CPU = torch.device("cpu")
@@ -198,13 +199,52 @@ def test_replacing_a_solver_that_auto_chooses_makes_another_run():
         (lambda *_: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_user_code.py:"),
         (lambda *_: torch.zeros(3), "it must return two tensors"),
         (lambda *_: (torch.zeros(3, 4), torch.zeros(5)), r"A is of shape \(3, 4\); for this layer"),
+        (lambda *_: (torch.rand(12, 4), torch.rand(3, 12, 1, 1)), "two draws of one layer differ"),
     ],
-    ids=["raises", "one tensor", "shape"],
+    ids=["raises", "one tensor", "shape", "not from the stream"],
 )
 def test_what_is_wrong_with_a_users_features_is_reported_of_them(draws, said):
     register_features("mine")(draws)
     with pytest.raises(UserError, match=f"features mine: {said}"):
         draw("mine", LayerShape(3, 4), 12, 0, 0)
+
+
+def test_features_in_a_buffer_that_is_used_again_are_copied():
+    buffer = torch.empty(12 * 4)
+
+    @register_features("mine")
+    def mine(shape, width, stream):
+        first = buffer.copy_(stream.normal((48,), "a")).view(width, shape.inputs)
+        return first, stream.normal((shape.outputs, width, 1, 1), "b")
+
+    drawn = [draw("mine", LayerShape(3, 4), 12, 0, layer) for layer in (0, 1)]
+    assert drawn[0].first.equal(draw("mine", LayerShape(3, 4), 12, 0, 0).first)
+    assert not drawn[0].first.equal(drawn[1].first)
+
+
+def test_a_network_that_was_built_before_is_refused():
+    bodies = [torch.nn.Linear(2, 2) for _ in range(2)]
+    bnrecon.register_target("mine")(
+        lambda shape, classes, width: torch.nn.Sequential(bodies[width], torch.nn.Linear(2, 2))
+    )
+    for width in (0, 1):
+        build("mine", (2, 1, 1), 2, width=width)
+    with pytest.raises(UserError, match="weights of a network that it returned before"):
+        build("mine", (2, 1, 1), 2, width=0)
+
+
+def test_a_solver_may_write_into_its_system():
+    def solver(system, spec):
+        x = torch.linalg.pinv(system.operator.dense()) @ system.rhs
+        system.rhs.zero_()
+        return x, 0
+
+    bnrecon.register_solver("mine", memory=lambda rows, columns: 0)(solver)
+    (layer,) = bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine").layers
+    assert layer.converged
+    assert layer.relative_error < 1e-10
+    with pytest.raises(UserError, match="register yours under another name"):
+        bnrecon.register_solver("auto", memory=lambda rows, columns: 0)
 
 
 def test_errors_of_a_users_targets_and_solvers_name_the_place(command, tmp_path):

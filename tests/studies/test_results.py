@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 import bnrecon
+from bnrecon.runtime.errors import UserError
 
 ADDED = {"version", "commit", "command"}
 
@@ -45,6 +46,12 @@ def test_without_a_part_all_parts_come_and_what_was_not_run_has_no_row(shipped_o
     frames = bnrecon.results("random_features", scale="paper", outputs=shipped_outputs)
     assert len(frames) == 15
     assert all(frame.empty for frame in frames.values())
+
+
+@pytest.mark.parametrize("part", ["minimum", "tabel1", ["table1"]])
+def test_what_is_no_part_is_refused(part):
+    with pytest.raises(UserError, match=r"part=.*Allowed: accuracy, .* table1, table2"):
+        bnrecon.results("burkholz2024", part)
 
 
 @pytest.mark.parametrize("study", ["burkholz2024", "random_features", "bn_explained"])

@@ -179,6 +179,29 @@ def test_biases_are_zero_or_uniform_within_the_fan_in():
 
 
 @pytest.mark.parametrize("method", ["freeze", "fold"])
+@pytest.mark.parametrize(
+    ("layer", "inputs", "message"),
+    [
+        (nn.Conv1d(3, 3, 1), torch.ones(4, 3, 1), "Conv1d: only Linear, Conv2d, "),
+        (nn.BatchNorm3d(3), torch.ones(4, 3, 1, 1, 1), "BatchNorm3d: only Linear, Conv2d, "),
+        (nn.Linear(3, 3), torch.full((4, 3), torch.nan), "0: its values .* are not all finite"),
+        (nn.Linear(3, 3), [(torch.ones(4, 3), torch.ones(4))], "inputs: a batch is tuple"),
+    ],
+)
+def test_what_would_be_passed_over_or_spoilt_is_refused(layer, inputs, message, method):
+    network = nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2))
+    with pytest.raises(UserError, match=message):
+        initialize_from_data(network, inputs, method=method)
+
+
+def test_a_weight_that_two_layers_share_is_not_folded_twice():
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+    network[1].weight = network[0].weight
+    with pytest.raises(UserError, match="two layers share a weight; give method=freeze"):
+        initialize_from_data(network, torch.randn(8, 3), method="fold")
+
+
+@pytest.mark.parametrize("method", ["freeze", "fold"])
 def test_sequences_and_no_inputs_are_refused(method):
     """Dimension 1 of (n, steps, features) is no channel, even where the sizes agree."""
     network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))

@@ -12,8 +12,8 @@ CHUNK = 2**15  # outputs at a time
 def variance_of_variance(variance: float, fourth: float, batch: int) -> float:
     """Variance (phi4 - sigma⁴ (B - 3) / (B - 1)) / B of the unbiased sample variance.
 
-    This is Eq. 13, right. For the variance of Eq. 3, which divides by B and not by B - 1,
-    multiply by ``biased(batch)``.
+    This is Eq. 13, right. For Eq. 3's variance, which divides by B instead of B - 1, multiply by
+    ``biased(batch)``.
 
     Args:
         variance: sigma² of a sample.
@@ -27,7 +27,7 @@ def variance_of_variance(variance: float, fourth: float, batch: int) -> float:
 
 
 def biased(batch: int) -> float:
-    """((B - 1) / B)²: from the unbiased variance's variance to that of Eq. 3's.
+    """((B - 1) / B)²: converts the unbiased variance's variance to that of Eq. 3's.
 
     >>> biased(2)
     0.25
@@ -36,7 +36,7 @@ def biased(batch: int) -> float:
 
 
 def finite_population(batch: int, population: int) -> float:
-    """(N - B) / (N - 1): by which var(mu) is smaller for batches without replacement."""
+    """(N - B) / (N - 1): the factor on var(mu) for batches without replacement."""
     return (population - batch) / (population - 1)
 
 
@@ -46,10 +46,10 @@ def variance_of_drawn_variance(
     """Variance of the unbiased variance of B out of N numbers, drawn without replacement.
 
     (1/B - 1/N) K4 + 2 (1/(B - 1) - 1/(N - 1)) K22 with Tukey's polykays of the N numbers ("Some
-    sampling simplified", 1950). For N to infinity it is ``variance_of_variance``.
+    sampling simplified", 1950). For N → ∞, it is ``variance_of_variance``.
 
     Args:
-        variance: of the N numbers, with 1/N.
+        variance: the N numbers' variance, with 1/N.
         fourth: their fourth central moment.
         batch: B, at least 2.
         population: N, at least 4.
@@ -68,9 +68,9 @@ def measure_statistics(
     """Variances of mu and sigma² (Eq. 3) over mini-batches.
 
     Args:
-        sample: of a number n, the outputs (n, B) of n mini-batches.
+        sample: maps n to the outputs (n, B) of n mini-batches.
         batch: B.
-        draws: mini-batches.
+        draws: the number of mini-batches.
 
     Returns:
         ``measured_mean`` and ``measured_variance``, the variances of mu and sigma²;

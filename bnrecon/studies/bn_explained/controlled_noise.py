@@ -1,6 +1,6 @@
 """Section 5: training with BatchNorm statistics that vary more than those of a batch.
 
-The noise is sized by Eq. 13, as in Figure 7. How much more the statistics of a network vary with it
+The noise is sized by Eq. 13, as in Figure 7. Its effect on the variance of a network's statistics
 is measured.
 """
 
@@ -23,7 +23,7 @@ from bnrecon.studies.bn_explained import measured_noise, trained_networks
 REPORTED = read_reported(__package__)["controlled_noise"]
 BATCH = 128
 PRINTED = 1.15  # "increasing these variances about 15%"
-NOISES = {1.0: "none", PRINTED: "noise"}  # factors that are printed
+NOISES = {1.0: "none", PRINTED: "noise"}  # printed factors
 NEAR = 0.1  # a measured factor of 1.05 to 1.25 counts as about 15%
 DATA = {
     "smoke": ("digits",),
@@ -43,16 +43,16 @@ OPTIONS = {
     "paper": ("target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
 }
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 5}
-DRAWS = {"smoke": 20, "laptop": 250, "paper": 1000}  # mini-batches that the noise is measured on
+DRAWS = {"smoke": 20, "laptop": 250, "paper": 1000}  # mini-batches for measuring the noise
 
 
 def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
+    """The overrides common to all trainings."""
     return ("target=resnet9", *OPTIONS[scale])
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each data set, noise and seed, and one per data set that measures the noise."""
+    """One task per data set, noise and seed, and one per data set that measures the noise."""
     compared = {"data", "target.virtual_batch", "train.seed", "train.batch_size"}
     refuse_compared(options, compared)
     runs = {data: (f"data={data}", *common_options(scale)) for data in DATA[scale]}
@@ -84,20 +84,20 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def train_with_noise(data: str, factor: float, seed: int, options: Sequence[str]) -> pd.DataFrame:
-    """One row: a ResNet-9 with the noise that Eq. 13 gives ``factor`` times the variances."""
+    """One row: a ResNet-9 with noise that gives ``factor`` times the variances by Eq. 13."""
     named = {"data": data, "kind": "trained", "factor": factor, "seed": seed}
     return pd.DataFrame([named | trained_networks.train_and_count(options)])
 
 
 def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What was trained, and what was measured at the start; each may be missing so far."""
+    """Split the rows into trainings and measurements at the start; either may be missing so far."""
     columns = ["accuracy", "seed", "source", "statistic", "layer", "ratio", "error", "draws"]
     rows = rows.reindex(columns=list(dict.fromkeys([*rows, *columns])))
     return rows[rows["kind"] == "trained"], rows[rows["kind"] == "measured"]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per data set and noise, those of the paper first."""
+    """One line per data set and noise, the paper's first."""
     trained, measured = split(rows)
     lines: list[dict[str, Any]] = []
     names = [*REPORTED, *(name for name in rows["data"].unique() if name not in REPORTED)]
@@ -120,13 +120,13 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def reported(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The accuracy in print of trainings without noise, and with the noise that is printed."""
+    """The printed accuracy of trainings without noise, and with the printed noise."""
     printed = REPORTED.get(row["data"], {}).get(NOISES.get(row["factor"]))
     return {"reported_accuracy": printed if row["kind"] == "trained" else None}
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
-    """What the caption names."""
+    """The caption's values."""
     trained, measured = split(rows)
     if trained.empty or measured.empty:
         return "Computed in part: trainings or measurements are missing so far."
@@ -142,7 +142,7 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The change in accuracy by nominal factor; measured factors by BatchNorm."""
+    """Draw the change in accuracy by nominal factor, and measured factors by BatchNorm."""
     trained, measured = split(rows)
     figure, (first, *others) = new_figure(1, 3, (PAGE, 2.6))
     others[1].sharey(others[0])
@@ -157,7 +157,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
-    """Difference to no noise against the nominal factor, a line per data set."""
+    """Draw the difference to no noise against the nominal factor, a line per data set."""
     for number, (data, some) in enumerate(trained.groupby("data", sort=False)):
         factors = sorted(factor for factor in some["factor"].unique() if factor != 1)
         changes = [paired_difference_by(some, "factor", factor, 1.0) for factor in factors]
@@ -181,7 +181,7 @@ def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Does noise raise accuracy, is it the paper's, does more of it lower it, and the margins."""
+    """Decide whether noise raises accuracy, is the paper's, whether more lowers it, and margins."""
     trained, measured = split(rows)
     measured = measured[measured["source"] == "noise"]
     noise = measured[measured["factor"] == PRINTED]
@@ -190,7 +190,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     raised, largest = intervals.decide(small.values()), trained["factor"].max()
     changes = (f"{data} {trained_networks.describe(one)}" for data, one in small.items())
     numbers: dict[str, Any] = {"small": ", ".join(changes)}
-    for name in measured_noise.STATISTICS:  # of the first BatchNorm and of the others
+    for name in measured_noise.STATISTICS:  # for the first BatchNorm and the others
         some = noise[noise["statistic"] == name]
         first, ratios = some["layer"] == some["layer"].min(), some["ratio"]
         numbers[name] = {"first": span(ratios[first], ".2f"), "others": span(ratios[~first], ".2f")}
@@ -205,7 +205,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _decide_large(trained: pd.DataFrame, factor: float) -> Decisions:
-    """It can be: one data set is enough, with the intervals of all together at 95%."""
+    """Can large noise be detrimental? One data set is enough, all intervals together at 95%."""
     count = trained["data"].nunique()
     changes = _changes(trained, factor, 1 - 0.05 / count)
     lowered = [intervals.decide([-change]) for change in changes.values() if change is not None]
@@ -226,7 +226,7 @@ def _changes(
 
 
 def _with_ends(changes: dict[str, Interval | None]) -> str:
-    """Means with both ends, as ± stands for the 95% interval of one mean alone."""
+    """Means with both ends, as ± means the 95% interval of a single mean."""
     return ", ".join(
         f"{data} {trained_networks.describe(change)}"
         if change is None or change.half_width is None

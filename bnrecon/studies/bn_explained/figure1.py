@@ -19,23 +19,23 @@ from bnrecon.reproduction.parts import Decisions, only, part, sweep
 from bnrecon.studies.bn_explained import planar
 
 WIDTHS = (6, 6, 6, 6)
-WIDE = (6, 12, 24, 48)  # K, the units of a layer of the wider networks
+WIDE = (6, 12, 24, 48)  # K, the units per layer of the wider networks
 OFFSETS = (0.0, 3.0)  # of the data's mean from the origin, in the data's standard deviations
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 200}
-REACH = 30.0  # distances beyond it count as this
+REACH = 30.0  # larger distances count as this
 SHOWN = {"seed": 0, "offset": 3.0, "reach": 4.0}  # the network and the window of the picture
-LAYER, SHAPE = ("offset", "layer"), ("offset", "depth", "width")  # of the two kinds of rows
-SAME = (0.0, 1)  # offset and layer: there mu = 0, and zero bias has the lines of BN
+LAYER, SHAPE = ("offset", "layer"), ("offset", "depth", "width")  # of the two types of rows
+SAME = (0.0, 1)  # offset and layer where mu = 0 and zero bias has BN's lines
 
 
 def measure(seed: int) -> pd.DataFrame:
-    """One row for each place of the data, setting and layer of the networks of a seed.
+    """One row per offset of the data, setting and layer of a seed's networks.
 
     ``distance``: the median over the data of the distance to the layer's nearest folded line.
-    ``lines``: of how many of the layer's units the folded line meets the data's convex hull.
-    ``regions``: of the layers up to this one, how many regions meet the hull.
-    ``window``: how many meet the square around it that is ten times as wide as the data's
-    standard deviation.
+    ``lines``: how many of the layer's units have a folded line that meets the data's convex hull.
+    ``regions``: how many regions of the layers up to this one meet the hull.
+    ``window``: how many meet the surrounding square, ten times as wide as the data's standard
+    deviation.
     """
     rows = []
     for offset in OFFSETS:
@@ -58,7 +58,7 @@ def measure(seed: int) -> pd.DataFrame:
 
 
 def _window(offset: float) -> Slice:
-    """The picture's window, around the middle between the origin and the data's mean."""
+    """The picture's window, around the midpoint of the origin and the data's mean."""
     return planar.square([offset / 8**0.5] * 2, SHOWN["reach"])
 
 
@@ -73,7 +73,7 @@ def picture(seed: int, offset: float) -> pd.DataFrame:
 
 
 def measure_seed(seed: int) -> pd.DataFrame:
-    """All rows of a seed: its networks, wide layers, and the lines where they are shown."""
+    """All rows of a seed: its networks, wide layers, and, if shown, its lines."""
     parts = [measure(seed), measure_widths(seed)]
     if seed == SHOWN["seed"]:
         parts.append(picture(seed, SHOWN["offset"]))
@@ -81,10 +81,10 @@ def measure_seed(seed: int) -> pd.DataFrame:
 
 
 def measure_widths(seed: int) -> pd.DataFrame:
-    """One row for each place of the data, depth, width and setting.
+    """One row per offset of the data, depth, width and setting.
 
-    ``regions``: how many meet the data's convex hull. ``lines``: of how many of the last layer's
-    units the folded line does.
+    ``regions``: how many meet the data's convex hull. ``lines``: how many of the last layer's units
+    have a folded line that does.
     """
     rows = []
     cases = itertools.product(OFFSETS, (1, 2), WIDE, ("random bias", "BN"))
@@ -101,13 +101,13 @@ def measure_widths(seed: int) -> pd.DataFrame:
 def _paired(
     rows: pd.DataFrame, column: str, setting: str, kind: str = "network", by: Sequence[str] = LAYER
 ) -> pd.Series:
-    """The ratio of BN's value to that of the setting, by seed and by these columns."""
+    """The ratio of BN's value to the setting's, by seed and by these columns."""
     table = rows[rows["kind"] == kind].pivot_table(column, [*by, "seed"], "setting")
     return table["BN"] / table[setting]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per place of the data, setting and layer; then those of the wider layers."""
+    """One line per offset of the data, setting and layer; then those of the wider layers."""
     networks, wide = (rows[rows["kind"] == kind] for kind in ("network", "wide"))
     ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     lines = []
@@ -130,7 +130,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
-    """What the lines of all networks have."""
+    """The columns of all networks' lines."""
     line: dict[str, Any] = {"data's mean": f"{group['offset'].iloc[0]:.0f} from the origin"}
     line |= {"network": network, "setting": group["setting"].iloc[0], "layer": f"{layer:.0f}"}
     near = group["distance"].dropna().tolist()
@@ -140,7 +140,7 @@ def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """A column for each layer; above random biases, below batch normalization."""
+    """Draw a column per layer: random biases above, batch normalization below."""
     rows = planar.picture_rows(rows, "setting", "layer")
     figure, grid = new_figure(2, len(WIDTHS), (PAGE, 3.65))
     lines, points = (rows[rows["kind"] == kind] for kind in ("line", "point"))
@@ -190,7 +190,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 def _compare(
     rows: pd.DataFrame, column: str, setting: str, layers: Sequence[int]
 ) -> tuple[str, dict[str, Any]]:
-    """Whether BN's distances are smaller, or its regions more, at these layers and every place."""
+    """Whether BN has smaller distances, or more regions, at these layers and every offset."""
     paired = _paired(rows, column, setting)
     ratios = [
         geometric_mean(group)
@@ -209,7 +209,7 @@ def _compare(
 
 
 def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, Any]]:
-    """At a place of the data: does BN increase the number of a single layer's regions?"""
+    """Does BN increase the number of a single layer's regions at this offset of the data?"""
     ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     one, two = ({k: geometric_mean(ratios[offset, depth, k]) for k in WIDE} for depth in (1, 2))
     random = rows[(rows["kind"] == "wide") & (rows["setting"] == "random bias")]
@@ -223,7 +223,7 @@ def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, A
 
 
 def _list_widths(ratios: Mapping[int, GeometricMean]) -> str:
-    """At which widths BN has more or fewer regions, by the intervals."""
+    """The widths at which BN has more or fewer regions, by the intervals."""
     widths: dict[str, list[str]] = {}
     words = {"confirmed": "more", "contradicted": "fewer", "undecided": "undecided"}
     for width, ratio in ratios.items():
@@ -233,11 +233,11 @@ def _list_widths(ratios: Mapping[int, GeometricMean]) -> str:
 
 
 def _enough(rows: pd.DataFrame) -> int:
-    """From which width K on random lines make more regions in the hull than BN's 2 K.
+    """The width K from which random lines make more regions in the hull than BN's 2 K.
 
     K lines make one region, one more for each line that meets the hull, and one for each crossing
-    of two of them in it: 1 + p K + q K (K - 1) / 2 on average, with the shares p and q of lines and
-    of pairs. This is above 2 K beyond the larger root.
+    of two lines in it: 1 + p K + q K (K - 1) / 2 on average, with the shares p of lines and q of
+    pairs. This exceeds 2 K beyond the larger root.
     """
     width = rows["width"].max()
     widest = rows[rows["width"] == width]

@@ -38,7 +38,7 @@ SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
 
 
 def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
+    """The overrides common to all trainings."""
     return ("target=resnet9", *OPTIONS[scale], *NOT_AUGMENTED, "train.test_every=1")
 
 
@@ -48,7 +48,7 @@ def at_rate(options: Sequence[str], rate: float, validation: int) -> tuple[str, 
 
 
 def train_at_rate(start: str, rate: float, options: Sequence[str]) -> pd.DataFrame:
-    """Train at one learning rate and test on the validation images: a row for each epoch."""
+    """Train at one learning rate and test on the validation images: one row per epoch."""
     named = {"start": start, "kind": "validation", "rate": rate, "seed": 0}
     return pd.DataFrame([named | row for row in _epochs(options)])
 
@@ -56,11 +56,11 @@ def train_at_rate(start: str, rate: float, options: Sequence[str]) -> pd.DataFra
 def train_at_best_rate(
     start: str, seed: int, rates: list[float], validation: int, options: Sequence[str]
 ) -> pd.DataFrame:
-    """Train on all training images at the rate that validation selects; a row for each epoch.
+    """Train on all training images at the rate that validation selects; one row per epoch.
 
-    The rate is that of the largest accuracy on so many held-out images after the last epoch, at
-    seed 0. What was trained to select it is read, or trained again where it is missing. ``start``
-    is a value of ``target.initialization``.
+    The rate has the largest accuracy on ``validation`` held-out images after the last epoch, at
+    seed 0. The trainings that select it are read, or repeated if missing. ``start`` is a value of
+    ``target.initialization``.
     """
     reached = {rate: _epochs(at_rate(options, rate, validation))[-1]["accuracy"] for rate in rates}
     best = max(reached, key=reached.__getitem__)
@@ -70,7 +70,7 @@ def train_at_best_rate(
 
 
 def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
-    """What each epoch's test gave; one row with accuracy 0 for a training that diverges."""
+    """Each epoch's test results; one row with accuracy 0 for a training that diverges."""
     try:
         trained, _, _ = obtain(options)
     except Diverged:
@@ -85,7 +85,7 @@ def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each start and learning rate, then one for each start and seed."""
+    """One task per start and learning rate, then one per start and seed."""
     compared = {"target.initialization", "data.validation", "train.lr", "train.seed"}
     refuse_compared(options, compared)
     rates, validation, common = RATES[scale], VALIDATION[scale], common_options(scale)
@@ -112,7 +112,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def _final(rows: pd.DataFrame) -> pd.DataFrame:
-    """The tests after the last epoch, and ``early``, their mean over the first half of them."""
+    """The tests after the last epoch, and ``early``, the mean over the first half of the epochs."""
     test = rows[(rows["kind"] == "test") & ~rows["diverged"].astype(bool)].sort_values("epoch")
     first_half = test[test["epoch"] <= test["epoch"].max() / 2]
     early = first_half.groupby(["start", "seed"])["accuracy"].mean().rename("early")
@@ -121,7 +121,7 @@ def _final(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _validation(rows: pd.DataFrame, start: str) -> pd.DataFrame:
-    """After the last epoch of each learning rate: validation accuracy and its standard error."""
+    """Validation accuracy and its standard error after the last epoch, by learning rate."""
     selection = rows[(rows["kind"] == "validation") & (rows["start"] == start)]
     last = selection.sort_values("epoch").groupby("rate").tail(1).sort_values("rate")
     share = last["accuracy"] / 100
@@ -157,7 +157,7 @@ def _gain(
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
-    """What the caption names."""
+    """The caption's values."""
     trained = rows[~rows["diverged"].astype(bool)]
     if trained.empty:
         return "All trainings so far diverged."
@@ -172,7 +172,7 @@ def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Test accuracy against epochs, the same to zero bias, and the selection of the rate."""
+    """Draw test accuracy against epochs, its difference to zero bias, and the rate's selection."""
     figure, (left, middle, right) = new_figure(1, 3, (PAGE, 2.8))
     test = rows[(rows["kind"] == "test") & ~rows["diverged"].astype(bool)]
     for number, (colour, (start, title)) in enumerate(zip(PALETTE, STARTS.items(), strict=False)):
@@ -211,7 +211,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Is the start from BN's statistics better, faster, and by the position of the zero sets?"""
+    """Is the start from BN's statistics better and faster, due to the position of the zero sets?"""
     final, edge = _final(rows), _at_the_edge(rows)
 
     def gains(value: str = "accuracy", better: str = BN) -> dict[str, Interval | None]:
@@ -234,7 +234,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _at_the_edge(rows: pd.DataFrame) -> str:
-    """Which initializations' selected rate is the smallest or largest that was tried."""
+    """The initializations whose selected rate is the smallest or largest tried."""
     tried = rows.loc[rows["kind"] == "validation", "rate"]
     chosen = rows[rows["kind"] == "test"].drop_duplicates("start")
     edge = chosen[chosen["rate"].isin([tried.min(), tried.max()])]["start"]

@@ -18,20 +18,20 @@ from bnrecon.studies.bn_explained import planar
 WIDTHS = (8, 8)
 UNIT = 0  # k, of layer 2
 SHIFTS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of mu_2,k, in sigma_2,k
-REACH = 3.0  # of the windows, in standard deviations of the data and about those of layer 1
-LONG = 1e-2  # facets that are shorter say little about directions
+REACH = 3.0  # of the windows, in standard deviations of the data and, roughly, of layer 1
+LONG = 1e-2  # shorter facets say little about directions
 TOLERANCE = 1e-7
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
-SHOWN = 3  # the network of the picture: of the first four, the one with the clearest folds
+SHOWN = 3  # the picture's network, with the clearest folds of the first four
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of sigma_1,i
 
 
 def adjusted(
     layers: nn.Sequential, shift: float = 0.0, sigma1: float | np.ndarray = 1.0, sigma2: float = 1.0
 ) -> nn.Sequential:
-    """A copy of two layers with other statistics.
+    """Copy two layers with other statistics.
 
-    ``shift`` is added to mu_2,k of the unit k, ``sigma1``, one number or (8,), and ``sigma2``
+    ``shift`` is added to mu_2,k of the unit k. ``sigma1``, a number or (8,), and ``sigma2``
     multiply the standard deviations of layers 1 and 2.
     """
     changed = copy.deepcopy(layers)
@@ -89,7 +89,7 @@ def _turns(layers: nn.Sequential, first: Folds, second: Folds) -> np.ndarray:
 
 
 def _gap(first: Folds, second: Folds) -> float:
-    """How far the ends of either set of segments are from the other set."""
+    """The largest distance from an end in either set of segments to the other set."""
     one, other = (folds.ends.reshape(-1, 2) for folds in (first, second))
     between = [planar.distances_to(one, second.ends), planar.distances_to(other, first.ends)]
     return float(np.concatenate(between).max(initial=0.0))
@@ -103,7 +103,7 @@ def _corners(folds: Folds, plane: Slice) -> np.ndarray:
 
 
 def check(seed: int) -> pd.DataFrame:
-    """One row: what changes in a random network when mu_2,k, sigma_1 or sigma_2 do.
+    """One row: what changes in a random network when mu_2,k, sigma_1 or sigma_2 change.
 
     Angles are in radians, lengths in standard deviations of the data.
     """
@@ -119,7 +119,7 @@ def check(seed: int) -> pd.DataFrame:
 
 
 def _check_translation(layers: nn.Sequential, plane: Slice, points: np.ndarray) -> dict[str, float]:
-    """Of the five values of mu_2,k: directions, gaps between the lines, and their corners."""
+    """For five values of mu_2,k: directions, gaps between the lines, and their corners."""
     inputs = feature_slice(layers, points)
     weight = layers.get_parameter("1.0.weight")[UNIT].detach()
     deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
@@ -147,7 +147,7 @@ def _check_translation(layers: nn.Sequential, plane: Slice, points: np.ndarray) 
 
 
 def _speeds(layers: nn.Sequential, folds: Folds) -> float:
-    """The largest to the smallest shift of a facet for one change of mu_2,k: 1 / ||grad||."""
+    """The largest over the smallest facet shift, 1 / ||grad||, for one change of mu_2,k."""
     middle = torch.from_numpy(folds.ends.mean(1)).requires_grad_()
     outputs = layers[0](middle) @ layers.get_parameter("1.0.weight")[UNIT]
     sizes = torch.autograd.grad(outputs.sum(), middle)[0].norm(dim=1)
@@ -160,7 +160,7 @@ def _off(folds: Folds, plane: Slice, lines: Folds) -> float:
 
 
 def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
-    """Of random factors of all sigma_1, and of one factor at a time."""
+    """Check random factors of all sigma_1, and one factor at a time."""
     before, changed = partition(layers, plane).folds, adjusted(layers, sigma1=factors)
     after = partition(changed, plane).folds
     turned = _turns(layers, before.of(1, UNIT), after.of(1, UNIT))
@@ -189,7 +189,7 @@ def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> 
 
 
 def _check_scale(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
-    """Of sigma_2, and of a common factor of sigma_1, which divides layer 2's inputs."""
+    """Check sigma_2, and a common factor of sigma_1, which divides layer 2's inputs."""
     before = partition(layers, plane).folds
     scaled = partition(adjusted(layers, sigma2=3.0), plane).folds
     mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
@@ -229,7 +229,7 @@ def picture(seed: int) -> pd.DataFrame:
 
 
 def measure_seed(seed: int) -> pd.DataFrame:
-    """The checks of a seed's network, and of the seed that is shown the lines."""
+    """The checks of a seed's network, and the lines of the shown seed."""
     checked = check(seed)
     return pd.concat([checked, picture(seed)]) if seed == SHOWN else checked
 
@@ -264,7 +264,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's three panels."""
+    """Draw the paper's three panels."""
     import matplotlib
 
     rows = planar.picture_rows(rows, "panel", "role", "value")
@@ -297,7 +297,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """What the caption and Appendix C say of mu and sigma."""
+    """Decide what the caption and Appendix C say about mu and sigma."""
     checked = rows[rows["kind"] == "network"]
     largest, total = checked.max(numeric_only=True), checked.sum(numeric_only=True)
 
@@ -314,7 +314,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, sizes | {"median": checked[["speeds", "median_turn"]].median()}
 
 
-# The seed that is shown comes first.
+# The shown seed comes first.
 ORDER = {scale: [SHOWN, *({*range(count)} - {SHOWN})] for scale, count in SEEDS.items()}
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": ORDER})
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

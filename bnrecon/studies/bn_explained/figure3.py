@@ -1,4 +1,4 @@
-"""Figure 3: how many folded hyperplanes pass by each point of the plane, and by the data."""
+"""Figure 3: how many folded hyperplanes pass near each point of the plane and the data."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ INNER = (3 - 5**0.5) / 2  # radius of the inner corners: the sides of a pentagra
 DEPTH = 11
 LAYERS = (1, 7, 11)
 RADIUS = 0.1
-RIM = 2.0  # beyond it a point of the window is on its rim, which the star does not reach
-SAMPLES = 256  # of a ball, where the paper's count is made
+RIM = 2.0  # window points beyond it are on the rim, which the star does not reach
+SAMPLES = 256  # per ball, for the paper's count
 EXCESS = 1.25  # a smaller ratio of counts is no focus
 Ratios = list[Interval | None]
 _shown = partial(spell, absent="none counted")
@@ -62,9 +62,8 @@ def draw_star(seed: int, count: int = 50) -> np.ndarray:
 def turned(points: np.ndarray) -> np.ndarray:
     """Points (n, 2) turned about the origin by 90, 180 and 270 degrees: (3 n, 2).
 
-    Where the law of a network's weights and biases is invariant under rotations and the network
-    does not know the points, as many folded hyperplanes pass by these as by the points themselves,
-    on average.
+    If the law of a network's weights and biases is invariant under rotations and the network does
+    not know the points, as many folded hyperplanes pass near these as near the points, on average.
     """
     quarter = np.array([[0.0, 1.0], [-1.0, 0.0]])
     return np.concatenate([points @ np.linalg.matrix_power(quarter, k) for k in (1, 2, 3)])
@@ -81,7 +80,7 @@ def _draw(width: int, setting: str, seed: int) -> torch.nn.Module:
 
 
 def _count(network: torch.nn.Module, points: np.ndarray) -> np.ndarray:
-    """By the local affine map, at the layers of ``LAYERS``: (n, 3)."""
+    """Counts by the local affine map at ``LAYERS``: (n, 3)."""
     counts = count_by_local_map(network, torch.from_numpy(points), RADIUS)
     return counts[:, [layer - 1 for layer in LAYERS]]
 
@@ -126,7 +125,7 @@ def count_at_star(width: int, side: int, seed: int) -> pd.DataFrame:
 
 
 def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
-    """One row per setting and layer: counts summed over points, half of the star's, half anywhere.
+    """One row per setting and layer: counts summed over points, half on the star, half anywhere.
 
     ``local``: by the local affine map. ``sampled``: units that change sign among samples of the
     ball, as in the paper. ``expected``: what sampling would find if the ball were not folded.
@@ -175,7 +174,7 @@ def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataF
 
 
 def _ratio(counts: pd.DataFrame, above: str, below: str) -> Interval | None:
-    """Of two mean counts, paired by seed; ``None`` where nothing was counted below.
+    """The ratio of two mean counts, paired by seed; ``None`` if nothing was counted below.
 
     The interval is that of r + (a - r b) / mean(b), linearized at the ratio r of the means.
     """
@@ -212,7 +211,7 @@ def _quotient(above: float, below: float) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's panels: the data, and a row of maps per setting."""
+    """Draw the paper's panels: the data, and a row of maps per setting."""
     figure, axes = new_figure(3, 4, (PAGE, 5.4), squeeze=False)
     drawn = rows.reindex(columns=["kind", "setting", "x", "y", *(f"layer_{n}" for n in LAYERS)])
     maps, star = (drawn[drawn["kind"] == kind] for kind in ("map", "star"))
@@ -238,7 +237,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The three conclusions of Section 3.3, and how the count is made."""
+    """Decide the three conclusions of Section 3.3, and check the count."""
     counts, compared = (rows[rows["kind"] == kind] for kind in ("counts", "comparison"))
     finished = ((_conclude, counts), (_compare_ways, compared))
     width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
@@ -273,7 +272,7 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
 
 
 def _more_on_rim(rows: pd.DataFrame, layer: int) -> Ratios:
-    """The rim's count to the mean with random bias, minus that of both others, paired by seed."""
+    """The rim's count over the mean with random bias, minus the others', paired by seed."""
     counts = rows[(rows["kind"] == "counts") & (rows["layer"] == layer)].set_index("seed")
     if (counts["window"] == 0).any():
         return [None]
@@ -283,7 +282,7 @@ def _more_on_rim(rows: pd.DataFrame, layer: int) -> Ratios:
 
 
 def _compare_ways(compared: pd.DataFrame) -> Decisions:
-    """Sampling the ball against the local map, and that against the exact partition."""
+    """Compare sampling the ball with the local map, and that with the exact partition."""
     wide = compared[compared["width"] == compared["width"].max()]
     share = wide["sampled"].sum() / wide["local"].sum()
     exact = off = ""

@@ -32,8 +32,8 @@ TARGETS = ("zero_bias", "random_bias", "frozen_statistics")  # of the settings
 PIXELS = ("normalized", "from 0 to 1")
 RADII = tuple(round(0.05 * number, 2) for number in range(1, 21))
 REFERENCE = 0.1
-SAMPLES, MANY = 256, 10**6  # of a ball: as drawn, and for what more of them would find
-STAGES = ("first", "stage")  # of a ResNet-9: what follows has no ReLU
+SAMPLES, MANY = 256, 10**6  # per ball: drawn, and assumed to predict what more would find
+STAGES = ("first", "stage")  # of a ResNet-9; later modules have no ReLU
 CPU = torch.device("cpu")
 OPTIONS = {
     "smoke": ("data=digits", "target=resnet9", "target.width=2"),
@@ -51,9 +51,9 @@ NAMES = {kind: f"{kind} images" for kind in KINDS} | {SMOOTH: "smooth random ima
 
 
 class TrainingImages:
-    """All training images in batches, as often as they are asked for.
+    """All training images in batches, for repeated iteration.
 
-    Pixels are "normalized" to mean 0 and deviation 1 of each channel, or "from 0 to 1".
+    Pixels are "normalized" to mean 0 and deviation 1 per channel, or "from 0 to 1".
     """
 
     def __init__(self, data: InMemoryImages, pixels: str):
@@ -64,21 +64,21 @@ class TrainingImages:
         self.deviation = float(self._factor.square().mean().sqrt())  # of a pixel
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        """Yield batches that a processor's cache holds."""
+        """Yield batches that fit a CPU's cache."""
         for batch in self.data.plain_train_batches(100, CPU, self.data.sizes[0]):
             yield self.change(batch)
 
     def change(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalized images (n, C, H, W), with the pixels that are wanted."""
+        """Convert normalized images (n, C, H, W) to the wanted pixels."""
         return images * self._factor + self._mean
 
 
 def draw_points(data: InMemoryImages, kind: str, count: int, seed: int) -> torch.Tensor:
     """Normalized images (count, C, H, W): training images, or random ones like them.
 
-    "Gaussian": independent pixels of the mean and variance of the training images' channel.
-    "smooth": training images to whose Fourier phases those of noise are added, the same in all
-    channels: each image's mean, spectrum and channel covariances stay, its objects do not.
+    "Gaussian": independent pixels with the mean and variance of the training images' channel.
+    "smooth": training images with noise's Fourier phases added, the same in all channels: each
+    image's mean, spectrum and channel covariances stay, its objects do not.
     """
     generator = torch.Generator().manual_seed(seed)
     if kind == "Gaussian":
@@ -95,16 +95,16 @@ def draw_points(data: InMemoryImages, kind: str, count: int, seed: int) -> torch
 def measure_seed(
     seed: int, pixels: str, images: int, probes: int, checked: int, options: Sequence[str]
 ) -> pd.DataFrame:
-    """Mean counts around images, for the three settings of the same random weights.
+    """Mean counts around images, for three settings of the same random weights.
 
-    Of so many ``images`` of each kind; ``probes`` directions estimate a gradient's norm. At
-    ``checked`` images of each kind the count is compared with exact gradient norms, and with
-    samples of the ball.
+    There are ``images`` of each type; ``probes`` directions estimate a gradient's norm. At
+    ``checked`` training and Gaussian images, the count is compared with exact gradient norms, and
+    with samples of the ball.
 
     Returns:
         Kind ``curve``: ``count`` of the ReLUs' zero sets, mean over images, by radius; at
-        ``REFERENCE`` also for each layer (``layer`` 0 is all). Radii are in deviations of a pixel.
-        Kinds ``probes`` and ``sampling``: sums over the checked images.
+        ``REFERENCE`` also per layer (``layer`` 0 is all). Radii are in deviations of a pixel. Kinds
+        ``probes`` and ``sampling``: sums over the checked images.
     """
     rows = []
     for setting in SETTINGS:
@@ -160,7 +160,7 @@ def _curves(distances: list[np.ndarray]) -> Iterator[dict]:
 def _check(
     network: nn.Module, inputs: torch.Tensor, distances: list[np.ndarray], batches: TrainingImages
 ) -> Iterator[dict]:
-    """Against exact gradient norms, and those against samples of the ball."""
+    """Compare with exact gradient norms, and these with samples of the ball."""
     estimated = np.concatenate([layer[: len(inputs)] for layer in distances], 1)
     exact = torch.cat(fold_distances(network, inputs), 1).numpy() / batches.deviation
     some = np.isfinite(exact) & (exact > 0)
@@ -182,7 +182,7 @@ def _check(
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per kind of pixels and seed; the first compares ways to count."""
+    """One task per type of pixels and seed; the first compares ways to count."""
     refuse_compared(options, {"target", "target.initialization", "train.seed"})
     size = {"images": IMAGES[scale], "probes": PROBES[scale]}
     return [
@@ -199,7 +199,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def _counts(rows: pd.DataFrame, pixels: str) -> pd.Series:
-    """Mean counts at the reference radius by setting, kind of images and seed."""
+    """Mean counts at the reference radius by setting, type of images and seed."""
     curve = rows[(rows["kind"] == "curve") & (rows["layer"] == 0) & (rows["pixels"] == pixels)]
     curve = curve[curve["radius"] == REFERENCE]
     return curve.set_index(["setting", "images", "seed"])["count"].sort_index()
@@ -211,7 +211,7 @@ def _ratio(counts: pd.Series, above: tuple[str, str], below: tuple[str, str]) ->
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per kind of pixels and setting."""
+    """One line per type of pixels and setting."""
     lines = []
     for pixels in rows["pixels"].unique():
         counts = _counts(rows, pixels)
@@ -230,7 +230,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's two panels, and smooth random images; a row per kind of pixels."""
+    """Draw the paper's two panels, and smooth random images; a row per type of pixels."""
     curves = rows[(rows["kind"] == "curve") & (rows["layer"] == 0)]
     pixels = [name for name in PIXELS if (curves["pixels"] == name).any()]
     size, shared = (PAGE, 0.6 + 1.9 * len(pixels)), {"sharex": True, "sharey": True}
@@ -259,14 +259,14 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """What Section 3.3 sees in Figure 4, and how the count is made."""
+    """Decide what Section 3.3 sees in Figure 4, and check the count."""
     counts = [_counts(rows, name) for name in PIXELS if (rows["pixels"] == name).any()]
-    # BN's count to that of zero and of random bias, by kind of images.
+    # BN's count over that of zero and random bias, by type of images.
     gains = {
         kind: [_ratio(one, (NORM, kind), (other, kind)) for one in counts for other in OTHERS]
         for kind in (TRAINING, GAUSSIAN)
     }
-    # The count at training images to that at Gaussian ones.
+    # The count at training images over that at Gaussian images.
     others, norm = (
         [_ratio(one, (name, TRAINING), (name, GAUSSIAN)) for one in counts for name in names]
         for names in (OTHERS, (NORM,))
@@ -308,7 +308,7 @@ def _beyond(ratio: GeometricMean) -> Interval:
 
 
 def _gain_by_layer(rows: pd.DataFrame) -> str:
-    """BN's mean count to that of zero bias at training images, by layer."""
+    """BN's mean count over zero bias's at training images, by layer."""
     curves = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
     means = curves.groupby(["setting", "layer"])["count"].mean()
     if means.empty:
@@ -317,13 +317,13 @@ def _gain_by_layer(rows: pd.DataFrame) -> str:
 
 
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:
-    """BN's share of training images to others, over those of zero and of random bias."""
+    """BN's ratio of training to other images, over those of zero and random bias."""
     norm, *others = (counts[name, TRAINING] / counts[name, kind] for name in (NORM, *OTHERS))
     return [geometric_mean(norm / other) for other in others]
 
 
 def _check_probes(rows: pd.DataFrame) -> Decisions:
-    """The count with estimated gradient norms against that with exact ones."""
+    """Compare the counts with estimated and with exact gradient norms."""
     rows = rows[rows["kind"] == "probes"]
     total, probes = rows["exact"].sum(), int(rows["probes"].iloc[0])
     ratio = rows["estimated"].sum() / total
@@ -337,7 +337,7 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
 
 
 def _check_sampling(rows: pd.DataFrame) -> Decisions:
-    """Samples of the ball against the local map."""
+    """Compare samples of the ball with the local map."""
     near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
     total = near[["sampled", "expected", "expected_many", "exact"]].sum()
     shares = (100 * total / total["exact"]).to_dict() | {"samples": SAMPLES, "many": MANY}

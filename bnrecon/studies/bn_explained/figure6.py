@@ -1,4 +1,4 @@
-"""Figure 6: decision boundaries from different mini-batches, and the margins that training leaves.
+"""Figure 6: decision boundaries from different mini-batches, and margins after training.
 
 A toy problem in the plane; every mini-batch gives its own mu, sigma and decision boundary.
 """
@@ -30,10 +30,10 @@ INITIAL = "initialization"
 TRAININGS = {f"B = {size}": (size, 1) for size in SIZES}
 # Gradients over 256 points, normalized in groups of B: only the normalization's noise differs.
 GROUPS = {f"{256 // size} groups of {size}": (size, 256 // size) for size in (64, 16, 8)}
-BEYOND = 0.3  # of the window, to each side of the data
+BEYOND = 0.3  # margin of the window around the data
 STEP = 1 / 300  # along a boundary, in the window's larger side
 NEAREST = 0.05  # share of the training points whose distance is the margin
-POINTS = 256  # training points that are drawn
+POINTS = 256  # drawn training points
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 30}
 UPDATES = {"smoke": 20, "laptop": 1000, "paper": 1000}
 BATCHES = {"smoke": 2, "laptop": 24, "paper": 100}
@@ -59,12 +59,11 @@ def expected_ratio() -> float:
 def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFrame:
     """Variability of the boundary and margins, for a seed's training set, weights and mini-batches.
 
-    Of kind ``margins`` a row for each state of the network, as by ``margins``. Of kind ``jitter``
-    one for each size of the mini-batches, too: ``changed`` is the share of probes, ``grid`` along
-    each side of the window, whose class differs from the one by the full data's statistics,
-    ``distance`` the mean of ``distance_between`` the boundaries of a mini-batch and of the full
-    data; in ``without`` mini-batches there is no boundary in the window, and in ``one_sided`` all
-    outputs have one sign.
+    Kind ``margins`` has a row per state of the network, from ``margins``. Kind ``jitter`` has one
+    per state and size of the mini-batches: ``changed`` is the share of probes, ``grid`` along each
+    side of the window, whose class differs from that by the full data's statistics, ``distance``
+    the mean ``distance_between`` the boundaries of a mini-batch and of the full data; ``without``
+    mini-batches have no boundary in the window, and in ``one_sided`` all outputs have one sign.
     """
     data = toy_classifier.two_moons(SAMPLES, seed)
     plane = _window(data[0])
@@ -96,10 +95,11 @@ def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFra
 def margins(
     outputs: torch.Tensor, data: toy_classifier.Data, boundary: np.ndarray
 ) -> dict[str, float]:
-    """How far the training points are from the boundary; negative where they are misclassified.
+    """Distances of the training points to the boundary, negative where they are misclassified.
 
-    Of the outputs (N,) at points (N, 2) with classes (N,), and a boundary (S, 2, 2): ``accuracy``;
-    the mean distance of the 5% ``nearest`` points, and the ``smallest``; NaN without a boundary.
+    From the outputs (N,) at points (N, 2) with classes (N,), and a boundary (S, 2, 2):
+    ``accuracy``; the mean distance of the 5% ``nearest`` points, and the ``smallest``, NaN without
+    a boundary.
     """
     right = ((outputs > 0) == (data[1] > 0)).numpy()
     accuracy = {"accuracy": float(right.mean())}
@@ -111,9 +111,9 @@ def margins(
 
 
 def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
-    """A row for each boundary, for the window and the points of each class, as text in ``path``.
+    """One row per boundary, for the window and for each class's points, as text in ``path``.
 
-    The first boundary of a state, of ``batch`` N, is the full data's.
+    The first boundary of a state, with ``batch`` N, is the full data's.
     """
     data = toy_classifier.two_moons(SAMPLES, seed)
     plane = _window(data[0])
@@ -139,7 +139,7 @@ def _window(points: torch.Tensor) -> Slice:
 def _networks(
     data: toy_classifier.Data, updates: int, seed: int, states: Iterable[str]
 ) -> dict[str, nn.Sequential]:
-    """The network at initialization, or after a training from there, for each state."""
+    """Each state's network: at initialization, or trained from there."""
     first = toy_classifier.draw_classifier(WIDTHS, seed)
     networks = {state: copy.deepcopy(first) for state in states}
     for state, network in networks.items():
@@ -166,7 +166,7 @@ def _by_seed(rows: pd.DataFrame, state: str, measure: str) -> pd.DataFrame:
 
 
 def _ratio(rows: pd.DataFrame, state: str, measure: str) -> Interval:
-    """Of mini-batches of 16 to those of 256, by seed."""
+    """A measure for mini-batches of 16 over that of 256, by seed."""
     by_size = _by_seed(rows, state, measure)
     return mean_interval(list(by_size[SIZES[0]] / by_size[SIZES[1]]))
 
@@ -208,12 +208,12 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _interval(values: Sequence[float], form: str) -> str:
-    """Mean and interval; nothing for no values."""
+    """Mean and interval; empty without values."""
     return f"{mean_interval(list(values)):{form}}" if len(values) else ""
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's panels: a row per size of the mini-batches, a column per state."""
+    """Draw the paper's panels: a row per size of the mini-batches, a column per state."""
     lines = rows[rows["kind"] == "boundary"]
     states = list(lines["state"].unique()) or [INITIAL]
     options = {"sharex": True, "sharey": True, "squeeze": False}
@@ -266,14 +266,14 @@ def _polyline(path: str) -> np.ndarray:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Less variability with larger mini-batches; both sides of a boundary; margins."""
+    """Decide variability with larger mini-batches, both sides of a boundary, and margins."""
     numbers: dict[str, Any] = {"points": SAMPLES, "expected": expected_ratio()}
     numbers |= {"groups": len(GROUPS), "measured": ""}
     if "batches" in rows:
         batches = f"{rows['batches'].max():.0f} mini-batches"
         numbers["measured"] = f"Means over {batches} of each size, 95% intervals."
     rows = rows[rows["kind"].isin(["jitter", "margins"])]
-    if rows["seed"].nunique() < 2:  # what is finished decides nothing
+    if rows["seed"].nunique() < 2:  # too little to decide
         return {}, numbers
     states = (INITIAL, *TRAININGS)
     ratios = [_ratio(rows, state, name) for state in states for name in MEASURES]
@@ -291,7 +291,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         ),
         "margin": _margins(rows, LARGE).mean(),
     }
-    # For each amount of noise: what a large one does says nothing on a small one.
+    # For each amount of noise: a large one says nothing about a small one.
     for state in GROUPS:
         gains = {name: _gain(rows, state, name) for name in ("nearest", "smallest")}
         verdicts[state], numbers[state] = intervals.decide([gains["nearest"]], least=2), gains

@@ -1,4 +1,4 @@
-"""Figure 7: distributions of mu and sigma over mini-batches, and of noise-controlled ones."""
+"""Figure 7: distributions of mu and sigma over plain and noise-controlled mini-batches."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ KINDS = {
     "controlled": f"noise-controlled, {BATCH} as {VIRTUAL}",
     "virtual": f"mini-batches of {VIRTUAL}, with replacement",
 }
-# Sizes of the mini-batches whose statistics are wanted.
+# Mini-batch sizes whose statistics are wanted.
 WANTED = {"shuffled": BATCH, "independent": BATCH, "controlled": VIRTUAL, "virtual": VIRTUAL}
 CLOSE = 0.1  # a variance counts as equal within 10%
-SIZES = {  # what caption and claims name
+SIZES = {  # for caption and claims
     "batch": BATCH,
     "virtual_batch": VIRTUAL,
     "samples": SAMPLES,
     "without_replacement": batch_statistics.finite_population(BATCH, SAMPLES),
     "close": 100 * CLOSE,
 }
-COLUMNS = {  # of the table: a statistic and what of it
+COLUMNS = {  # of the table: a statistic and its quantity
     "mean of μ": ("mean", "average"),
     "mean of σ": ("deviation", "average"),
     "var(μ) to Eq. 13": ("mean", "printed"),
@@ -48,7 +48,7 @@ COLOURS = {"shuffled": "black", "controlled": PALETTE[3]}
 
 
 def _add_noise(drawn: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of mini-batches with the noise that ``NoisyBatchNorm2d`` adds to them."""
+    """Means and variances of mini-batches with the noise of ``NoisyBatchNorm2d``."""
     channels = torch.from_numpy(drawn.T)[..., None, None]  # each mini-batch a channel of one pixel
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -58,7 +58,7 @@ def _add_noise(drawn: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _predicted(kind: str, samples: np.ndarray) -> dict[str, tuple[float, float]]:
-    """By statistic: what Eq. 13 says, and the exact variance of mu and of Eq. 3's sigma²."""
+    """By statistic: Eq. 13's variance, and the exact variance of mu and of Eq. 3's sigma²."""
     variance, size = float(samples.var()), WANTED[kind]
     fourth = float(((samples - samples.mean()) ** 4).mean())
     mean = variance / size
@@ -72,12 +72,11 @@ def _predicted(kind: str, samples: np.ndarray) -> dict[str, tuple[float, float]]
 
 
 def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
-    """Histograms of mu and sigma over so many mini-batches of the training set of a unit.
+    """Histograms of mu and sigma over ``draws`` mini-batches of a unit's training set.
 
-    A row for each bin of each kind and statistic. ``average`` is of the statistic; ``variance`` of
-    mu or sigma², with the standard error ``error``; ``predicted`` that of Eq. 13 with the training
-    set's own moments, for the kind's size, and ``exact`` that of Eq. 3's sigma² and of the kind's
-    way to draw.
+    One row per bin, kind and statistic. ``average`` is the statistic's; ``variance`` that of mu or
+    sigma², with the standard error ``error``; ``predicted`` that of Eq. 13 with the training set's
+    moments, for the kind's size, and ``exact`` that for Eq. 3's sigma² and the kind's sampling.
     """
     generator = np.random.Generator(np.random.Philox(key=(seed, unit)))
     samples = MEANS[unit] + VARIANCES[unit] ** 0.5 * generator.normal(size=SAMPLES)
@@ -108,7 +107,7 @@ def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per unit, kind and statistic: measured variance to Eq. 13, and to the exact one."""
+    """One row per unit, kind and statistic: measured variance over Eq. 13's, and over the exact."""
     rows = rows.drop_duplicates(["unit", "kind", "statistic"])
     for name, expected in (("printed", rows["predicted"]), ("repaired", rows["exact"])):
         ratios = {name: rows["variance"] / expected, f"{name}_error": rows["error"] / expected}
@@ -117,7 +116,7 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per unit and kind of mini-batch."""
+    """One line per unit and type of mini-batch."""
     lines = []
     ratios = _ratios(rows).set_index(["unit", "kind", "statistic"])
     for unit in sorted(rows["unit"].unique()):
@@ -130,7 +129,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's panels: mu above, sigma below, a column per unit."""
+    """Draw the paper's panels: mu above, sigma below, a column per unit."""
     units = sorted(rows["unit"].unique())
     figure, grid = new_figure(2, len(units), (PAGE, 3.8), squeeze=False)
     for axes_row, statistic in zip(grid, ("mean", "deviation"), strict=True):
@@ -152,7 +151,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _density(rows: pd.DataFrame, unit: int, statistic: str, values: np.ndarray) -> np.ndarray:
-    """Of mu: normal. Of sigma: sigma² is a scaled chi-square number of the exact variance."""
+    """Density of mu: normal. Of sigma: sigma² is scaled chi-square with the exact variance."""
     rows = rows[(rows["unit"] == unit) & (rows["kind"] == "independent")]
     mean, deviation = (rows[rows["statistic"] == name].iloc[0] for name in ("mean", "deviation"))
     if statistic == "mean":
@@ -169,7 +168,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers: dict[str, Any] = {"draws": rows["draws"].iloc[0]}
     numbers["error"] = 100 * ratios["repaired_error"].max()
     numbers |= {kind: ranges.loc[kind].to_dict("index") for kind in KINDS}
-    # Without replacement one variance that is off Eq. 13 contradicts it.
+    # Without replacement, one variance off Eq. 13 contradicts it.
     return {
         "green": _decide_mean(ratios.loc[[("independent", "mean")]]),
         "black": "undecided" if _near(ratios.loc[["shuffled"]]).all() else "contradicted",
@@ -178,7 +177,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _decide_mean(ratios: pd.DataFrame) -> str:
-    """Of Eq. 13, within four standard errors; where these are large it is undecided."""
+    """Within four standard errors of Eq. 13; undecided if these are large."""
     exact = "confirmed" if (4 * ratios["printed_error"] < CLOSE).all() else "undecided"
     return exact if _near(ratios).all() else "contradicted"
 

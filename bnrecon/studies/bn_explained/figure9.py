@@ -36,10 +36,10 @@ def draw_moons(seed: int, count: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train(layers: nn.Sequential, points: np.ndarray, labels: np.ndarray, seed: int) -> float:
-    """Train the layers' weights with a linear output; its training accuracy.
+    """Train the layers' weights with a linear output; return the training accuracy.
 
-    Full-batch Adam on the cross-entropy; gamma = 1 and beta = 0 stay. Afterwards the statistics are
-    those of all points.
+    Full-batch Adam on the cross-entropy; gamma = 1 and beta = 0 stay. Afterwards, the statistics
+    are those of all points.
     """
     inputs, targets = torch.from_numpy(points), torch.from_numpy(labels).double()
     with torch.random.fork_rng(devices=[]):
@@ -59,12 +59,12 @@ def train(layers: nn.Sequential, points: np.ndarray, labels: np.ndarray, seed: i
 
 
 def measure_units(layers: nn.Sequential, points: np.ndarray, folds: Folds) -> pd.DataFrame:
-    """One row for each unit: its error and the data's mean squared distances to it.
+    """One row per unit: its error and the data's mean squared distances to it.
 
     ``tls``: sigma² / ||w||². ``own``: the distance in the layer's input space to the hyperplane
     (Eq. 7, 8). ``plane``: that in the network's input space to the folded hyperplane (Eq. 12).
-    Every folded hyperplane meets the data's convex hull, so that a window that reaches beyond the
-    hull by its diameter has the nearest point of each.
+    Every folded hyperplane meets the data's convex hull, so a window that extends beyond it by its
+    diameter has the nearest point of each.
     """
     rows, features = [], torch.from_numpy(points)
     for index, layer in enumerate(layers):
@@ -92,16 +92,16 @@ def _networks(seed: int) -> tuple[np.ndarray, dict[str, nn.Sequential], float]:
 
 
 def _all_folds(layers: nn.Sequential, points: np.ndarray) -> Folds:
-    """In a window beyond the data's hull by its diameter."""
+    """Folds in a window that extends beyond the data's hull by its diameter."""
     return partition(layers, planar.square((0.0, 0.0), 5 * np.abs(points).max())).folds
 
 
 def measure(seed: int) -> pd.DataFrame:
-    """One row for each layer before and after training.
+    """One row per layer before and after training.
 
     ``rank``: Spearman's correlation of the units' errors and their distances in the input space.
-    ``disordered``: the share of pairs of units that these two put into different orders.
-    ``spread``: the largest to the smallest ratio of distance to error.
+    ``disordered``: the share of pairs of units that these two order differently.
+    ``spread``: the largest over the smallest ratio of distance to error.
     ``eq8``: the largest relative difference of the errors and the distances in the layer's space.
     """
     rows = []
@@ -136,7 +136,7 @@ def picture(seed: int) -> pd.DataFrame:
 
 
 def measure_seed(seed: int) -> pd.DataFrame:
-    """The comparison of a seed's network, and of the first seed the lines that are shown."""
+    """The comparison of a seed's network, and for the first seed the shown lines."""
     measured = measure(seed)
     return pd.concat([measured, picture(seed)]) if seed == 0 else measured
 
@@ -157,7 +157,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's two planes, and the errors against the distances in the input space."""
+    """Draw the paper's two planes, and the errors against the distances in the input space."""
     import matplotlib
     from matplotlib.colors import ListedColormap
 

@@ -1,4 +1,4 @@
-"""Controlled noise in a network: what it makes of the statistics of each BatchNorm, measured."""
+"""Controlled noise in a network: its measured effect on each BatchNorm's statistics."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ TICKS = (1, 2, 5, 10, 20)
 def measure_noise(
     data: str, factors: list[float], draws: int, options: Sequence[str]
 ) -> pd.DataFrame:
-    """Variances of mu and sigma² at the start of training, to those of BatchNorm, by layer.
+    """Variances of mu and sigma² at the start of training, over those of BatchNorm, by layer.
 
     The network has its initial weights and is in training mode; the mini-batches are those of its
     training. A factor f is measured twice: with the noise of the virtual batch V = B / f on the
     same mini-batches (``noise``), and without noise on other mini-batches, of V images (``batch``).
 
     Returns:
-        A row for each factor, source, statistic and BatchNorm. ``ratio`` is the median over
-        channels of the variance over mini-batches, to that of BatchNorm on mini-batches of B
-        images; ``error`` its standard error, by bootstrap over mini-batches.
+        One row per factor, source, statistic and BatchNorm. ``ratio`` is the median over channels
+        of the variance over mini-batches, relative to BatchNorm's on mini-batches of B images;
+        ``error`` its standard error, by bootstrap over mini-batches.
     """
     config = composition.compose(options)
     images, device = load(config.data), hardware.resolve_device(config.device)
@@ -67,7 +67,7 @@ def measure_noise(
 def _mini_batches(
     images: Images, size: int, seed: int, count: int, device: torch.device
 ) -> Iterator[torch.Tensor]:
-    """The first mini-batches of a training, of as many epochs as it takes."""
+    """The first mini-batches of a training, from as many epochs as needed."""
     positions = (EpochPosition(size, seed, epoch) for epoch in itertools.count())
     epochs = (images.train_batches(at, device) for at in positions)
     pairs = itertools.islice(itertools.chain.from_iterable(epochs), count)
@@ -75,9 +75,9 @@ def _mini_batches(
 
 
 def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.ndarray]:
-    """Of each BatchNorm, mu and sigma² (mini-batches, 2, channels) that it normalizes by.
+    """The mu and sigma² (mini-batches, 2, channels) that each BatchNorm normalizes by.
 
-    As a network starts, with scales 1 and shifts 0, the output is y = (x - mu) / sigma.
+    In an initial network, with scales 1 and shifts 0, the output is y = (x - mu) / sigma.
     """
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     statistics: dict[nn.Module, list[torch.Tensor]] = {norm: [] for norm in norms}
@@ -127,9 +127,9 @@ def describe_factors(rows: pd.DataFrame, source: str, statistic: str) -> str:
 
 
 def draw_factors(axes: Axes, rows: pd.DataFrame, statistic: str) -> None:
-    """Measured factors of one of ``STATISTICS`` by BatchNorm, ± two standard errors.
+    """Draw measured factors of one of ``STATISTICS`` by BatchNorm, ± two standard errors.
 
-    The rows are those of ``measure_noise`` for one nominal factor; data sets have a colour each.
+    The rows are those of ``measure_noise`` for one nominal factor; each data set has a colour.
     """
     measured = rows[rows["statistic"] == statistic]
     for number, (data, some) in enumerate(measured.groupby("data", sort=False)):

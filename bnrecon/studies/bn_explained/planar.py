@@ -19,8 +19,8 @@ from bnrecon.reporting.figures import Axes
 SETTINGS = ("zero bias", "random bias", "BN")
 SLOPE = 0.1
 ENDS = ["x0", "y0", "x1", "y1"]
-EARLIER = "0.75"  # grey, of the lines of earlier layers
-EPSILON = 1e-30  # sigma of Eq. 3 to the last bit; torch trains with none that is 0
+EARLIER = "0.75"  # grey, for the lines of earlier layers
+EPSILON = 1e-30  # keeps Eq. 3's sigma to the last bit; torch does not train with 0
 
 
 def draw_clusters(seed: int, count: int = 50, offset: float = 0.0) -> np.ndarray:
@@ -39,9 +39,9 @@ def draw_layers(
 ) -> nn.Sequential:
     """Layers of Eq. 1, or of Eq. 2 with gamma = 1 and beta = 0, in eval mode and float64.
 
-    One module for each layer of these widths: linear, normalization if any, leaky ReLU. Weights are
-    normal of variance 1 / fan-in, random biases standard normal; all ``SETTINGS`` have the same
-    weights at a seed. "BN" takes its statistics from the training points (n, 2) (Eq. 3).
+    One module per layer: linear, normalization if any, leaky ReLU. Weights are normal of variance
+    1 / fan-in, random biases standard normal; all ``SETTINGS`` have the same weights at a seed.
+    "BN" takes its statistics from the training points (n, 2) (Eq. 3).
 
     >>> points = draw_clusters(0)
     >>> layers = draw_layers((6, 6), "BN", points, 0)
@@ -85,7 +85,7 @@ def hull(points: np.ndarray) -> Slice:
 def decision_boundary(network: nn.Module, inputs: torch.Tensor, plane: Slice) -> np.ndarray:
     """Where the output is zero with the mu and sigma of these inputs: segments (S, 2, 2), exact.
 
-    Of a network of one output, which is not changed, and inputs (B, *input shape).
+    The network has one output and is not changed; the inputs are (B, *input shape).
     """
     normalized = set_statistics(copy.deepcopy(network), inputs)
     return partition(normalized, plane).zero_set(0)
@@ -94,7 +94,7 @@ def decision_boundary(network: nn.Module, inputs: torch.Tensor, plane: Slice) ->
 def distances_to(points: np.ndarray, boundary: np.ndarray) -> np.ndarray:
     """The distance of each point (n, 2) to the nearest of segments (S, 2, 2): (n,).
 
-    Infinite where there is none. With the segments of one unit it is the root of Eq. 12.
+    Infinite without segments. For one unit's segments, it is the root of Eq. 12.
 
     >>> distances_to(np.array([[0.0, 3.0], [5.0, 0.0]]), np.array([[[0.0, 0.0], [1.0, 0.0]]]))
     array([3., 4.])
@@ -108,9 +108,9 @@ def distances_to(points: np.ndarray, boundary: np.ndarray) -> np.ndarray:
 def distance_between(one: np.ndarray, other: np.ndarray, spacing: float) -> float:
     """The symmetric mean distance of two boundaries.
 
-    The mean over one boundary (S, 2, 2), by length, of the distance to the other (T, 2, 2), and the
-    other way round, averaged; ``spacing`` is the integrals' step, at most. NaN where a boundary has
-    no segment.
+    The mean over one boundary (S, 2, 2), by length, of the distance to the other (T, 2, 2),
+    averaged with the reverse; ``spacing`` is the integrals' largest step. NaN if a boundary has no
+    segment.
 
     >>> floor = np.array([[[0.0, 0.0], [1.0, 0.0]]])
     >>> round(distance_between(floor, floor + [0.0, 0.25], 0.1), 3)
@@ -122,7 +122,7 @@ def distance_between(one: np.ndarray, other: np.ndarray, spacing: float) -> floa
 
 
 def _mean_distance(boundary: np.ndarray, other: np.ndarray, spacing: float) -> float:
-    """By the midpoint rule on every segment."""
+    """The mean distance by the midpoint rule on every segment."""
     lengths = np.linalg.norm(boundary[:, 1] - boundary[:, 0], axis=1)
     pieces = np.ceil(lengths / spacing).astype(int)
     which = np.repeat(np.arange(len(boundary)), pieces)
@@ -134,7 +134,7 @@ def _mean_distance(boundary: np.ndarray, other: np.ndarray, spacing: float) -> f
 
 
 def line_rows(folds: Folds, **labels: Any) -> list[dict[str, Any]]:
-    """A row for each segment, with its layer and unit counted from 1."""
+    """One row per segment, with its layer and unit counted from 1."""
     return [
         {"kind": "line", **labels, "layer": int(layer) + 1, "unit": int(unit) + 1}
         | dict(zip(ENDS, ends.ravel().tolist(), strict=True))
@@ -143,17 +143,17 @@ def line_rows(folds: Folds, **labels: Any) -> list[dict[str, Any]]:
 
 
 def point_rows(points: np.ndarray, **labels: Any) -> list[dict[str, Any]]:
-    """A row for each point (n, 2)."""
+    """One row per point (n, 2)."""
     return [{"kind": "point", **labels, "x0": x, "y0": y} for x, y in points.tolist()]
 
 
 def picture_rows(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The rows with all columns of a picture, which is empty while its seed is not computed."""
+    """The rows with all columns of a picture, which is empty until its seed is computed."""
     return rows.reindex(columns=list(dict.fromkeys([*rows, *ENDS, *columns])))
 
 
 def draw_lines(axes: Axes, rows: pd.DataFrame, **options: Any) -> Any:
-    """Draw the segments of these rows; the collection is returned for a colour bar."""
+    """Draw the segments of these rows; return the collection for a colour bar."""
     from matplotlib.collections import LineCollection
 
     ends = rows[ENDS].to_numpy(dtype=float).reshape(-1, 2, 2)

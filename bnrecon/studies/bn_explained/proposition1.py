@@ -1,4 +1,4 @@
-"""Proposition 1: the scale gamma is absorbed by the next weights; for negative ones, with signs."""
+"""Proposition 1: the next weights absorb the scale gamma; if negative, with signs."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def absorb_sizes(network: TwoLayers) -> TwoLayers:
 def absorb_with_signs(network: TwoLayers) -> TwoLayers:
     """Set gamma = 1 in the first layer for any gamma.
 
-    For gamma < 0 the row of W_1 and its mean change their sign, and |gamma| is absorbed. A unit
-    with gamma = 0 is a constant, which the next mean absorbs.
+    For gamma < 0, the row of W_1 and its mean change sign, and |gamma| is absorbed. A unit with
+    gamma = 0 is a constant, which the next mean absorbs.
     """
     network = copy.deepcopy(network)
     norm, second = network.norm1, network.second
@@ -124,7 +124,7 @@ def compare_absorptions(activation: str, signs: str, seeds: int) -> pd.DataFrame
 
 
 def _worst(rows: pd.DataFrame, name: str) -> float:
-    """The largest difference in both modes; NaN where one of them is undefined."""
+    """The largest difference in both modes; NaN if one of them is undefined."""
     return float(rows[[f"{name}_eval", f"{name}_train"]].max(skipna=False).max(skipna=False))
 
 
@@ -141,8 +141,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Proposition 1 and its proof."""
-    if set(rows["signs"]) != set(SIGNS):  # what is finished decides nothing
+    """Decide Proposition 1 and its proof."""
+    if set(rows["signs"]) != set(SIGNS):  # too little to decide
         return {}, {}
     positive, both = (rows[rows["signs"] == signs] for signs in SIGNS[:2])
     negative = both["printed_eval"]

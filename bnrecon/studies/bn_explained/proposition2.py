@@ -37,7 +37,7 @@ DISTRIBUTIONS = {
 
 
 def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFrame:
-    """One row: measured variances of mu and sigma² over mini-batches, beside Eq. 13.
+    """One row: measured variances of mu and sigma² over mini-batches, and Eq. 13's.
 
     z has independent entries of variances rho, w is normal. ``_error`` is a standard error.
     """
@@ -91,19 +91,19 @@ def geary(batch: int) -> tuple[float, float]:
 
 
 def share_of_equation_13(slope: float, batch: int) -> float:
-    """var(mu) above a batch-normalized layer, to what Eq. 13 says; B is at least 3.
+    """var(mu) above a batch-normalized layer, relative to Eq. 13; B is at least 3.
 
     The layer below has independent standard normal pre-activations h, as any orthogonal weights
-    have on normal inputs, and z = a(h') with h' = (h - mean) / sigma of the mini-batch, a(u) = u
+    give on normal inputs, and z = a(h') with h' = (h - mean) / sigma of the mini-batch, a(u) = u
     for u >= 0 and alpha u below. The inputs z of the layer have a diagonal covariance, as
-    Proposition 2 wants it, but those of one mini-batch share the statistics of h. As h' sums to 0
+    Proposition 2 requires, but those of one mini-batch share the statistics of h. As h' sums to 0
     in each unit,
 
         mu = sum_j w_j mean(a(h'_j)) = (1 - alpha) / 2 sum_j w_j mean|h'_j|,
 
     and mean|h'| is Geary's ratio of the mean deviation to the standard deviation, with known
-    moments. For large B its variance is (1 - 3 / pi) / B: of |h| without its parts along h and
-    h² - 1, which the normalization takes away.
+    moments. For large B, its variance is (1 - 3 / pi) / B: that of |h| without its parts along h
+    and h² - 1, which the normalization removes.
 
     >>> f"{share_of_equation_13(0.0, 10**4):.4f}"  # ReLU: (1 - 3 / pi) / (2 - 2 / pi)
     '0.0331'
@@ -115,10 +115,10 @@ def share_of_equation_13(slope: float, batch: int) -> float:
 
 
 def simulate_layer(activation: str, batch: int, draws: int, seed: int) -> pd.DataFrame:
-    """Measured variances of mu and sigma² of one unit, beside Eq. 13.
+    """Measured variances of mu and sigma² of one unit, and Eq. 13's.
 
-    Two rows: with the layer below, which the activation follows, normalized by the mini-batch's own
-    statistics (``shared``), and by mean 0 and deviation 1 (``fixed``).
+    Two rows: the layer below, before the activation, is normalized by the mini-batch's statistics
+    (``shared``), or by mean 0 and deviation 1 (``fixed``).
     """
     shares = {"shared": share_of_equation_13(ACTIVATIONS[activation], batch), "fixed": 1.0}
     rows = []
@@ -130,7 +130,7 @@ def simulate_layer(activation: str, batch: int, draws: int, seed: int) -> pd.Dat
 
 
 def _measure(activation: str, batch: int, draws: int, fixed: bool, seed: int) -> dict[str, float]:
-    """Measured and predicted variances; the mini-batches of a seed are the same for both kinds."""
+    """Measured and predicted variances; a seed's mini-batches are the same for both kinds."""
     generator = np.random.Generator(np.random.Philox(seed))
     weight = generator.normal(size=WIDTH)
 
@@ -159,7 +159,7 @@ TASKS = join(
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Measured to predicted: of the mean, of Eq. 13 as printed, and with the factor."""
+    """Measured over predicted: for the mean, for Eq. 13 as printed, and with the factor."""
     factor = rows["batch"].map(batch_statistics.biased)
     printed = rows["measured_variance"] / rows["predicted_variance"]
     error = rows["variance_error"] / rows["predicted_variance"]
@@ -176,7 +176,7 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per kind of input and size of the mini-batch."""
+    """One line per type of input and size of the mini-batch."""
     lines = []
     for row in _ratios(rows).itertuples():
         line = {"z": INPUTS.get(row.kind, "{}").format(row.distribution)}
@@ -196,7 +196,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Measured var(sigma²) and var(mu) to Eq. 13, and what is derived."""
+    """Draw measured var(sigma²) and var(mu) over Eq. 13's, and derived values."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.8))
     ratios = _ratios(rows)
     _points(left, ratios[ratios["kind"] == "simulated"], "printed", 1.07)
@@ -222,7 +222,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _points(axes: Axes, ratios: pd.DataFrame, name: str, step: float, *, marker: str = "o") -> None:
-    """Points with bars of two standard errors; those of one B side by side, by ``step``."""
+    """Draw points with bars of two standard errors, side by side at one B, by ``step``."""
     groups = list(ratios.groupby("distribution", sort=False))
     for position, ((label, group), colour) in enumerate(zip(groups, PALETTE, strict=False)):
         axes.errorbar(
@@ -243,7 +243,7 @@ def _agrees(ratios: pd.DataFrame, name: str, expected: pd.Series | float = 1.0) 
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Both formulas of Eq. 13 for independent inputs, and the setting that it is stated for."""
+    """Decide both formulas of Eq. 13 for independent inputs, and the setting it is stated for."""
     ratios = _ratios(rows)
     layer = ratios["kind"].isin(("shared", "fixed"))
     decisions = [] if layer.all() else [_decide_independent(ratios[~layer])]
@@ -277,7 +277,7 @@ def _decide_independent(ratios: pd.DataFrame) -> Decisions:
 
 
 def _decide_layer(ratios: pd.DataFrame) -> Decisions:
-    """Where Eq. 13 fails above fixed statistics too, the simulation is in doubt."""
+    """Undecided if Eq. 13 fails above fixed statistics, too: the simulation is in doubt."""
     shared, fixed = (ratios[ratios["kind"] == kind] for kind in ("shared", "fixed"))
     largest = shared["batch"].max()
     large = shared[shared["batch"] == largest]

@@ -1,4 +1,4 @@
-"""Proposition 3: are there inputs of every mini-batch on both sides of the decision boundary?"""
+"""Proposition 3: does every mini-batch have inputs on both sides of the decision boundary?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bnrecon.studies.bn_explained.small_networks import SLOPES, digit_vectors, d
 WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
 BATCHES = {"smoke": (2, 8), "laptop": (2, 4, 8, 16, 64), "paper": (2, 4, 8, 16, 64)}
 NETWORKS = {"smoke": 10, "laptop": 400, "paper": 2000}
-DEPTHS = (2, 4)  # L, of which the last layer has no normalization
+DEPTHS = (2, 4)  # L; the last layer has no normalization
 SLOPE = SLOPES["leaky ReLU"]
 
 
@@ -41,7 +41,7 @@ def counterexample() -> pd.DataFrame:
 
 
 def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.DataFrame:
-    """One row: random networks, each with the statistics of a mini-batch of digits of its own."""
+    """One row: random networks, each with the statistics of its own mini-batch of digits."""
     images = digit_vectors()
     one_sided = 0
     for seed in range(networks):
@@ -70,7 +70,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Share of one-sided mini-batches with 95% intervals against their size, a panel a depth."""
+    """Draw the share of one-sided mini-batches with 95% intervals by size, a panel per depth."""
     figure, panels = new_figure(1, len(DEPTHS), (PAGE, 2.6), sharey=True)
     for depth, axes in zip(DEPTHS, panels, strict=True):
         random = rows[(rows["kind"] == "random") & (rows["depth"] == depth)]
@@ -101,9 +101,9 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Proposition 3, and where it holds."""
+    """Decide Proposition 3, and where it holds."""
     random = rows[rows["kind"] == "random"]
-    if random["width"].nunique() < 2:  # what is finished decides nothing
+    if random["width"].nunique() < 2:  # too little to decide
         return {}, {}
     wide, narrow = random[random["width"] > 1], random[random["width"] == 1]
     largest = wide[wide["batch"] == wide["batch"].max()]

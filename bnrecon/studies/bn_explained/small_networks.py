@@ -29,7 +29,7 @@ class Layer:
 
 
 def activate(values: np.ndarray, slope: float) -> np.ndarray:
-    """U for u >= 0, else slope u: ReLU at 0, leaky ReLU in (0, 1), absolute value at -1."""
+    """Return u for u >= 0, else slope u: ReLU at 0, leaky ReLU in (0, 1), absolute value at -1."""
     return np.where(values >= 0, values, slope * values)
 
 
@@ -41,7 +41,7 @@ class SmallNetwork:
     slope: float
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """The feature maps (B, K) behind the last layer's activation."""
+        """The feature maps (B, K) after the last layer's activation."""
         for layer in self.layers:
             inputs = activate(layer.normalize(inputs), self.slope)
         return inputs
@@ -96,7 +96,7 @@ class Segments:
     piece: np.ndarray
 
     def distances(self, points: np.ndarray) -> np.ndarray:
-        """Distance of each point (N, 2) to the nearest segment (N,); infinite where there is none.
+        """Distance of each point (N, 2) to the nearest segment (N,); infinite without segments.
 
         This is the root of Eq. 12.
         """
@@ -109,7 +109,7 @@ class Segments:
 
 
 def affine_pieces(network: SmallNetwork) -> Pieces:
-    """All sign patterns of a network on the plane; most are found nowhere."""
+    """All sign patterns of a network on the plane; most occur nowhere."""
     units = sum(len(layer.mean) for layer in network.layers)
     if units > MOST_UNITS:
         raise ValueError(f"{units} units: at most {MOST_UNITS} can be enumerated")
@@ -132,9 +132,9 @@ def affine_pieces(network: SmallNetwork) -> Pieces:
 def fold(pieces: Pieces, weight: np.ndarray, threshold: float) -> Segments:
     """The folded hyperplane {x: <w, z(x)> = mu} (Eq. 11), facet by facet.
 
-    Of a unit with weight w (K,) and threshold mu behind layers with these pieces. Where the map is
-    constant and equal to mu, as where all ReLUs are off, the folded hyperplane is a region, of
-    which only the edges are found.
+    The unit has weight w (K,) and threshold mu, and follows layers with these pieces. Where the map
+    is constant and equal to mu, as where all ReLUs are off, the folded hyperplane is a region, and
+    only its edges are returned.
     """
     normal = np.einsum("pkd,k->pd", pieces.slope, weight)
     level = pieces.offset @ weight - threshold

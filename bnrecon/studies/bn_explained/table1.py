@@ -15,8 +15,8 @@ from bnrecon.studies.bn_explained import trained_networks
 
 REPORTED = read_reported(__package__)["table1"]
 TARGETS = {"RESNET": "dropout_resnet", "CNN": "dropout_cnn"}
-# Percentage points: what "very little impact" is taken to mean. Two accuracies of 85% on
-# 10,000 test images differ by less than 1.96 sqrt(2 * 0.85 * 0.15 / 10^4) = 0.0099 by chance (95%).
+# Percentage points: our reading of "very little impact". Two accuracies of 85% on 10,000 test
+# images differ by less than 1.96 sqrt(2 * 0.85 * 0.15 / 10^4) = 0.0099 by chance (95%).
 NEGLIGIBLE = 1.0
 DATA = {
     "smoke": ("digits",),
@@ -33,12 +33,12 @@ SEEDS = {"smoke": 2, "laptop": 3, "paper": 5}
 
 
 def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
+    """The overrides common to all trainings."""
     return (*OPTIONS[scale], *trained_networks.NOT_AUGMENTED)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each data set, network, kind of BatchNorm and seed."""
+    """One task per data set, network, type of BatchNorm and seed."""
     refuse_compared(options, {"data", "target", "target.affine", "train.seed"})
     widths = dict(zip(TARGETS, WIDTHS[scale], strict=True))
     cells = itertools.product(range(SEEDS[scale]), DATA[scale], TARGETS, (True, False))
@@ -74,7 +74,7 @@ def _measured(rows: pd.DataFrame, network: str, data: str) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per network and data set: those of the paper, then others that were run."""
+    """One line per network and data set: the paper's, then others that were run."""
     lines = []
     more = [name for name in rows["data"].unique() if name not in REPORTED["RESNET"]]
     for network, data in itertools.product(TARGETS, [*REPORTED["RESNET"], *more]):
@@ -100,7 +100,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def reported(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The accuracy in print of a network that was trained, where there is one."""
+    """The printed accuracy of a trained network, if any."""
     printed = REPORTED[row["network"]].get(row["data"], {})
     return {"reported_accuracy": printed.get("learned" if row["affine"] else "fixed")}
 
@@ -117,7 +117,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     for name, values in printed.items():
         gaps = [cell["fixed"] - cell["learned"] for cell in values]
         shares = [(cell["fixed"] + cell["learned"]) / 200 for cell in values]
-        # What two accuracies on 10,000 independent images each differ by in 5% of cases.
+        # Two accuracies on 10,000 independent images each differ by more than this in 5% of cases.
         chance = [196 * (2 * share * (1 - share) / 1e4) ** 0.5 for share in shares]
         large = sum(abs(g) > max(NEGLIGIBLE, c) for g, c in zip(gaps, chance, strict=True))
         numbers[name] = {"min": min(gaps), "max": max(gaps), "n": len(gaps), "large": large}
@@ -136,7 +136,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def measured(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that were trained here, without the printed difference of two printed columns."""
+    """The rows trained here, without the difference of two printed columns."""
     trained = table[table["fixed"] != "not measured"]
     return trained.drop(columns="fixed - learned, reported")
 

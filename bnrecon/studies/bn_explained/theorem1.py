@@ -22,11 +22,11 @@ class NormalizedLayer:
     """A linear layer or convolution in front of a BatchNorm, on one batch, float64."""
 
     name: str  # of the linear layer
-    points: np.ndarray  # its inputs (B, D); of a convolution the patches, each position a point
+    points: np.ndarray  # its inputs (B, D); a convolution's patches, one point per position
     weight: np.ndarray  # (K, D)
     batch_mean: np.ndarray  # mu (K,), as the BatchNorm module computes it
     batch_deviation: np.ndarray  # sigma (K,), with 1/B and without the module's epsilon
-    stored_mean: np.ndarray  # the running mean that the network was trained to (K,)
+    stored_mean: np.ndarray  # the trained network's running mean (K,)
     # Where a stored pre-activation is zero: running mean - beta sigma / gamma (K,)
     stored_threshold: np.ndarray
 
@@ -37,9 +37,9 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 @torch.no_grad()
 def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[NormalizedLayer]:
-    """The layers that a BatchNorm follows, in order, on this batch in training mode.
+    """The layers followed by a BatchNorm, in order, on this batch in training mode.
 
-    The network itself is left as it is.
+    The network is not changed.
 
     Raises:
         ValueError: such a layer has a bias, or more than one group.
@@ -71,7 +71,7 @@ def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[Nor
 def _as_matrices(
     name: str, layer: Linear, inputs: torch.Tensor, output: torch.Tensor, norm: Norm
 ) -> NormalizedLayer:
-    """One layer; mean and deviation of the batch are computed by a BatchNorm without a past."""
+    """One layer; mean and deviation of the batch are computed by a fresh BatchNorm."""
     if layer.bias is not None or getattr(layer, "groups", 1) > 1:
         raise ValueError(f"{name}: must have no bias and one group")
     stored_mean, variance = _statistics(norm)
@@ -95,7 +95,7 @@ def _statistics(norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _patches(layer: Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """The vectors that a layer's weight is multiplied by (B, D)."""
+    """The vectors (B, D) that a layer's weight multiplies."""
     if isinstance(layer, nn.Linear):
         return inputs
     assert not isinstance(layer.padding, str)
@@ -104,7 +104,7 @@ def _patches(layer: Linear, inputs: torch.Tensor) -> torch.Tensor:
     return columns.transpose(1, 2).flatten(0, 1)
 
 
-# Inputs, units, points: also more units than inputs, and fewer points than inputs.
+# Inputs, units, points: including more units than inputs, and fewer points than inputs.
 SIZES = {
     "smoke": ((2, 8, 16), (20, 5, 10)),
     "laptop": ((2, 8, 16), (64, 64, 64), (200, 50, 100), (256, 512, 1024)),
@@ -130,7 +130,7 @@ THRESHOLDS = {
     "running": "trained network, running mean",
     "learned": "trained network, learned",
 }
-UNDONE = 100  # percent that L rises by where the threshold is off by a whole sigma
+UNDONE = 100  # percent by which L rises if the threshold is off by a whole sigma
 TOLERANCE = 1e-10  # float64: sums of up to 16,384 terms, relative to a deviation
 
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
@@ -143,7 +143,7 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.nda
 def distances(points: np.ndarray, weight: np.ndarray, threshold: np.ndarray) -> np.ndarray:
     """Distances |<w, v> - mu| / ||w|| (B, K) of points to hyperplanes <w, v> = mu (Eq. 7).
 
-    Of points (B, D), rows w (K, D), none of them zero, and thresholds mu (K,).
+    Points are (B, D), rows w (K, D), none of them zero, and thresholds mu (K,).
 
     >>> distances(np.array([[3.0, 4.0]]), np.array([[0.0, 2.0]]), np.array([2.0]))
     array([[3.]])
@@ -183,16 +183,16 @@ def compare_thresholds(
 def check_layer(
     points: np.ndarray, weight: np.ndarray, mean: np.ndarray, generator: np.random.Generator
 ) -> dict[str, float]:
-    """Compare what Theorem 1, Eq. 8 and Corollary 2 say of a layer with direct computations.
+    """Compare Theorem 1, Eq. 8 and Corollary 2 for a layer with direct computations.
 
-    Of its inputs (B, D), rows (K, D) and the batch mean mu (K,) that the normalization computes.
+    The inputs are (B, D), the rows (K, D), and ``mean`` is the mu (K,) of the normalization.
 
     Returns:
         ``minimizer_error``: largest difference to the least-squares solution, in sigma.
         ``value_error``: largest relative difference of L_k(mu) to sigma² / ||w||².
         ``excess_error``: largest relative difference of L_k(t) - L_k(mu) to (t - mu)² / ||w||²,
         relative to L_k(t).
-        ``better``: how many other thresholds t have a smaller L_k; Theorem 1 says none.
+        ``better``: how many other thresholds t have a smaller L_k; none by Theorem 1.
         ``centre_error``: largest distance of the mean of the inputs to a hyperplane, relative to
         the unit's root mean squared distance.
     """
@@ -219,7 +219,7 @@ def check_layer(
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """A task for each size of random layer, and one for a trained network."""
+    """One task per size of random layer, and one for a trained network."""
     name, over = "random, D = {inputs}, K = {units}, B = {points}", ("inputs", "units", "points")
     random = sweep(check_random, name, {over: SIZES}, {"seeds": SEEDS})
     trained = Task(
@@ -233,9 +233,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFrame:
-    """One row for each distribution of inputs and seed; weights are normal.
+    """One row per distribution of inputs and seed; weights are normal.
 
-    For the first seed also rows of ``_threshold_rows``, of normal thresholds.
+    The first seed also has rows of ``_threshold_rows`` for normal thresholds.
     """
     rows: list[dict[str, Any]] = []
     for seed in range(seeds):
@@ -265,11 +265,11 @@ def _threshold_rows(
 
 
 def check_trained(batches: Sequence[int], options: Sequence[str]) -> pd.DataFrame:
-    """One row for each normalized layer of a trained network and batch of training images.
+    """One row per normalized layer of a trained network and batch of training images.
 
-    Units that are constant on the batch are left out. Root mean squares over units, in sigma:
+    Units that are constant on the batch are omitted. Root mean squares over units, in sigma:
     ``running_offset`` is how far the running mean is from the batch mean, ``learned_offset`` how
-    far the learned scale and shift move the threshold; ``map_offset``, of a convolution, how far
+    far the learned scale and shift move the threshold; ``map_offset``, for convolutions, how far
     the mean of whole feature maps is from the hyperplanes of all positions. Further rows are those
     of ``_threshold_rows``.
     """
@@ -305,7 +305,7 @@ def _trained_rows(layer: NormalizedLayer, named: dict[str, Any]) -> list[dict[st
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per kind of layer: the largest errors."""
+    """One line per type of layer: the largest errors."""
     lines = []
     rows = rows[rows["kind"] == "layer"].astype({"units": int})
     grouped = rows.groupby(["layer", "dimension", "units", "points"], sort=False)
@@ -320,7 +320,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Measured L(t) / L(mu) of units on the parabola of Theorem 1, and near its minimum."""
+    """Draw measured L(t) / L(mu) of units on Theorem 1's parabola, and near its minimum."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.8))
     offsets, sizes = np.linspace(-2.5, 2.5, 121), np.logspace(-4, 0.7, 2)
     left.plot(offsets, 1 + offsets**2, color="black", linewidth=0.8)
@@ -337,7 +337,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Theorem 1, Eq. 8 and Corollary 2 by the largest errors; what training does to the fit."""
+    """Decide Theorem 1, Eq. 8, Corollary 2 by the largest errors; training's effect on the fit."""
     rows = rows[rows["kind"] == "layer"]
     worst = {name: float(rows[name].max()) for name in ERRORS}
     better = int(rows["better"].sum())

@@ -14,8 +14,8 @@ from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, below, join, part, sweep
 from bnrecon.studies.bn_explained import small_networks as small
 
-POINTS, PAIRS = 64, 32  # of a batch, and comparisons a network
-COUNTS = {  # of pairs, and what the table calls them
+POINTS, PAIRS = 64, 32  # per batch, and comparisons per network
+COUNTS = {  # of pairs, with their names in the table
     "same": "one side: pairs",
     "same_violated": "one side: violated",
     "same_empty": "one side: F or F' empty",
@@ -33,14 +33,14 @@ SEEDS = {"smoke": 3, "laptop": 40, "paper": 200}
 def compare_pair(
     pieces: small.Pieces, weight: np.ndarray, x: np.ndarray, output: float, thresholds: np.ndarray
 ) -> dict[str, bool | float]:
-    """The premise and the conclusion of Theorem 2 for one input x (2,) and two thresholds.
+    """The premise and conclusion of Theorem 2 for one input x (2,) and two thresholds.
 
-    These are mu and mu', the nearer to the output <w, z(x)> first, of a unit with the weight w (K,)
-    behind layers with these pieces.
+    The thresholds are mu and mu', the nearer to the output <w, z(x)> first, of a unit with weight w
+    (K,) that follows layers with these pieces.
 
     Returns:
         ``same_side``: both hyperplanes lie on one side of z, or the first contains it.
-        ``empty``: there is no input on one of the folded hyperplanes.
+        ``empty``: one of the folded hyperplanes has no input.
         ``closer``: the conclusion, d(x, F) < d(x, F').
         ``near``, ``far``: these distances.
     """
@@ -51,16 +51,16 @@ def compare_pair(
 
 
 def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.DataFrame:
-    """One row per random network: how often the conclusion fails where the premise holds.
+    """One row per random network: how often the conclusion fails if the premise holds.
 
     ``same`` and ``other`` count pairs of hyperplanes on one side of z and on different sides, with
-    inputs on both folded hyperplanes; ``_violated`` those of them where the conclusion fails;
-    ``_empty`` pairs that are left out, as a folded hyperplane has no input.
+    inputs on both folded hyperplanes; ``_violated`` those where the conclusion fails; ``_empty``
+    omitted pairs, where a folded hyperplane has no input.
     ``on_line``: how far <w, z> is from mu at points of F, in sigma; ``on_point``: the distance of
-    inputs to the F whose threshold is their own output. Corollary 1 says that both are 0.
-    ``best_threshold``: of a scan, where the mean squared distance of the batch to F is smallest,
-    in sigma from the batch mean; ``loss_ratio``: that of the batch mean to the smallest;
-    ``nearer_than_zero``: whether it is smaller than with zero bias in all layers.
+    inputs to the F whose threshold is their output. Corollary 1 says that both are 0.
+    ``best_threshold``: where a scan's mean squared distance of the batch to F is smallest, in sigma
+    from the batch mean; ``loss_ratio``: the batch mean's over the smallest;
+    ``nearer_than_zero``: whether the batch mean's is below that with zero bias in all layers.
     """
     rows = []
     for seed in range(seeds):
@@ -112,7 +112,7 @@ def _check_corollary(
 
 
 def _varies(network: small.SmallNetwork, weight: np.ndarray, point: np.ndarray) -> bool:
-    """Whether the output varies around a point: where all ReLUs are off F is a region, no line."""
+    """Whether the output varies around a point: where all ReLUs are off, F is a region."""
     around = point + 1e-6 * np.array([[0, 0], [1, 0], [0, 1]])
     return bool(np.ptp(network(around) @ weight) > 0)
 
@@ -196,7 +196,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(_rows: pd.DataFrame) -> Figure:
-    """The counterexample: the unit's output along the first input, and both thresholds."""
+    """Draw the counterexample: the unit's output along the first input, and both thresholds."""
     figure, axes = new_figure(size=(COLUMN, 2.8))
     network, point, thresholds = opposite_sides()
     x, z = point[0], network(point[None])[0, 0]
@@ -220,7 +220,7 @@ Point = tuple[float, float]
 
 
 def _arrow(axes: Axes, start: Point, end: Point, colour: str, offset: Point) -> None:
-    """A two-headed arrow with its length at its middle, moved by points."""
+    """Draw a two-headed arrow, with its length at the middle plus an offset in points."""
     style: dict[str, Any] = {"arrowstyle": "<->", "color": colour, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops=style)
     middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
@@ -230,13 +230,13 @@ def _arrow(axes: Axes, start: Point, end: Point, colour: str, offset: Point) -> 
 
 
 def _towards(random: pd.DataFrame) -> str:
-    """Nearer for more than half of the units, over seeds: networks of one seed share inputs."""
+    """Nearer for more than half of the units? Over seeds, as a seed's networks share inputs."""
     shares = random["nearer_than_zero"].astype(float).groupby(random["seed"]).mean()
     return intervals.decide([mean_interval(list(shares)) - 0.5])
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Theorem 2, its repaired form, and Corollary 1."""
+    """Decide Theorem 2, its repaired form, and Corollary 1."""
     random = rows[rows["kind"] == "random"]
     if random.empty:
         return {}, {}

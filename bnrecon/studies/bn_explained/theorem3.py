@@ -12,7 +12,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.parts import Decisions, below, join, merge, part, sweep
 from bnrecon.studies.bn_explained import small_networks as small
 
-POINTS = 64  # of a batch
+POINTS = 64  # per batch
 FACTORS = tuple(10.0**power for power in np.linspace(-4, 4, 33))  # of sigma
 SIZES = {  # inputs and units of layer 1
     "smoke": ((2, 4), (5, 6)),
@@ -54,8 +54,8 @@ def _angle(one: np.ndarray, other: np.ndarray) -> float:
 def formula_angles(fold: Fold) -> dict[str, float]:
     """Eq. 24 to 26 from the weights and Q_1 (Eq. 23), and Eq. 26 repaired.
 
-    Repaired it is pi - arccos(<n, n'> / ||n|| ||n'||), without the absolute value, where n and n'
-    are the normals W_1' Q_1 w_2,k on both sides.
+    The repaired form is pi - arccos(<n, n'> / ||n|| ||n'||), without the absolute value, where n
+    and n' are the normals W_1' Q_1 w_2,k on both sides.
     """
     layer, unit = fold.network.layers[0], fold.unit
     active = layer.normalize(fold.point[None])[0] >= 0
@@ -77,7 +77,7 @@ def measured_angles(fold: Fold) -> dict[str, float]:
 
     The tangent space of a facet is the null space of the network's gradient, by automatic
     differentiation just beside the point; the edge is its intersection with H_1,i; a facet's
-    direction is the unit vector in it, orthogonal to the edge, that points away from it.
+    direction is its unit vector that is orthogonal to the edge and points away from it.
     """
     hyperplane = fold.network.layers[0].weight[fold.unit]
     step = 1e-6 * hyperplane / np.linalg.norm(hyperplane)
@@ -98,12 +98,12 @@ def measured_angles(fold: Fold) -> dict[str, float]:
 
 
 def _null_space(rows: np.ndarray) -> np.ndarray:
-    """An orthonormal basis (D, D - rows) of what is orthogonal to independent rows."""
+    """An orthonormal basis (D, D - rows) of the orthogonal complement of independent rows."""
     return np.linalg.svd(rows)[2][len(rows) :].T
 
 
 def _gradient(fold: Fold, point: np.ndarray) -> np.ndarray:
-    """Of <w, z(x)> at a point, by PyTorch."""
+    """The gradient of <w, z(x)> at a point, by PyTorch."""
     x = torch.tensor(point, requires_grad=True)
     layer = fold.network.layers[0]
     moments = torch.from_numpy(layer.mean), torch.from_numpy(layer.deviation**2)
@@ -115,10 +115,10 @@ def _gradient(fold: Fold, point: np.ndarray) -> np.ndarray:
 
 
 def draw_fold(inputs: int, units: int, slope: float, generator: np.random.Generator) -> Fold:
-    """A random first layer with batch statistics, a unit i of it and a random w_2,k.
+    """Draw a random first layer with batch statistics, its unit i and a random w_2,k.
 
-    The facets meet at a random point of H_1,i: mu_2,k is the output there, and does not enter
-    the angles.
+    The facets meet at a random point of H_1,i: mu_2,k is the output there and does not affect the
+    angles.
     """
     points = generator.normal(size=(POINTS, inputs))
     network = small.draw_network(points, (units,), slope, generator)
@@ -140,9 +140,9 @@ def measure_folds(activation: str, inputs: int, units: int, folds: int) -> pd.Da
 
 
 def vary_sigma(activation: str, seeds: int) -> pd.DataFrame:
-    """One row per fold and factor that sigma_1,i of its unit alone is multiplied by.
+    """One row per fold and factor that multiplies only its unit's sigma_1,i.
 
-    The weights and the other sigma stay. By Eq. 24 the angles depend on w_1,j / sigma_1,j up to a
+    The weights and the other sigma stay. By Eq. 24, the angles depend on w_1,j / sigma_1,j up to a
     common factor: what counts is sigma_1,i / ||w_1,i|| relative to that of the other units.
     """
     rows = []
@@ -162,7 +162,7 @@ def vary_sigma(activation: str, seeds: int) -> pd.DataFrame:
 
 
 def measure_spread(units: int) -> pd.DataFrame:
-    """One row: sigma / ||w|| of random units on the digits, smallest and largest to the median."""
+    """One row: sigma / ||w|| of random units on the digits, extremes over the median."""
     images = small.digit_vectors()
     generator = np.random.Generator(np.random.Philox(0))
     weight = generator.normal(size=(units, images.shape[1]))
@@ -207,7 +207,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Eq. 26 against measurement, and angles against sigma."""
+    """Draw Eq. 26 against measurement, and angles against sigma."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 3.0), width_ratios=(1, 1.25))
     random, swept = rows[rows["kind"] == "random"], rows[rows["kind"] == "sweep"]
     if not random.empty:
@@ -236,7 +236,7 @@ def _at(rows: pd.DataFrame, activation: str, factor: float) -> pd.DataFrame:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Eq. 24-26, and what the text says of small and large sigma."""
+    """Decide Eq. 24-26, and what the text says about small and large sigma."""
     random, swept = rows[rows["kind"] == "random"], rows[rows["kind"] == "sweep"]
     decisions: list[Decisions] = [({}, {"limit": LIMIT, "small": SMALL, "large": LARGE})]
     if not random.empty:
@@ -258,7 +258,7 @@ def _decide_formulas(random: pd.DataFrame) -> Decisions:
 
 
 def _decide_limits(rows: pd.DataFrame) -> Decisions:
-    """Absolute value and ReLU for a small sigma, and all activations for a large one."""
+    """Decide absolute value and ReLU at small sigma, and all activations at large sigma."""
     both = float(_at(rows, "absolute value", LIMIT)[["eq24", "eq25"]].max().max())
     on = float(_at(rows, "ReLU", LIMIT)["eq24"].max())
     swept = rows[(rows["kind"] == "sweep") & (rows["activation"] == "ReLU")]
@@ -281,7 +281,7 @@ def _decide_limits(rows: pd.DataFrame) -> Decisions:
 
 
 def _decide_leaky(rows: pd.DataFrame) -> Decisions:
-    """The same for leaky ReLU, at a moderately small sigma and in the limit."""
+    """Decide leaky ReLU at a moderately small sigma and in the limit."""
     rows_at = (_at(rows, "leaky ReLU", factor) for factor in (1, SMALL, LIMIT))
     before, moderate, limit = (some[["eq24", "eq25"]] for some in rows_at)
     (on, off), whole = moderate.median(), before["eq25"].median()

@@ -25,7 +25,7 @@ def two_moons(count: int, seed: int) -> Data:
 def draw_classifier(widths: Sequence[int], seed: int) -> nn.Sequential:
     """A float64 network of two inputs and one output with normal weights of variance 1 / fan-in.
 
-    As in the paper's Eq. 2 the hidden layers have batch normalization with gamma = 1 and beta = 0,
+    As in the paper's Eq. 2, the hidden layers have batch normalization with gamma = 1 and beta = 0,
     and leaky ReLU; the last layer has neither normalization nor bias (Proposition 3).
     """
     generator = torch.Generator().manual_seed(seed)
@@ -44,9 +44,9 @@ def draw_classifier(widths: Sequence[int], seed: int) -> nn.Sequential:
 def run_batches(
     network: nn.Sequential, batches: torch.Tensor, probes: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The outputs (M, B) of mini-batches (M, B, inputs), each normalized by its own mu and sigma.
+    """Return outputs (M, B) of mini-batches (M, B, inputs), each normalized by its mu and sigma.
 
-    And those (M, P) of probes (P, inputs), which are normalized by every mini-batch's statistics
+    Also returns outputs (M, P) of probes (P, inputs), normalized by each mini-batch's statistics
     (Eq. 3). The network's running statistics are neither read nor changed.
     """
     beside = batches[:, :0] if probes is None else probes.expand(len(batches), -1, -1)
@@ -65,8 +65,8 @@ def train(
 ) -> nn.Sequential:
     """Train by SGD with momentum on the cross-entropy, in place.
 
-    A mini-batch of ``batch`` points, drawn without replacement, is normalized by its own
-    statistics; the gradients of so many ``groups`` are averaged for one of the ``updates``.
+    Each mini-batch of ``batch`` points, drawn without replacement, is normalized by its own
+    statistics; each of the ``updates`` averages the gradients of ``groups`` mini-batches.
     """
     points, labels = data
     generator = np.random.Generator(np.random.Philox(seed))

@@ -1,4 +1,4 @@
-"""Networks that the study trains: how they are trained, and differences in words."""
+"""The study's trained networks: how they are trained, and differences in words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def train_and_count(options: Sequence[str]) -> dict[str, Any]:
 def describe_training(rows: pd.DataFrame) -> str:
     """Images, augmentation and optimizer of trained networks, in words.
 
-    Where data sets differ, each is said of the data sets that have it.
+    If data sets differ, each description names its data sets.
 
     >>> one = {"epochs": 10, "trained_on": 10_000, "crop_padding": 4, "flip": True}
     >>> one |= {"batch_size": 128, "momentum": 0.9, "weight_decay": 5e-4, "lr": 0.1}

@@ -1,9 +1,8 @@
 """Why the paper's solver loses accuracy: LU, LBFGS and float32 by size (Burkholz 2024, Sect. 3.1).
 
-At minimum width, from he_normal features, a layer's system is solved by the float32 LU, by LBFGS
-from there as in the paper, and by the same LU factors corrected in float64 (``refined``). Each
-solution's rebuilt weight is composed in float64, which shows the error of the solution, and in
-float32 as the network does.
+With he_normal features at minimum width, a layer's system is solved by float32 LU, by LBFGS from
+there as in the paper, and by the same LU factors corrected in float64 (``refined``). Each rebuilt
+weight is composed in float64, which shows the solution's error, and in float32 as the network does.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from bnrecon.studies.burkholz2024.layers import STAGES, TARGETS, SingleLayer, si
 
 
 def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
-    """The p of value ~ size^p of each seed: its least-squares slope of the logarithms.
+    """Each seed's p of value ~ size^p: the least-squares slope of the logarithms.
 
-    A seed's solves share layer and features, so that only seeds are independent: a seed gives one
-    slope, and none if it has a single size.
+    A seed's solves share layer and features, so only seeds are independent: each gives one slope,
+    or none if it has a single size.
 
     >>> rows = {"seed": [0, 0, 1, 1, 2], "n": [1, 10, 1, 100, 1], "error": [2, 20, 3, 0.03, 7]}
     >>> [round(p, 12) for p in exponents(pd.DataFrame(rows), "n", "error")]
@@ -66,19 +65,19 @@ DEFAULTS = "LU, LBFGS with PyTorch's settings"
 LITERAL = "the same on the composed weights"
 STEPS = (LU, DEFAULTS, LITERAL, LBFGS, LBFGS_IN_FLOAT64, REFINED)
 Solutions: TypeAlias = Iterator[tuple[str, Answer, float]]  # step, solution, seconds
-SVD_EQUATIONS = 2304  # equations up to which there are singular values, and LBFGS in float64
-PAPERS_SIZES = (36_864, 90_000)  # equations of a layer of the targets of width 64 and 100
-GROWTH = 2.0  # of the weight error between these two
+SVD_EQUATIONS = 2304  # most equations for singular values and LBFGS in float64
+PAPERS_SIZES = (36_864, 90_000)  # equations of a layer in targets of width 64 and 100
+GROWTH = 2.0  # factor of the weight error between these two
 TEXT = read_text(__file__)
 COLOURS = dict(zip(STEPS, (*PALETTE[1:3], PALETTE[5], *PALETTE[3:5], PALETTE[0]), strict=True))
 WIDTHS = {"smoke": (4, 6), "laptop": (16, 32, 64), "paper": (16, 32, 64)}
-# A seed's layer, so that a size has as many independent systems as seeds.
 LIMITS = {"smoke": 50, "laptop": MAX_ITERATIONS, "paper": MAX_ITERATIONS}
+# Each seed has its layer, so a size has as many independent systems as seeds.
 LAYERS = {"smoke": STAGES[:2], "laptop": STAGES, "paper": STAGES}
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """Three tasks for each size and seed, small sizes first; two are of PyTorch's settings."""
+    """Three tasks for each size and seed, small sizes first; two use PyTorch's settings."""
     refuse_compared(options, {"target.width"})
     by_defaults = ", PyTorch's settings", measure_defaults, dict[str, int]()
     by_the_letter = ", composed weights", measure_literal, dict[str, int]()
@@ -98,15 +97,15 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def measure(layer: str, seed: int, limit: int, options: Sequence[str]) -> pd.DataFrame:
-    """A row for each step of the solution of one layer's system.
+    """One row per step of solving a layer's system.
 
     ``error`` is ‖W' - W‖ / ‖W‖ composed in float64, ``assembled_error`` composed in float32,
-    ``cancellation`` ‖outer ∘ |M| |inner|‖ / ‖W‖, by which float32 multiplies its rounding at worst.
+    ``cancellation`` ‖outer ∘ |M| |inner|‖ / ‖W‖, the worst factor on float32's rounding.
 
     Args:
-        layer: its name in the target.
-        seed: of the he_normal features, of minimum width.
-        limit: iterations of LBFGS, at most.
+        layer: the layer's name in the target.
+        seed: the seed of the he_normal features, of minimum width.
+        limit: the maximum of LBFGS iterations.
         options: overrides of the run whose target is rebuilt.
     """
     single = single_layer(layer, seed, None, options)
@@ -115,10 +114,10 @@ def measure(layer: str, seed: int, limit: int, options: Sequence[str]) -> pd.Dat
 
 
 def measure_defaults(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
-    """The row of one more step: LBFGS with PyTorch's settings, on the mean squared error.
+    """One row for LBFGS with PyTorch's settings, on the mean squared error.
 
-    ``lu_error`` is the error of the LU that it starts from. The other arguments and columns are
-    those of ``measure``.
+    ``lu_error`` is the error of its start, LU. The other arguments and columns are those of
+    ``measure``.
     """
     single = single_layer(layer, seed, None, options)
     labels = {"layer": layer, "seed": seed, "limit": PYTORCHS.iterations}
@@ -128,7 +127,7 @@ def measure_defaults(layer: str, seed: int, options: Sequence[str]) -> pd.DataFr
 
 
 def measure_literal(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
-    """The row of LBFGS with PyTorch's settings on the composed weights, from the LU's scales.
+    """One row for LBFGS with PyTorch's settings on the composed weights, from LU's scales.
 
     Arguments and columns are those of ``measure_defaults``.
     """
@@ -157,7 +156,7 @@ def _rows(single: SingleLayer, solutions: Solutions, labels: Mapping[str, Any]) 
 
 
 def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """With condition and smallest singular value of a small system, not a number for others."""
+    """Add a small system's condition and smallest singular value, NaN for others."""
     shape, operator = single.target.shape, single.system.operator
     largest = smallest = math.nan
     if operator.shape[0] <= SVD_EQUATIONS:
@@ -174,7 +173,7 @@ def _errors(single: SingleLayer, scales: Scales) -> dict[str, float]:
 
 
 def _solutions(system: System, spec: SolverSpec) -> Solutions:
-    """Step, solution and seconds of one float32 LU, ``torch.linalg.solve``'s, and what follows."""
+    """Step, solution and seconds of ``torch.linalg.solve``'s float32 LU and the later steps."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.float()
     products, exact = (operator.matvec, operator.rmatvec), system.operator
     with exact_float32():
@@ -227,7 +226,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
-    """How many systems there are, and how ill-conditioned."""
+    """The number of systems and their condition."""
     small = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
     condition, smallest = small["condition"], small["smallest_singular_value"]
     words = TEXT.sentence(
@@ -295,7 +294,7 @@ def _accumulation(rows: pd.DataFrame) -> Decision:
 
 
 def _reductions(rows: pd.DataFrame) -> list[Decision]:
-    """One claim a size. Paired: both errors are of the same system."""
+    """One claim per size, from pairs of errors of the same system."""
     errors = rows.pivot_table(index=["n", "seed"], columns="step", values="error")
     if not {LU, LBFGS} <= {*errors.columns}:
         return []
@@ -305,7 +304,7 @@ def _reductions(rows: pd.DataFrame) -> list[Decision]:
 
 
 def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
-    """One claim a size and objective: do PyTorch's settings reduce the error, too?"""
+    """One claim per size and objective: do PyTorch's settings reduce the error, too?"""
     decisions: list[Decision] = []
     for name, step in (("defaults", DEFAULTS), ("literal", LITERAL)):
         for n, group in rows[rows["step"] == step].groupby("n"):
@@ -323,7 +322,7 @@ def _factor(n: int, factor: GeometricMean) -> dict[str, Any]:
 
 
 def _growth(rows: pd.DataFrame) -> Decision:
-    """Extrapolated, which cannot contradict what the paper says of measured accuracies."""
+    """Extrapolate, which cannot contradict what the paper says about measured accuracies."""
     small, large = PAPERS_SIZES
     numbers: dict[str, Any] = {"limit": GROWTH, "small": small, "large": large}
     of_step = rows[rows["step"] == LBFGS]
@@ -343,7 +342,7 @@ def _sizes(rows: pd.DataFrame) -> str:
 ERRORS = ("error in float64", "error in the float32 network")
 FORMATS = dict.fromkeys(ERRORS, ".1e") | {"cancellation": ".0e"}
 MORE: dict[str, Any] = {"options": no_overrides, "formats": FORMATS}
-MORE["excerpt"] = lambda table: table[  # of the smallest and the largest systems
+MORE["excerpt"] = lambda table: table[  # of the smallest and largest systems
     (table["step"] != LBFGS_IN_FLOAT64) & table["n"].isin([table["n"].min(), table["n"].max()])
 ][["n", "step", ERRORS[0]]]
 PART = part(__file__, tasks, summarize, draw, decide, caption_numbers, **MORE)

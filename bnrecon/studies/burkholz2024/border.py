@@ -19,15 +19,15 @@ from bnrecon.reproduction.parts import Decisions, no_overrides, only, part, swee
 
 SHAPE = LayerShape(4, 4, (3, 3))
 SIDE, IMAGES = 12, 8
-EPSILON = 1e-2  # of tanh and sigmoid
+EPSILON = 1e-2  # for tanh and sigmoid
 SEEDS = {"smoke": range(2), "laptop": range(5), "paper": range(20)}
 ACTIVATIONS = [name for name in FIRST_ACTIVATIONS if name != "identity"]
 BEFORE = "zeros, before the first layer"
 BETWEEN = "zeros, between the layers"
 REPAIRED = "φ(b), between the layers"
-EXACT = ("relu", "leaky_relu")  # without an error, whatever ε
+EXACT = ("relu", "leaky_relu")  # no error for any ε
 PLACES = {"inside": "inside", "at the border": "border"}
-NO_ERROR = 1e-9  # of the largest output, in float64
+NO_ERROR = 1e-9  # relative to the largest output, in float64
 
 
 class Trained(NamedTuple):
@@ -42,8 +42,8 @@ class Trained(NamedTuple):
 def errors(seed: int) -> pd.DataFrame:
     """Largest errors of a rebuilt random layer, inside its images and at their border.
 
-    n he_normal features, kernels of 1 and of 3x3, and inputs in [-1, 1]; everything in float64. One
-    row for each activation and padding, with the target's largest output.
+    n he_normal features, 1x1 and 3x3 kernels, and inputs in [-1, 1], all in float64. One row per
+    activation and padding, with the target's largest output.
     """
     built = _build(seed)
     rows = []
@@ -96,7 +96,7 @@ def _source(built: Trained, name: str, padding: str) -> torch.Tensor:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line for each activation and padding."""
+    """One line per activation and padding."""
 
     def relative(column: str) -> Callable[[pd.DataFrame], str]:
         return lambda group: f"{geometric_mean(group[column] / group['output'], floor=1e-16):.1e}"

@@ -1,4 +1,4 @@
-"""What a source network costs beside its target (Burkholz 2024, Sect. 3.2)."""
+"""The costs of a source network and its target (Burkholz 2024, Sect. 3.2)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _count_source(
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """The counts in readable units, operations also as multiples of the target's."""
+    """The counts in readable units, operations also relative to the target's."""
     target = rows.iloc[0]
     lines = []
     for _, row in rows.iterrows():

@@ -34,18 +34,18 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As tables call it."""
+        """The name in tables."""
         side = round(self.taps**0.5)
         kind = "linear" if self.taps == 1 else f"{side}x{side} kernel first"
         return f"{self.outputs}x{self.inputs}, {kind}{NARROW[self.narrow]}"
 
     @property
     def equations(self) -> int:
-        """N = c2 c0 k²."""
+        """The equations, n = c2 c0 k²."""
         return self.outputs * self.inputs * self.taps
 
     def widths(self, beyond: int) -> tuple[int, ...]:
-        """The layers' widths, of total n + L - 1 + ``beyond``."""
+        """The layers' widths, which sum to n + L - 1 + ``beyond``."""
         total = deep.least_total_width(self.equations, self.layers) + beyond
         fan_in = self.inputs * self.taps
         if self.narrow == "last":
@@ -66,14 +66,14 @@ SETTINGS = (
     Setting(10, 3, 1, 3, narrow="last"),
 )
 DRAWS = {"smoke": 2, "laptop": 20, "paper": 100}
-STARTS = 8  # of the search, per draw
+STARTS = 8  # search starts per draw
 COLOURS = dict(zip((2, 3, 4), PALETTE, strict=False))
 MARKERS = {2: "o", 3: "s", 4: "^"}
 TEXT = read_text(__file__)
 
 
 def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
-    """The share of draws rebuilt by ``solve_deep``, a row per total width around n + L - 1.
+    """The share of draws rebuilt by ``solve_deep``, one row per total width around n + L - 1.
 
     ``setting`` has the fields of ``Setting``, ``draws`` are targets and sources per total width;
     ``low`` and ``high`` are the exact 95% interval of the share.
@@ -93,7 +93,7 @@ def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
 
 
 def _error(setting: Setting, widths: tuple[int, ...], seed: int) -> float:
-    """The relative error of one draw, the best of all starts."""
+    """One draw's relative error, the best of all starts."""
     generator = torch.Generator().manual_seed(10_000 + seed)
     shape = (setting.outputs, setting.inputs * setting.taps)
     target = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -118,14 +118,14 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """What the theorem is about: the draws at n + L, of the deepest sources of each target."""
+    """The theorem's case: draws at n + L, for each target's deepest sources."""
     table = table[table["L"] == table.groupby("target")["L"].transform("max")]
     table = table[["target", "L", "n", "reachable dimensions at n + L", "n + L"]]
     return table.rename(columns={"n + L": "rebuilt at n + L"})
 
 
 def _describe(rows: pd.DataFrame) -> str:
-    """What the rows at total width n + L say about the theorem, and the failures of the search."""
+    """Describe what rows at total width n + L say about the theorem, and the search's failures."""
     notes = []
     # Where Theorem 2.2 gives the solution: two layers, total n + 1.
     two = rows[(rows["layers"] == 2) & (rows["beyond"] == 0)]
@@ -154,7 +154,7 @@ def _counterexamples(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The theorem, at its total width."""
+    """Decide the theorem at its total width."""
     at, refuting = rows[rows["beyond"] == 1], len(_counterexamples(rows))
     most = int((at["rebuilt"] > at["draws"] / 2).sum())
     note = f"{refuting} settings within the conditions reach fewer than n dimensions (erratum 4)"
@@ -165,7 +165,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Share of draws rebuilt against total width, a panel a target, a line a depth."""
+    """Draw the share of draws rebuilt against total width, a panel per target, a line per depth."""
     names = list(dict.fromkeys(rows["target"]))
     columns = -(-len(names) // 2)
     figure, grid = new_figure(2, columns, (PAGE, 3.8), sharex=True, sharey=True, squeeze=False)

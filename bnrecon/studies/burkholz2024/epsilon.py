@@ -15,14 +15,14 @@ EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 
 
 def decide(cells: Sequence[Cell]) -> Decisions:
-    """Does a network keep L times what each of its L layers keeps? Decided where layers do."""
+    """Does a network keep L times its L layers' bound? Decided where the layers keep theirs."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
     finished = [cell for cell in smooth if cell.result is not None]
     kept = [cell for cell in finished if cell.result and not cell.result.unconverged]
     shares, beside = _shares(kept), _shares([cell for cell in finished if cell not in kept])
     if not shares:
         return []
-    within = all(share <= 1 for share in shares)  # a NaN is not
+    within = all(share <= 1 for share in shares)  # NaN is not
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in beside)
     words = f"; {listed} where some layers exceed it, which does not count" if beside else ""
@@ -31,7 +31,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
 
 
 def _shares(cells: Sequence[Cell]) -> list[float]:
-    """The largest differences of a logit over L times the epsilon of a layer."""
+    """The largest logit differences over L times a layer's epsilon."""
     return [
         cell.result.evaluation.largest_difference_to_target
         / (len(cell.result.seeds[0].layers) * cell.config.features.epsilon)
@@ -41,7 +41,7 @@ def _shares(cells: Sequence[Cell]) -> list[float]:
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
-    """Images predicted otherwise and the largest difference of a logit against epsilon."""
+    """Draw images predicted differently and the largest logit difference against epsilon."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
     for activation, colour in zip(EPSILONS, PALETTE, strict=False):
         chosen = [cell for cell in cells if cell.config.features.activation == activation]

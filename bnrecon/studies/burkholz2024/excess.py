@@ -17,7 +17,7 @@ N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
 
 
 def decide(cells: Sequence[Cell]) -> Decisions:
-    """What adding some features gains; undecided while the widths are not the paper's."""
+    """Decide what adding features gains; Sect. 3.2 only at the paper's size."""
     above = [cell for cell in cells if _excess(cell) > 0]
     few = [cell for cell in cells if cell.result is None or _above(cell.result) < LESS_THAN[1]]
     finished = [cell for cell in few if cell.result is not None]
@@ -68,7 +68,7 @@ def _spell(results: Sequence[RunResult]) -> str:
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
-    """Loss of accuracy and layer errors against the excess of features."""
+    """Draw loss of accuracy and layer errors against the excess of features."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
     results = results_of(cells)
     excess = [_excess(cell) for cell in cells]

@@ -40,9 +40,9 @@ SHARES: Mapping[str, tuple[float | None, ...]] = {
 }
 LIMITED = "stopped by the limit"
 PAPERS = "paper: 80 to 120 beyond its minimum"
-MINIMUM_AT = 0.02  # where the figure's logarithmic axis has the minimum width
-# Seeds by width of the target; n = 9 w². 2,000 iterations take half a minute of an idle thread at
-# width 32, seven minutes at width 64.
+MINIMUM_AT = 0.02  # position of the minimum width on the figure's logarithmic axis
+# Seeds by target width w; n = 9 w². On an idle thread, 2,000 iterations take half a minute at width
+# 32, seven minutes at width 64.
 SEEDS: Mapping[str, Mapping[int, tuple[int, ...]]] = {
     "smoke": {4: (0, 1)},
     "laptop": {32: (0, 1, 2), 64: (0,)},
@@ -51,7 +51,7 @@ SEEDS: Mapping[str, Mapping[int, tuple[int, ...]]] = {
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """A task for each size, seed and share; large shares, which converge early, come first."""
+    """One task per size, seed and share; large shares come first, as they converge early."""
     refuse_compared(options, {"target.width"})
     return [
         Task(
@@ -140,14 +140,14 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Do the paper's few features help LBFGS, in accuracy and in speed? One claim a size."""
+    """Do the paper's few features help LBFGS, in accuracy and in speed? One claim per size."""
     sizes = [_ends(group) for _, group in rows.groupby("n")]
     both = [ends for ends in sizes if {*ends[0]["seed"]} & {*ends[1]["seed"]}]
     return [decide_one(*ends) for decide_one in (_more_accurate, _faster) for ends in both]
 
 
 def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
-    """One size's solves at the minimum width and at the smallest share, the paper's; numbers."""
+    """One size's solves at the minimum width and at the smallest share (the paper's); numbers."""
     none, share = rows[rows["share"].isna()], rows["share"].min()
     few = rows[rows["share"] == share]
     numbers = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS, "few": share}
@@ -155,7 +155,7 @@ def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any
 
 
 def _more_accurate(none: pd.DataFrame, few: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
-    """Whether the error is smaller with few more features than at minimum width, by seed."""
+    """Whether a few more features than the minimum width reduce the error, by seed."""
     errors = pd.merge(none, few, on="seed")
     factor = geometric_mean(errors["error_x"] / errors["error_y"])
     numbers = numbers | {"factor": factor, "pairs": factor.logarithm.n}
@@ -163,10 +163,10 @@ def _more_accurate(none: pd.DataFrame, few: pd.DataFrame, numbers: dict[str, Any
 
 
 def _faster(none: pd.DataFrame, few: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
-    """Whether few more features need fewer iterations than the minimum width, paired by seed.
+    """Whether a few more features need fewer iterations than the minimum width, paired by seed.
 
-    Where the limit stopped the minimum width, the differences are at least what is computed, which
-    may confirm and not contradict. Nothing is known where it stopped the other solve.
+    If the limit stopped the minimum width, the computed differences are lower bounds, which can
+    confirm but not contradict. If it stopped the other solve, nothing is known.
     """
     least = paired_difference(none, few, "iterations")
     if least is None or few["at_limit"].any():

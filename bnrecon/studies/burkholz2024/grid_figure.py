@@ -1,4 +1,4 @@
-"""The picture of Tables 1 and 2 of Burkholz 2024: reproduced losses beside the reported ones."""
+"""The figure for Tables 1 and 2 of Burkholz 2024: reproduced and reported losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, legend_entrie
 from bnrecon.reporting.wording import span
 from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
-NAMES = {  # by what the command line calls them
+NAMES = {  # by command-line name
     "paper": "LU + LBFGS, n - c2 + 1 features",
     "minimum": "bnrecon, n - c2 + 1 features",
     "exact": "bnrecon, 1.5 n features",
@@ -31,7 +31,7 @@ STEP = 0.25  # between the three points of a cell; cells are 1 apart
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
-    """Loss of accuracy of every finished cell, a panel a width, a colour a way."""
+    """Draw every finished cell's loss of accuracy, a panel per width, a colour per solver."""
     panels = [
         (width, _runs_by_cell([cell for cell in cells if cell.config.target.width == width]))
         for width in sorted({cell.config.target.width for cell in cells}, reverse=True)
@@ -79,7 +79,7 @@ def _panel(axes: Axes, runs: RunsByCell) -> None:
         for cell in of_cell:
             _point(axes, spot, cell)
         _reported(axes, spot, of_cell[0])
-    axes.use_sticky_edges = False  # the bars' lower ends are no edge
+    axes.use_sticky_edges = False  # the bars' lower ends are not edges
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlim(-0.6, max(len(runs), 2) - 0.4)
     names = [FEATURES[name] for _, name in runs]
@@ -120,7 +120,7 @@ def _point(axes: Axes, spot: int, cell: Cell) -> None:
 
 
 def _reported(axes: Axes, spot: int, cell: Cell) -> None:
-    """The published interval, where it is of a target as wide."""
+    """Draw the published interval if its target has the same width."""
     reported = cell.row.reported
     if reported is None or not cell.compared:
         return

@@ -30,13 +30,12 @@ TARGETS = {
     "paper": ("target=vgg18", "data=cifar10", "scale=paper"),
 }
 WIDTHS = {"smoke": (), "laptop": ("target.width=16",), "paper": ("target.width=64",)}
-RUNS = {scale: (*run, *WIDTHS[scale]) for scale, run in TARGETS.items()}  # of usual widths
+RUNS = {scale: (*run, *WIDTHS[scale]) for scale, run in TARGETS.items()}  # at the usual widths
 SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "paper": (0,)}
 COLOURS = {"LU": PALETTE[1], "LU, LBFGS": PALETTE[3], "refined": PALETTE[0]}
 
 
-# A layer of each stage of VGG18, 3x3 from w channels to w: n = 9 w². The small VGG has the first
-# two.
+# One layer per stage of VGG18, 3x3, w channels to w: n = 9 w². The small VGG has the first two.
 STAGES = tuple(f"features.conv{stage}_2" for stage in range(1, 6))
 
 
@@ -62,10 +61,10 @@ def single_layer(name: str, seed: int, excess: int | None, options: Sequence[str
     """A layer of a trained target, with he_normal features.
 
     Args:
-        name: of the layer in the target.
-        seed: of the features.
+        name: the layer's name in the target.
+        seed: the features' seed.
         excess: features beyond the equations, c1 - n; ``None`` for the minimum width, n - c2 + 1.
-        options: overrides of the run whose target it is; the target is trained if need be.
+        options: overrides of the target's run; the target is trained if needed.
     """
     trained, _, device = obtain(options)
     layers = find_layers(trained.network).layers
@@ -78,7 +77,7 @@ def single_layer(name: str, seed: int, excess: int | None, options: Sequence[str
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """A task for each source seed."""
+    """One task per source seed."""
     return [
         Task(f"seed {seed}", errors, {"seed": seed}, (*RUNS[scale], *options), reads_target=True)
         for seed in SEEDS[scale]

@@ -56,7 +56,7 @@ def errors(options: Sequence[str]) -> pd.DataFrame:
 def _errors_of_layer(
     layer: FoldedLayer, training: torch.Tensor, testing: torch.Tensor, precision: str
 ) -> list[dict[str, Any]]:
-    """Every activation and epsilon; the scales are solved for once."""
+    """One row per activation and epsilon; the scales are solved once."""
     dtype = PRECISIONS[precision]
     alone, x = _module_of(layer, dtype), testing.to(dtype)
     solutions: dict[str, Solution] = {}
@@ -82,7 +82,7 @@ def _errors_of_layer(
 
 
 def _module_of(layer: FoldedLayer, dtype: torch.dtype) -> nn.Module:
-    """The layer with its normalization folded in, as a module of its own."""
+    """The layer with its normalization folded in, as a separate module."""
     module: Any = copy.deepcopy(layer.module).to(dtype)
     weight = layer.target.weight
     if not isinstance(module, nn.Conv2d):
@@ -95,7 +95,7 @@ def _module_of(layer: FoldedLayer, dtype: torch.dtype) -> nn.Module:
 def _inputs(
     network: nn.Module, layers: Sequence[FoldedLayer], images: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """What each layer is given when the network sees these images."""
+    """Each layer's inputs when the network sees these images."""
     names = {network.get_submodule(layer.name): layer.name for layer in layers}
     held: dict[str, torch.Tensor] = {}
 
@@ -145,7 +145,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The bound, and activations without an error, in float64."""
+    """Decide the bound and the exact activations, in float64."""
     exact, smooth, rounded = (
         rows[(rows["precision"] == precision) & rows["activation"].isin(kinds)]
         for kinds, precision in ((EXACT, "float64"), (SMOOTH, "float64"), (SMOOTH, "float32"))

@@ -1,4 +1,4 @@
-"""Which convolutions stand before each pooling layer (Burkholz 2024, Sect. 3.2)."""
+"""Which convolutions precede each pooling layer (Burkholz 2024, Sect. 3.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH, SEED, GROUPS, EPOCHS = "target.width", "train.seed", "target.groups", "tr
 COMMON = ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto")
 AS_TABLE_1 = ("evaluate=collapsed", "seeds=[0]")
 
-SUGGESTED = "0"  # the training seed whose result made others be added
+SUGGESTED = "0"  # the training seed whose result led to the others
 ACCURACY, SAME = "accuracy: target", ["target width", "epochs", "training seed"]
 
 
@@ -64,7 +64,7 @@ def _rows(scale: str, options: Sequence[str]) -> list[Row]:
 
 
 def decide(cells: Sequence[Cell]) -> Decisions:
-    """Whether one plan gives more accurate targets, by the seeds that did not suggest it."""
+    """Whether one plan gives more accurate targets, by the seeds added later."""
     gains = {
         setting: of_setting
         for setting in dict.fromkeys(_setting(cell) for cell in cells)
@@ -91,7 +91,7 @@ def _setting(cell: Cell) -> str:
 
 
 def _gains(cells: Sequence[Cell]) -> dict[str, float]:
-    """The second plan's accuracy less the first's, by training seed."""
+    """The second plan's accuracy minus the first's, by training seed."""
     one, other = (
         {
             cell.row.labels["training seed"]: cell.result.target.accuracy
@@ -104,7 +104,7 @@ def _gains(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def excerpt(lines: pd.DataFrame) -> pd.DataFrame:
-    """The accuracies of both plans side by side, where there are any."""
+    """Both plans' accuracies side by side, if any."""
     needed = lines.reindex(columns=["groups", *SAME, ACCURACY])
     accuracies = needed.pivot_table(ACCURACY, SAME, "groups", "first", sort=False)
     return accuracies.rename(columns="accuracy, {}".format).reset_index()

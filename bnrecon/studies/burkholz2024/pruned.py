@@ -29,21 +29,21 @@ from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024 import pruned_limits
 from bnrecon.studies.burkholz2024.layers import RUNS
 
-RANDOM, WEIGHTS = "random", "weights"  # beside the options of features.pruning
+RANDOM, WEIGHTS = "random", "weights"  # in addition to the options of features.pruning
 OVERSAMPLING = 1.5
-SOURCE_IMAGES = 64  # of each row, through the real source network
+SOURCE_IMAGES = 64  # per row, through the real source network
 
 
 def rebuild(
     method: str, shares: Sequence[float], seed: int, options: Sequence[str]
 ) -> pd.DataFrame:
-    """A row for each share: errors of the layers, and accuracy.
+    """One row per share: errors of the layers, and accuracy.
 
     Args:
-        method: one of ``PRUNINGS``; ``random``: the first features and least squares, which is
-            drawing fewer of them; ``weights``: the target's own weights (id_cond) by magnitude.
+        method: one of ``PRUNINGS``; ``random``: least squares with the first features, as if fewer
+            were drawn; ``weights``: the target's weights (id_cond) by magnitude.
         shares: kept features over n.
-        seed: of the features.
+        seed: the features' seed.
         options: overrides of the run whose target is rebuilt.
     """
     trained, data, device = obtain(options)
@@ -83,7 +83,7 @@ def rebuild(
 def _solve(
     layer: PlannedLayer, method: str, shares: Sequence[float], device: torch.device
 ) -> Iterator[Solution]:
-    """A layer's solutions, one for each share."""
+    """A layer's solutions, one per share."""
     system = layer_system(layer.folded.target, layer.draw(), device, orthogonal=False)
     counts = [max(1, round(share * layer.shape.equations)) for share in shares]
     if method == RANDOM:
@@ -99,13 +99,13 @@ LABELS = {
     "l1": "least L1 norm, refit",
     WEIGHTS: "the target's own weights",
 }
-DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and from where they are 0
+DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and where they reach 0
     RANDOM: (pruned_limits.random_error, 1.0),
     "magnitude": (lambda share: pruned_limits.magnitude_error(share, OVERSAMPLING), OVERSAMPLING),
     "refit": (lambda share: pruned_limits.refit_error(share, OVERSAMPLING), 1.0),
 }
-NETWORK = "vgg18 on cifar10"  # that of every scale but smoke
-FIRST = "relu"  # as target.activation by default
+NETWORK = "vgg18 on cifar10"  # of every scale except smoke
+FIRST = "relu"  # the default target.activation
 ADDED = ("tanh", "sigmoid", "leaky_relu")  # after the results of relu were known
 ACTIVATIONS = ((FIRST,), *((name, f"target.activation={name}") for name in ADDED))
 SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
@@ -114,21 +114,21 @@ ABOVE, AT = (1.0, 0.9, 0.8, 0.7), 2 / 3
 BELOW = (0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.2)
 SHARES = {"smoke": ((1.0, 0.8), (0.6, 0.4)), "laptop": (ABOVE, BELOW), "paper": (ABOVE, BELOW)}
 LOSS = 0.1  # percentage points of accuracy
-# Where methods are told apart; with n features a refit is exact.
+# Where methods differ; with n features, a refit is exact.
 EXCERPT = "`kept / n` == 0.9 or `kept / n` == 1 and `kept by` == 'random, refit'"
 DETAILS = ["kept / c1", "largest layer error", "images predicted otherwise"]
 COLOURS = dict(zip(LABELS, PALETTE, strict=False))
 MARKERS = dict(zip(LABELS, "osD^vX", strict=True))
-SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # none of the methods'
+SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # not the methods' colours
 TARGET_COLOURS = dict(zip((FIRST, *ADDED), SHADES, strict=True))
 EXACT = 1e-6  # layer errors below this are the solver's tolerance
-LOWEST = -1.0  # point of accuracy lost that the figure still shows
+LOWEST = -1.0  # lowest loss in the figure, in points
 TICKS = {-1: "−1", -LOSS: "−0.1", 0: "0", LOSS: "0.1", 1: "1", 10: "10", 100: "100"}
 TEXT = read_text(__file__)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """A task for each target, seed and method, which computes all shares."""
+    """One task per target, seed and method, for all shares."""
     refuse_compared(options, ("target.activation", "features", "features.name"))
     return [
         Task(
@@ -174,7 +174,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_targets(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows that were stored first do not name their target and its activation."""
+    """Name target and activation in early rows, which were stored without them."""
     activation = rows["activation"] if "activation" in rows else pd.Series("", rows.index)
     network = rows["network"] if "network" in rows else pd.Series(None, rows.index, dtype=object)
     return rows.assign(
@@ -183,7 +183,7 @@ def _name_targets(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _verdict(method: str, losses: dict[str, Interval], targets: int) -> str:
-    """One word where all targets are known and agree, else the targets behind each word."""
+    """One word if all targets are known and agree, else each word's targets."""
     by_word: dict[str, list[str]] = {}
     for name, loss in losses.items():
         by_word.setdefault(is_small(method, loss), []).append(name)
@@ -208,7 +208,7 @@ def is_small(method: str, loss: Interval) -> str:
 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
-    """The targets, and errors beside those derived."""
+    """The targets, and measured against derived errors."""
     rows = _name_targets(rows)
     accuracies = rows.groupby("activation", sort=False)["target_accuracy"].first()
     return {
@@ -223,7 +223,7 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _against_derived(rows: pd.DataFrame) -> str:
-    """By how much measured median errors differ from those derived."""
+    """The ratios of measured to derived median errors."""
     spans = []
     for method, (error, exact) in DERIVED.items():
         partial = rows[(rows["method"] == method) & (rows["share"] < exact - 1e-6)]
@@ -235,7 +235,7 @@ def _against_derived(rows: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """A panel of losses for each target, the median layer error, and one against the other."""
+    """Draw a panel of losses per target, median layer errors, and losses against errors."""
     rows = _name_targets(rows)
     targets = list(rows.groupby("activation", sort=False))
     panels = len(targets) + 2
@@ -271,7 +271,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _draw_losses(axes: Axes, rows: pd.DataFrame) -> None:
-    """Losses of one target with their intervals, by method and share."""
+    """Draw one target's losses with their intervals, by method and share."""
     for number, method in enumerate(LABELS):
         by_share = list(rows[rows["method"] == method].groupby("share"))
         shares = np.array([float(str(share)) for share, _ in by_share])
@@ -295,7 +295,7 @@ def _style(method: str) -> dict[str, Any]:
 
 
 def _scale_losses(axes: Axes) -> None:
-    """Linear around 0, logarithmic from the small loss on, which is dotted."""
+    """Scale linearly around 0 and logarithmically above the small loss, which is dotted."""
     axes.set_yscale("symlog", linthresh=LOSS, linscale=0.5)
     axes.set_ylim(LOWEST, 110)
     axes.set_yticks(list(TICKS), list(TICKS.values()))
@@ -304,7 +304,7 @@ def _scale_losses(axes: Axes) -> None:
 
 
 def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
-    """Median errors, averaged over seeds and targets, and what is known of them."""
+    """Draw median errors, averaged over seeds and targets, with derived errors and a bound."""
     for method in LABELS:
         errors = rows[rows["method"] == method].groupby("share")["median_error"].mean()
         axes.plot(errors.where(errors > EXACT), **_style(method))
@@ -322,7 +322,7 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
-    """Mean losses against mean errors: whether the layers' errors decide, or method and target."""
+    """Draw mean losses against mean errors: do layer errors decide, or method and target?"""
     means = rows.assign(loss=rows["target_accuracy"] - rows["accuracy"])
     by_target = means[means["median_error"] > EXACT].groupby("activation", sort=False)
     for name, of_target in by_target:
@@ -330,7 +330,7 @@ def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
         for method, of_method in of_target.groupby("method"):
             points = of_method.groupby("share")[["median_error", "loss"]].mean()
             axes.plot(*points.to_numpy().T, linestyle="", **_style(str(method)) | {"color": colour})
-        axes.plot([], [], linewidth=4, color=colour, label=name)  # a method has each shape
+        axes.plot([], [], linewidth=4, color=colour, label=name)  # shapes stand for methods
     _scale_losses(axes)
     axes.set(xscale="log", xlabel="median relative error")
     axes.legend(loc="lower right", fontsize=6)

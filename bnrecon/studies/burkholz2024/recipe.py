@@ -1,4 +1,4 @@
-"""Which reading of the paper's recipe gives targets like its own (Burkholz 2024, Sect. 3.2)."""
+"""Which reading of the recipe gives targets like the paper's (Burkholz 2024, Sect. 3.2)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ COMMON = {
     "laptop": ("data=cifar10", "target=vgg18", "scale=laptop", "target.width=32"),
     "paper": ("data=cifar10", "target=vgg18", "scale=paper", "target.width=64"),
 }
-SMOKE = ("target.groups=[1,1]", "target.poolings=1")  # plans for images of 8x8
+SMOKE = ("target.groups=[1,1]", "target.poolings=1")  # plans for 8x8 images
 
 
 def list_settings(scale: str) -> dict[str, tuple[str, ...]]:
-    """Overrides by the setting's name, plans first; that of the first plan is the activation's."""
+    """Overrides by setting name, plans first; the first plan overrides only the activation."""
     plans = {
         plan: SMOKE if scale == "smoke" and overrides else overrides
         for plan, overrides in PLANS.items()
@@ -58,12 +58,12 @@ def list_settings(scale: str) -> dict[str, tuple[str, ...]]:
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """A training for each setting, from one seed."""
+    """One training per setting, from one seed."""
     return training_tasks(list_settings(scale), COMMON[scale], (0,), options)
 
 
 def tabulate(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """A column by setting (rows) and activation."""
+    """Pivot a column: settings in rows, activations in columns."""
     names = rows["setting"].str.rsplit("; ", n=1, expand=True)
     wide = rows.assign(setting=names[0], activation=names[1]).pivot_table(
         index="setting", columns="activation", values=column, sort=False
@@ -72,7 +72,7 @@ def tabulate(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a setting: test accuracies and training accuracies."""
+    """One line per setting: test accuracies and training accuracies."""
     accuracy, training = tabulate(rows, "accuracy"), tabulate(rows, "training_accuracy")
     lines = []
     for setting in accuracy.index:
@@ -85,7 +85,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Test accuracy by setting, a mark an activation; the printed ones are dotted lines."""
+    """Draw test accuracies by setting, a mark per activation, and printed ones as dotted lines."""
     accuracy = tabulate(rows, "accuracy")
     figure, axes = new_figure(size=(PAGE, 0.32 * len(accuracy) + 1.2))
     for colour, name in zip(PALETTE, accuracy, strict=False):
@@ -99,7 +99,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The plan by its gains, padding by the sigmoid less 1/2, BatchNorm's place by gaps to relu."""
+    """Decide plan by gains, padding by sigmoid less 1/2, BatchNorm's position by gaps to relu."""
     accuracy = tabulate(rows, "accuracy")
     plans = accuracy.reindex([FIRST, THIRD])
     gains = (plans.loc[THIRD] - plans.loc[FIRST]).dropna().tolist()
@@ -112,7 +112,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     wide = accuracy.reindex(index=[THIRD, CENTRED], columns=["tanh", "sigmoid"])
     tanh, sigmoid, _, centred = wide.to_numpy(float).ravel()
     if tanh == tanh and sigmoid == sigmoid and centred == centred:
-        # One training each: a verdict only where the difference is far beyond a seed's.
+        # One training each: a verdict only if the difference is far beyond a seed's.
         clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
         verdicts["padding"] = "confirmed" if clear else "undecided"
         reflected = accuracy.reindex(["padding by reflection"], columns=["sigmoid"]).iloc[0, 0]

@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of Burkholz 2024: the runs of their cells, and what is claimed of them."""
+"""Tables 1 and 2 of Burkholz 2024: the runs of their cells, and the claims about them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, farthest_
 TEXT = read_text(__file__)
 PER = 10_000  # test images of one network
 CELLS = 16  # of a printed table
-MOST_CHANGED = 5  # of them in a near perfect reconstruction: its accuracy then moves by 0.05 points
-# How the same targets are rebuilt. From one to the next one thing changes: the solver, the width.
+MOST_CHANGED = 5  # of ``PER`` in a near perfect reconstruction: accuracy then moves by 0.05 points
+# How the same targets are rebuilt; each differs from the last in one setting: solver, then width.
 WAYS: Mapping[str, Sequence[str]] = {
     "paper": ("solver=lu_lbfgs", "features.width=minimum"),  # LU, then LBFGS (Sect. 3.1)
     "minimum": ("solver=auto", "features.width=minimum"),
@@ -36,7 +36,7 @@ WAYS: Mapping[str, Sequence[str]] = {
 }
 COMPARED = {"features", "features.name", "features.width", "solver", "solver.name"}
 COMPARED |= {"target", "target.activation", "data", "data.name"}
-# Of each claim the widths that are listed among the findings.
+# The widths listed among the findings, by claim.
 LISTED = {"enough": ("16", "64"), "variations": ("64",), "more": (), "near perfect": ("64",)}
 PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
 GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"), way="rebuilt by")
@@ -44,18 +44,18 @@ GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by")
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of one width and training seed, and which cells of the table they are for."""
+    """The targets of one width and training seed, and their cells of the table."""
 
     width: int
-    activations: tuple[str, ...] = ()  # rows of the paper's table, all of them where empty
-    features: tuple[str, ...] = ()  # its columns, all of them where empty
+    activations: tuple[str, ...] = ()  # rows of the paper's table; empty for all
+    features: tuple[str, ...] = ()  # its columns; empty for all
     seed: int = 0  # of the training
     overrides: tuple[str, ...] = ()  # of the runs
-    scale: str = ""  # of the training; that of the table where empty
+    scale: str = ""  # of the training; empty for the table's
     ways: tuple[str, ...] = tuple(WAYS)  # how they are rebuilt
 
     def labels(self, activation: str) -> dict[str, str]:
-        """What tells a target from the others.
+        """The labels that distinguish a target.
 
         >>> Targets(32, seed=1).labels("relu")
         {'target width': '32', 'target': 'relu, training seed 1'}
@@ -66,10 +66,10 @@ class Targets:
 
     def options(self, scale: str, way: str) -> tuple[str, ...]:
         """The overrides of a run."""
-        # For the exact runs of width 32 "auto" takes the collapsed form by itself. They were the
-        # first, and an option that is given would change their names.
+        # For the exact runs of width 32, "auto" already takes the collapsed form. They were the
+        # first, and setting the option would change their names.
         collapsed = scale != "smoke" and (scale, way, self.width) != ("laptop", "exact", 32)
-        # The real source sees more where its float32 rounding may change classes.
+        # The real source sees more images where its float32 rounding may change classes.
         images = {"laptop": 0 if way == "exact" else 256, "paper": 1024}.get(scale)
         return (
             f"scale={self.scale or scale}",
@@ -84,14 +84,14 @@ class Targets:
 def of_205_epochs(
     way: str, activations: tuple[str, ...] = (), features: tuple[str, ...] = ("he_normal",)
 ) -> Targets:
-    """The paper's own targets, from one source seed."""
+    """The paper's targets, from one source seed."""
     return Targets(64, activations, features, 0, ("seeds=[0]",), "paper", (way,))
 
 
-# In the order in which they are computed. Alone, by the ways of the minimum width, a target of
-# width 64 takes 80 minutes or more on two cores, with 1.5 n features 3. The paper's own targets
-# have its three source seeds with 1.5 n features, and one at minimum width, by bnrecon, where the
-# eight targets of both tables share an LU (scripts/solve_together.py).
+# In the order of computation. On two cores, a single target of width 64 takes 80 minutes or more at
+# minimum width, and 3 with 1.5 n features. The paper's targets have its three source seeds with 1.5
+# n features, and one at minimum width, by bnrecon, where the eight targets of both tables share an
+# LU (scripts/solve_together.py).
 OTHERS = ("he_uniform", "orthogonal", "sparse_he_normal")
 LAPTOP: Mapping[str, Sequence[Targets]] = {
     "cifar10": (
@@ -121,7 +121,7 @@ PAPER = (Targets(WIDTH),)
 def rows_of(
     data: str, reported: Mapping[str, Any], impossible: Sequence[str] = ()
 ) -> Callable[[str, Sequence[str]], list[Row]]:
-    """The rows of Table 1 or 2: each cell of the table, rebuilt in each way from the same target.
+    """The rows of Table 1 or 2: each cell, rebuilt in each way from the same target.
 
     Args:
         data: the images.
@@ -130,7 +130,7 @@ def rows_of(
 
     Returns:
         A function of the scale and the user's options, for ``RunTable``. ``target.width`` chooses
-        among the widths of the scale; a width that is not among them replaces them.
+        among the widths of the scale; any other width replaces them.
     """
 
     def rows(scale: str, options: Sequence[str]) -> list[Row]:
@@ -163,12 +163,12 @@ def rows_of(
 
 
 def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
-    """The targets of a scale, among which the user's options choose."""
+    """The targets of a scale that the user's options choose."""
     chosen = {"smoke": SMOKE, "laptop": LAPTOP[data], "paper": PAPER}[scale]
     values = {option_name(option): option.partition("=")[2] for option in options}
     if "train.seed" in values:
         chosen = tuple(targets for targets in chosen if targets.seed == 0)
-    if "train.epochs" in values:  # would tell the targets of another scale from nothing
+    if "train.epochs" in values:  # would make targets of another scale the same as these
         chosen = tuple(targets for targets in chosen if not targets.scale)
     if (width := values.get("target.width", "")).isdecimal():
         of_width = tuple(targets for targets in chosen if targets.width == int(width))
@@ -177,7 +177,7 @@ def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
 
 
 def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
-    """Table 1 or 2, of CIFAR-10 or CIFAR-100; ``impossible`` as ``rows_of`` has it."""
+    """Table 1 or 2, of CIFAR-10 or CIFAR-100; ``impossible`` as in ``rows_of``."""
     name, data = f"Table {number}", images.lower().replace("-", "")
     details = page.caption_and_details(TEXT.caption)[1]
     note = TEXT.sentence("impossible", targets=" and ".join(impossible))
@@ -193,10 +193,10 @@ def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
 
 
 def decide(table: str, cells: Sequence[Cell]) -> Decisions:
-    """The claims on a table whose cells are rebuilt in three ways, by the width of the targets.
+    """Decide the claims on a table whose cells are rebuilt in three ways, by target width.
 
-    A claim of which no cell is finished is left out; one of which a cell is not finished, or has
-    one network, is undecided. ``table`` is what the claims call it, as "Table 1".
+    Claims without a finished cell are omitted; unfinished cells, or too few networks for a loss,
+    prevent a confirmation. ``table`` is its name in the claims, as "Table 1".
     """
     decisions: list[Decision] = []
     in_print = [cell.row.reported.loss for cell in cells if cell.row.reported and cell.row.possible]
@@ -206,7 +206,7 @@ def decide(table: str, cells: Sequence[Cell]) -> Decisions:
         paper, minimum, exact = (
             [cell for cell in same if cell.row.labels["solver"] == way] for way in WAYS
         )
-        # Print has the variations "for problems of this size".
+        # The paper states the variations "for problems of this size".
         sizes = {"variations": "not at the paper's size"} if int(width) < WIDTH else {}
         common = {"table": table, "width": width, "per": PER, "printed": printed}
         decisions += [
@@ -242,9 +242,9 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
 
 
 def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
-    """Whether no network predicts more than MOST_CHANGED of 10,000 images otherwise.
+    """Whether every network predicts at most MOST_CHANGED of 10,000 images differently.
 
-    This bounds each network's own loss of accuracy, so that one network a cell is enough.
+    This bounds each network's loss of accuracy, so one network per cell is enough.
     """
     counted = [max(rates) for cell in cells if (rates := _otherwise(cell))]
     if not any(cell.result for cell in cells):
@@ -256,11 +256,11 @@ def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
 
 
 def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
-    """How many cells and networks are finished, and how many predictions change."""
+    """The numbers of finished cells and networks, and of changed predictions."""
     results = results_of(cells)
     labels = [cell.row.labels["target"] for cell in cells]
     at_length = any("epochs" in label for label in labels)
-    # Of targets that are trained once more, by another seed or not for the paper's epochs
+    # Of targets trained once more, by another seed or not for the paper's epochs
     other = [
         cell
         for cell, label in zip(cells, labels, strict=True)
@@ -288,9 +288,9 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
 
 
 def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
-    """Whether the paper's solver leaves more images predicted otherwise.
+    """Whether the paper's solver leaves more images predicted differently.
 
-    Paired by cell, as both have the same features; averaged by target, whose errors cells share.
+    Paired by cell, as both have the same features; averaged by target, as cells share its errors.
     """
     same = {_target_and_features(cell): cell for cell in minimum}
     by_target: dict[str, list[tuple[float, float]]] = {}
@@ -319,12 +319,12 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
 
 
 def _target_and_features(cell: Cell) -> tuple[str, ...]:
-    """What a cell shares with those of the other ways."""
+    """What a cell shares with the cells of other ways."""
     return tuple(cell.row.labels[name] for name in ("target", "features"))
 
 
 def _otherwise(cell: Cell | None) -> list[float]:
-    """Images of 10,000 that each network of a cell predicts otherwise; none if one is unknown."""
+    """Images of 10,000 that each network of a cell predicts differently; none if one is unknown."""
     seeds = cell.result.seeds if cell and cell.result else ()
     rates = [PER * one.differ / one.images for seed in seeds if (one := seed.predictions)]
     return rates if len(rates) == len(seeds) else []

@@ -31,6 +31,6 @@ PART = run_table(
             "ResNet-18 (8), behind it, 1.5 n": (*RESNET, BEHIND),
         },
     ),
-    # At minimum width; one of ResNet-18
+    # At minimum width, and one ResNet-18
     excerpt=lambda x: x.iloc[[0, 1, 2, -1]].drop(columns=DROPPED, errors="ignore"),
 )

@@ -13,20 +13,20 @@ from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, no_overrides, part, sweep, table
 
 SHAPES = ((8, 8, 3), (16, 16, 1), (8, 4, 3))  # c2, c0 and the kernel's side
-BLOCKS = (1, 2, 4)  # and one for each output, the narrowest
+BLOCKS = (1, 2, 4)  # and one per output, the narrowest
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 20}
 PAPERS_FACTOR = 4  # "at least by a factor of 4"
-NO_ERROR = 1e-9  # of the largest output, in float64
+NO_ERROR = 1e-9  # relative to the largest output, in float64
 SIDE, IMAGES = 10, 4
 EMPTY, FILLED = "zeros", "anything"
 
 
 def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
-    """Errors and numbers of scales of random layers that are rebuilt by residual blocks.
+    """Errors and numbers of scales of random layers rebuilt by residual blocks.
 
-    Of c2 = ``outputs``, c0 = ``inputs`` and a kernel of this side: one row for each draw, number of
-    blocks and content of the output channels before, with the largest error of the state (x, W x),
-    its largest entry, the scales, and the widest block.
+    The layers have c2 = ``outputs``, c0 = ``inputs`` and a kernel of this side. One row per draw,
+    number of blocks and initial content of the output channels: the largest error of the state (x,
+    W x), its largest entry, the scales, and the widest block.
     """
     common: dict[str, Any] = {"target": f"{outputs}x{inputs}, {side}x{side}"}
     common |= {"equations": outputs * inputs * side**2}
@@ -56,7 +56,7 @@ def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line for each target, content before and number of blocks."""
+    """One line per target, content before and number of blocks."""
     columns: dict[str, Any] = {
         "target": "target",
         "n": "equations",
@@ -73,7 +73,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """As many blocks as there are outputs; above them a line of one block."""
+    """The first line, of one block, then those with as many blocks as outputs."""
     most = table.groupby("target")["blocks"].transform("max")
     ends = table[(table.index == 0) | (table["blocks"] == most)]
     return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "scales", "largest error", "draws"])
@@ -85,7 +85,7 @@ def times_two_layers(rows: pd.DataFrame) -> pd.Series:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The paper's least factor: contradicted where some number of blocks always takes less."""
+    """The paper's least factor needs a correction if some number of blocks always takes less."""
     factor, error = times_two_layers(rows), rows["error"] / rows["largest"]
     empty, narrowest = rows["before"] == EMPTY, rows.groupby("target")["blocks"].transform("max")
     fewest = factor.groupby([rows["target"], rows["before"]]).min()

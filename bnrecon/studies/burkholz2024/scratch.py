@@ -52,8 +52,8 @@ COMMON = {
     "paper": ("data=cifar10", "scale=paper", "target.width=100", "train.warmup_epochs=20"),
 }
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
-# The paper's excess is printed as "10*", the exponent lost: 100 and 10,000 are tried, at laptop
-# scale 100 and 1,000. Usually scales start at 1; "weights" gives them the steps of weights.
+# The paper prints the excess as "10*", without the exponent: 100 and 10,000 are tried, at laptop
+# scale 100 and 1,000. Usually, scales start at 1; "weights" gives them the steps of weights.
 SETTINGS = {
     "smoke": (("batchnorm", 10, "ones"), ("scale", 10, "weights")),
     "laptop": (
@@ -71,7 +71,7 @@ SETTINGS = {
         ("scale", 100, "weights"),
     ),
 }
-ASIDE = 0.12  # of the two starts, in places of the figure
+ASIDE = 0.12  # offset of the two starts on the figure's axis
 STARTS = {"ones": "1", "weights": "1 / sqrt(3 fan-in)"}
 # Added later: the same trainings for longer, at one excess.
 LONGER = {"laptop": 30}  # epochs
@@ -79,7 +79,7 @@ LONGER_SETTINGS = [setting for setting in SETTINGS["laptop"] if setting[1] == 10
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """A task per training; the first are targets, trained as for Tables 1 and 2."""
+    """One task per training; the first train targets, as for Tables 1 and 2."""
     refuse_compared(options, ("target.inner", "target.excess", "target.start", "train.seed"))
     planned = _trainings((*COMMON[scale], *options), SEEDS[scale], SETTINGS[scale])
     if scale in LONGER and "train.epochs" not in map(option_name, options):
@@ -94,7 +94,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def _trainings(
     common: Sequence[str], seeds: Sequence[int], settings: Sequence[tuple[str, int, str]]
 ) -> list[Task]:
-    """Targets, then every setting once, before any is trained again."""
+    """Targets, then every setting once before any repeats."""
     usual = [item for item in common if option_name(item) != "train.warmup_epochs"]
     tasks = []
     for seed in seeds:
@@ -104,7 +104,7 @@ def _trainings(
     for seed, (inner, excess, start) in itertools.product(seeds, settings):
         arguments = {"inner": inner, "excess": excess, "seed": seed}
         name, words = f"{inner}, {excess}, seed {seed}", "usual"
-        if start == "weights":  # scales that start at 1 go without saying
+        if start == "weights":  # a start at 1 is the default
             arguments, words = arguments | {"start": start}, start
             name += ", started for the steps of weights"
         options = [f"target.inner={inner}", f"target.excess={excess}", f"target.start={words}"]
@@ -116,15 +116,15 @@ def _trainings(
 def train(
     inner: str, excess: int | None, seed: int, options: Sequence[str], start: str = "ones"
 ) -> pd.DataFrame:
-    """One row: the trained network's accuracy, and which of its features are switched off."""
+    """One row: the trained network's accuracy and its shares of switched-off features."""
     setting = {"inner": inner, "excess": excess, "start": start, "seed": seed}
     return pd.DataFrame([setting | train_one(options, switched_off)])
 
 
 def switched_off(network: nn.Module, data: Images, device: torch.device) -> dict[str, float]:
-    """Shares in percent of scales with |γ| < 0.01, and of channels that are never positive.
+    """Percentages of scales with |γ| < 0.01 and of channels that are never positive.
 
-    Of a trained VGG, of frozen pairs or as usual; up to 1,000 test images are looked at.
+    The network is a trained VGG, of frozen pairs or as usual; up to 1,000 test images are used.
     """
     features = network.get_submodule("features")  # without the normalization of logits
     inner = [module.gamma for module in network.modules() if isinstance(module, CollapsedPair)]
@@ -154,7 +154,7 @@ def _share(flags: list[torch.Tensor]) -> float:
 
 
 def _named_starts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of tasks that do not name the start have scales that start at 1."""
+    """Add the start to the rows; scales start at 1 if the task names none."""
     start = rows["start"] if "start" in rows else pd.Series("", rows.index)
     return rows.assign(start=start.where(start == "weights", "ones"))
 
@@ -182,12 +182,12 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def reported(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The accuracy in print of scales that are trained with BatchNorm between the convolutions."""
+    """The printed accuracy of scales trained with BatchNorm between the convolutions."""
     return {"reported_accuracy": REPORTED["accuracy"] if row["inner"] == "batchnorm" else None}
 
 
 def by_start(rows: pd.DataFrame) -> pd.DataFrame:
-    """Test accuracies by setting and seed: of scales by their start, and of a target's weights."""
+    """Test accuracies by setting and seed: for scales by start, and for a target's weights."""
     rows = _named_starts(rows)
     is_target = rows["inner"] == TARGET
     columns = ["epochs", "inner", "excess", "seed", "start"]
@@ -199,7 +199,7 @@ def by_start(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _intervals(values: pd.Series) -> dict[str, Interval]:
-    """Means over seeds, by setting; those of the longest trainings first."""
+    """Means over seeds, by setting; the longest trainings first."""
     by_setting = values.dropna().groupby(["epochs", "inner", "excess"])
     return {
         f"{inner}, {excess:.0f}, {epochs} epochs": mean_interval(list(of_seeds))
@@ -208,7 +208,7 @@ def _intervals(values: pd.Series) -> dict[str, Interval]:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """How far from scratch is from weights, and what longer steps of the inner scales change."""
+    """Decide how far scratch is behind weights, and what longer steps of inner scales change."""
     accuracy = by_start(rows)
     target, ones, weights = (accuracy[name] for name in ("target", "ones", "weights"))
     compared = {
@@ -241,9 +241,9 @@ def _spell(values: pd.Series) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Accuracies by epochs, setting and start, beside those of the targets.
+    """Draw accuracies by epochs, setting and start, with those of the targets.
 
-    Means over seeds with 95% intervals where there are three seeds; crosses are trainings.
+    Means over seeds have 95% intervals from three seeds on; crosses are trainings.
     """
     targets, accuracies = rows[rows["inner"] == TARGET], by_start(rows)
     weights = {epochs: list(group["accuracy"]) for epochs, group in targets.groupby("epochs")}

@@ -12,7 +12,7 @@ from bnrecon.studies.burkholz2024.reconstruction import WAYS, Targets, of_205_ep
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
 
-# By name: the way of Tables 1 and 2 whose settings these are, and the solver's options.
+# By name: the way of Tables 1 and 2 with the same settings, and the solver's options.
 DEFAULTS = "LU, LBFGS with PyTorch's settings, n - c2 + 1"
 ONE_STEP = "LU, one LBFGS step, n - c2 + 1"
 RUNS: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -26,7 +26,7 @@ WIDTHS = {"smoke": 4, "laptop": 32, "paper": 64}
 
 
 def rows(scale: str, options: Sequence[str]) -> list[Row]:
-    """A row for each way to solve the same layers, by target."""
+    """One row per target and way to solve its layers."""
     refuse_compared(options, {"solver", "solver.name", "solver.max_iterations", "features.width"})
     names = {option_name(option) for option in options}
     targets = [Targets(WIDTHS[scale])]
@@ -50,7 +50,7 @@ def rows(scale: str, options: Sequence[str]) -> list[Row]:
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
-    """Loss of accuracy, and the largest error of a layer, in float64 and in the network."""
+    """Draw loss of accuracy, and the largest error of a layer, in float64 and in the network."""
     done = [(cell, cell.result) for cell in cells if cell.result is not None]
     targets = list(dict.fromkeys(cell.row.labels["target width"] for cell, _ in done))
     size = (PAGE, 0.5 + 1.7 * len(targets))
@@ -87,7 +87,7 @@ def _draw_target(left: Axes, right: Axes, done: Sequence[tuple[Cell, RunResult]]
 
 
 def _tested(results: Sequence[RunResult]) -> str:
-    """How many images the real source networks were tested on, and that the others were not."""
+    """How many images the real source networks saw, and that the collapsed form saw the others."""
     counts = [(result.evaluation.images, result.target.images) for result in results]
     real = " or ".join(f"{tested:,}" for tested in sorted({tested for tested, _ in counts}))
     collapsed = any(tested < images for tested, images in counts)

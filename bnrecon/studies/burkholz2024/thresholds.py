@@ -38,12 +38,12 @@ class Setting:
 
     @property
     def equations(self) -> int:
-        """N = c2 c0 |dim(k2, k1)|."""
+        """The equations, n = c2 c0 |dim(k2, k1)|."""
         return self.outputs * self.inputs * self.side**2
 
     @property
     def minimum_width(self) -> int:
-        """N - c2 + 1."""
+        """The width n - c2 + 1."""
         return self.equations - self.outputs + 1
 
     def has_pathological(self, width: int) -> bool:
@@ -53,7 +53,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As it stands in tables: the kernels, and Δk = dim(k2, k1) - k_t."""
+        """The name in tables: the kernels, and Δk = dim(k2, k1) - k_t."""
         kernels = f"k_t={self.target_side}, k_2={self.second_side}, k_1={self.first_side}"
         return f"{kernels} (Δk={self.side - self.target_side})"
 
@@ -71,7 +71,7 @@ SETTINGS = (
 def features(setting: Setting, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal A (c1, c0, k1, k1) and B (c2, c1, k2, k2) in float64.
 
-    Fewer features are the first of more, up to n + 2.
+    Fewer features are the first of a larger draw, up to n + 2.
     """
     generator = torch.Generator().manual_seed(seed)
     most, one, two = setting.equations + 2, setting.first_side, setting.second_side
@@ -90,15 +90,14 @@ def random_target(setting: Setting, seed: int) -> torch.Tensor:
 def pathological_target(setting: Setting, width: int, seed: int) -> torch.Tensor:
     """A target that ``width`` features do not reach, though n - c2 + 1 <= c1 < n.
 
-    It is made from the features. The scales that keep every output's weights in proportion to the
-    target's are a space of d = c1 + c2 - n < c2 dimensions. Take each of the first d outputs'
-    weights to be what some scales reach while all other outputs, and the output's own entries
-    outside the target's kernel, stay zero. Those scales fill the space, and the other outputs,
-    whatever their weights, are zero for all of it. Such scales exist from c1 = n - c0 |k_t| + 1
-    features on.
+    It is made from the features. The scales that keep every output's weights proportional to the
+    target's form a space of d = c1 + c2 - n < c2 dimensions. Let each of the first d outputs'
+    weights be what some scales reach while all other outputs, and this output's entries outside the
+    target's kernel, stay zero. Those scales span the space, and the other outputs, whatever their
+    weights, are zero on all of it. Such scales exist from c1 = n - c0 |k_t| + 1 features on.
 
     Raises:
-        ValueError: the setting has none of this kind for ``width`` features.
+        ValueError: the setting has no such target for ``width`` features.
     """
     if not setting.has_pathological(width):
         what = f"pathological target of this kind for {width} features"
@@ -120,8 +119,8 @@ def pathological_target(setting: Setting, width: int, seed: int) -> torch.Tensor
 def composed_error(system: System) -> float:
     """Solve a small system by singular values; return ‖outer ∘ M inner - W‖ / ‖W‖.
 
-    The error is over the whole composed kernel. Below n features the second scales
-    are eliminated whatever the width, as in Lemma 2.1, so that they are free.
+    The error is over the whole composed kernel. Below n features, the second scales are eliminated
+    at any width, as in Lemma 2.1, so they are free.
     """
     n, width = system.matrix.shape
     outer = torch.ones(len(system.weight), dtype=torch.float64)
@@ -141,7 +140,7 @@ def _least_squares(matrix: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
 
 
 def count_rebuilt(errors: Sequence[float], limit: float) -> dict[str, float]:
-    """How many errors are within the limit; ``low`` and ``high`` are the share's 95% interval.
+    """Count errors within the limit; ``low`` and ``high`` are the share's 95% interval.
 
     >>> counts = count_rebuilt([0.1, 0.2, 3.0], 1.0)
     >>> counts["rebuilt"], counts["draws"], round(counts["low"], 3)
@@ -154,16 +153,16 @@ def count_rebuilt(errors: Sequence[float], limit: float) -> dict[str, float]:
 
 
 def draw_shares(axes: Axes, positions: pd.Series, rows: pd.DataFrame, **style: Any) -> None:
-    """Shares of draws with their intervals, at positions on the axis."""
+    """Draw shares of draws with their intervals, at positions on the axis."""
     share = rows["rebuilt"] / rows["draws"]
     ends = [(share - rows["low"]).clip(lower=0), (rows["high"] - share).clip(lower=0)]
     axes.errorbar(positions, share, ends, capsize=2, **style)
 
 
 def rates(setting: Mapping[str, int], draws: int, below: int = 3) -> pd.DataFrame:
-    """The share of draws that are rebuilt, for random and for pathological targets.
+    """The share of rebuilt draws, for random and for pathological targets.
 
-    One row per width, from n - c2 + 1 - ``below`` to n + 1, and kind of target; ``low`` and
+    One row per width, from n - c2 + 1 - ``below`` to n + 1, and type of target; ``low`` and
     ``high`` are the exact 95% interval of the share (Clopper and Pearson). ``setting`` has the
     fields of ``Setting``.
     """
@@ -180,7 +179,7 @@ def rates(setting: Mapping[str, int], draws: int, below: int = 3) -> pd.DataFram
 
 
 def _error(setting: Setting, width: int, kind: str, seed: int) -> float:
-    """The error of one draw; from n features on, a pathological target is one made for n - 1."""
+    """The error of one draw; from n features on, a pathological target is that for n - 1."""
     if kind == "random":
         target = random_target(setting, seed)
     else:
@@ -194,7 +193,7 @@ TARGETS = {"random": (PALETTE[0], "o"), "pathological": (PALETTE[3], "s")}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per setting and kind of target: the width from which every draw was rebuilt."""
+    """One line per setting and type of target: the width from which every draw was rebuilt."""
     lines = []
     for (kernels, kind), group in rows.groupby(["kernels", "target"], sort=False):
         failing = group[group["rebuilt"] < group["draws"]]
@@ -209,7 +208,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The share of draws rebuilt against features beyond the minimum width, with intervals."""
+    """Draw the share of rebuilt draws against features beyond the minimum width, with intervals."""
     names = list(dict.fromkeys(rows["kernels"]))
     figure, grid = new_figure(-(-len(names) // 3), 3, (PAGE, 4.0), sharey=True, squeeze=False)
     for axes in grid.flat[len(names) :]:
@@ -239,7 +238,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Both theorems: what is rebuilt from their widths on, and what below."""
+    """Decide both theorems: what is rebuilt from their widths on, and what below."""
     is_random, reached = rows["target"] == "random", rows["c1"] >= rows["minimum_width"]
     enough = rows["c1"] >= rows["n"]
     parts = {"wide": is_random & reached, "narrow": is_random & ~reached}

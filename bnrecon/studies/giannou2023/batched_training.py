@@ -1,6 +1,6 @@
 """Many small networks trained at once: runs and learning rates are batch dimensions of one tensor.
 
-Losses of independent networks are summed, so that one backward pass gives each its own gradient.
+The losses of independent networks are summed: one backward pass gives each its gradient.
 Shapes: S runs, Q settings of the optimizer, B samples, d inputs, c the source's width.
 """
 
@@ -19,9 +19,9 @@ from bnrecon.reproduction.pieces import piece
 from bnrecon.studies.giannou2023.teacher import Samples, Sizes, mean_squared_error
 
 MOMENTUM, BATCH = 0.9, 256
-ERRORS = "errors"  # beside the parameters' names: (Q, 2), on the test and validation samples
+ERRORS = "errors"  # stored with the parameters: (Q, 2), on the test and validation samples
 EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
-# The learning rate's factor at the fraction t of the training that is done.
+# The learning rate's factor after the fraction t of the training.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,
     "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
@@ -37,12 +37,12 @@ class Optimizer:
     schedule: str
 
     def at(self, fraction: float) -> float:
-        """The learning rate when this fraction of the training is done."""
+        """The learning rate after this fraction of the training."""
         return self.learning_rate * SCHEDULES[self.schedule](fraction)
 
 
 def all_optimizers(rates: Sequence[float]) -> list[Optimizer]:
-    """The settings that one is selected from."""
+    """The settings to select from."""
     return [Optimizer(rate, schedule) for schedule in SCHEDULES for rate in rates]
 
 
@@ -57,10 +57,10 @@ class Trained:
 
 
 class ReluProduct(torch.autograd.Function):
-    """relu(scale * x + shift) V^T, setting after setting: a setting's activations fit a cache.
+    """relu(scale * x + shift) V^T, one setting at a time: its activations fit the cache.
 
-    Of x (S, B, c), scales and shifts (S, Q, c) and V (S, d, c), to (S, Q, B, d). Scales and shifts
-    alone have gradients. Activations are computed again for these rather than stored.
+    Maps x (S, B, c), scales and shifts (S, Q, c) and V (S, d, c) to (S, Q, B, d). Only scales and
+    shifts have gradients, for which activations are recomputed rather than stored.
     """
 
     @staticmethod
@@ -76,7 +76,7 @@ class ReluProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """With g = [hidden > 0] * (gradient V): sums over samples of x * g and of g."""
+        """Sum x * g and g over the samples, with g = [hidden > 0] * (gradient V)."""
         x, scales, shifts, weights = ctx.saved_tensors
         of_scales, of_shifts = torch.empty_like(scales), torch.empty_like(shifts)
         for run, setting in np.ndindex(*scales.shape[:2]):
@@ -89,15 +89,15 @@ class ReluProduct(torch.autograd.Function):
 
 
 class SourceNetworks(nn.Module):
-    """f(x) = sum relu(norm(V relu(norm(W x)))), of which only scales and shifts are trained.
+    """f(x) = sum relu(norm(V relu(norm(W x)))); only scales and shifts are trained.
 
     Args:
         first: W (S, c, d), frozen.
         second: V (S, d, c), frozen.
         settings: Q.
         normalization: ``batch`` or ``layer``.
-        opening: the inner ReLUs' shifts at the start; at 0 each is closed for half of the samples.
-        scales: the inner scales at the start (S, c); 1 by default.
+        opening: the inner ReLUs' initial shifts; at 0, each is closed for half of the samples.
+        scales: the initial inner scales (S, c); 1 by default.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class SourceNetworks(nn.Module):
         if scales is not None:
             self.scales[0].data *= scales[:, None, None]
         self.shifts = nn.ParameterList(map(torch.full, shapes, (opening, 0.0)))
-        # The first layer's inputs to its normalization are the same for all settings of a run.
+        # All settings of a run share the first normalization's inputs.
         self.means = [torch.zeros(runs, 1, 1, width), torch.zeros(runs, settings, 1, side)]
         self.variances = [torch.ones(runs, 1, 1, width), torch.ones(runs, settings, 1, side)]
 
@@ -130,7 +130,7 @@ class SourceNetworks(nn.Module):
         return torch.relu(torch.addcmul(self.shifts[1], hidden, self.scales[1])).sum(-1)
 
     def _normalized(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """Zero mean and unit variance over samples (``batch``) or over units (``layer``)."""
+        """Normalize to mean 0 and variance 1 over samples (``batch``) or units (``layer``)."""
         if self.normalization == "batch" and not self.training:
             return (x - self.means[layer]) * (self.variances[layer] + EPS).rsqrt()
         dim = -1 if self.normalization == "layer" else -2
@@ -145,14 +145,14 @@ class SourceNetworks(nn.Module):
 
 
 def draw_start(runs: Sequence[int], side: int) -> torch.Tensor:
-    """The weights (S, d, d) that dense students start from, normal with variance 1/d."""
+    """Draw the dense students' initial weights (S, d, d), normal with variance 1/d."""
     generators = (torch.Generator().manual_seed(31_337 + run) for run in runs)
     drawn = [torch.randn(side, side, generator=generator) for generator in generators]
     return torch.stack(drawn) / side**0.5
 
 
 class DenseNetworks(nn.Module):
-    """Students of the teacher's own form, f(x) = sum_i relu(w_i . x): the weights are trained."""
+    """Students of the teacher's form, f(x) = sum_i relu(w_i . x), with trained weights."""
 
     def __init__(self, runs: Sequence[int], side: int, settings: int):
         super().__init__()
@@ -173,9 +173,8 @@ def train(
 ) -> None:
     """Train all networks by SGD with momentum on the mean squared error, in place.
 
-    They are called with (S, B, d) and return (S, Q, B), for the S runs' samples and the Q settings
-    of the optimizer. The samples' order, by ``seed``, is the same for all settings, in batches of
-    256.
+    The networks map (S, B, d) to (S, Q, B), for samples of S runs and Q settings of the optimizer.
+    ``seed`` sets the samples' order, the same for all settings, in batches of 256.
     """
     x, y = samples.x["train"], samples.y["train"].float()
     count = x.shape[1]
@@ -222,9 +221,9 @@ def train_sources(
     scales: torch.Tensor | None = None,
     name: str = "sources",
 ) -> Trained:
-    """Train sources, with the optimizer that ``_select_and_train`` selects.
+    """Train sources with the optimizer that ``_select_and_train`` selects.
 
-    In a task each run's are a ``piece``, and ``name`` begins their names.
+    In a task, each run is a ``piece`` whose name begins with ``name``.
     """
 
     def build(run: int, settings: int) -> SourceNetworks:
@@ -238,7 +237,7 @@ def train_sources(
 def train_students(
     side: int, runs: list[int], samples: Samples, sizes: Sizes
 ) -> tuple[Trained, torch.Tensor]:
-    """The same for dense students, and their weights (S, d, d)."""
+    """Train dense students likewise; also return their weights (S, d, d)."""
 
     def build(run: int, settings: int) -> DenseNetworks:
         return DenseNetworks([runs[run]], side, settings)
@@ -250,10 +249,10 @@ def train_students(
 def _select_and_train(
     name: str, build: Callable[[int, int], nn.Module], samples: Samples, sizes: Sizes
 ) -> Trained:
-    """Select the optimizer on the selecting runs' validation samples, by the mean of their errors.
+    """Select the optimizer by the selecting runs' mean error on their validation samples.
 
-    ``build`` is called with a run's index and the number of settings. The other runs are then
-    trained with the selected setting.
+    ``build`` takes a run's index and the number of settings. The other runs are then trained with
+    the selected setting.
     """
     candidates = all_optimizers(sizes.rates)
 

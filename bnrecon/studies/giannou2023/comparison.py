@@ -1,4 +1,4 @@
-"""Four ways to a source network, as in Figures 4 and 5: a task's rows, their table and figure."""
+"""The four methods of Figures 4 and 5: a task's rows, their table and figure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.teacher import BY_SCALE, SIZES, Samples, draw_samples, draw_source
 
 SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20, 25, 30), "paper": (5, 10, 15, 20, 25, 30)}
-TEACHER = {"smoke": 4, "laptop": 25, "paper": 25}  # its width where the source's varies
+TEACHER = {"smoke": 4, "laptop": 25, "paper": 25}  # its width when the source's varies
 WIDTHS = {
     "smoke": (4, 10, 16),
     "laptop": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
     "paper": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
 }
-NEGLIGIBLE_ERROR = 1e-6  # an error that counts as none
-FLOOR, BELOW, BOTTOM = 1e-3, 3e-4, 1.5e-4  # of a figure: smaller errors are drawn in one row
-# By what varies, d or c: a task's name, the axis, and at every scale the pairs of d and c.
+NEGLIGIBLE_ERROR = 1e-6  # smaller errors count as none
+FLOOR, BELOW, BOTTOM = 1e-3, 3e-4, 1.5e-4  # in figures, errors below ``FLOOR`` share a row
+# When d or c varies: a task's name, the axis, and the pairs of d and c at each scale.
 NAMES = {"side": "d = {side}", "width": "c = {width}"}
 AXES = {
     "side": "width d of the teacher (source width d²)",
@@ -37,8 +37,8 @@ PAIRS = {
     "side": {scale: [(side, side**2) for side in sides] for scale, sides in SIDES.items()},
     "width": {scale: [(TEACHER[scale], width) for width in WIDTHS[scale]] for scale in WIDTHS},
 }
-ELSEWHERE = ["source width", "SGD's optimizer"]  # columns of the whole table alone
-# What stands in the legends, with the paper's colours in mind: blue, green, orange, black.
+ELSEWHERE = ["source width", "SGD's optimizer"]  # columns only in the full table
+# Legend labels, for colours like the paper's: blue, green, orange, black.
 METHODS = {
     "baseline": "SGD on normalizations",
     "teacher": "construction from the teacher",
@@ -61,7 +61,7 @@ def compared_tasks(variable: str, density: float = 1.0) -> Tasks:
 def sparse_part(
     module: str, density: float, decide: Callable[[pd.DataFrame], Decisions]
 ) -> Experiment:
-    """Both panels for frozen weights of which a share ``density`` is not zero."""
+    """Both panels, with a share ``density`` of nonzero frozen weights."""
 
     def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         left = compared_tasks("side", density)(scale, options)
@@ -74,12 +74,12 @@ def sparse_part(
 
 
 def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> pd.DataFrame:
-    """Test errors of all methods for one teacher width d and one source width c, a row per run.
+    """Test errors of all methods for teacher width d and source width c, one row per run.
 
-    d is also the number of inputs, Theorem 1 asks for c = d²; ``density`` is the share of nonzero
-    frozen weights, ``scale`` a name in ``SIZES``. ``variance`` is that of the test labels;
-    learning_rate, schedule and residual stand where they apply. Where all runs select the
-    baseline's setting, ``tried`` are its errors by each setting, also on the validation samples.
+    d is also the number of inputs; Theorem 1 asks for c = d². ``density`` is the share of nonzero
+    frozen weights, ``scale`` a name in ``SIZES``. ``variance`` is the test labels'; learning_rate,
+    schedule and residual are set where they apply. If all runs select the baseline's setting, rows
+    ``tried`` have its test and validation errors at each setting.
     """
     sizes, samples = SIZES[scale], _samples(side, scale)
     runs = list(range(sizes.runs))
@@ -103,8 +103,8 @@ def compare_methods(side: int, width: int, scale: str, density: float = 1.0) -> 
     return frame.assign(side=side, width=width, density=density)
 
 
-# The same for every width of the source, whose tasks follow one another: the first one's stored
-# seconds include the training.
+# All source widths share these, and their tasks follow one another: the first task's stored seconds
+# include the training.
 @lru_cache(maxsize=1)
 def _samples(side: int, scale: str) -> Samples:
     return draw_samples(side, SIZES[scale], range(SIZES[scale].runs))
@@ -117,10 +117,10 @@ def _students(side: int, scale: str) -> tuple[batched_training.Trained, torch.Te
 
 
 def middle_range(errors: pd.Series) -> tuple[float, float, float]:
-    """Median, smallest and largest of the runs without the smallest and the largest.
+    """Median, minimum and maximum of the runs without the smallest and the largest.
 
     The paper discards these two for its error bars. Errors of trained networks have two modes,
-    exact and not, so that a mean of them, or of their logarithms, describes neither.
+    exact and not; their mean, or that of their logarithms, describes neither.
 
     >>> middle_range(pd.Series([1e-9, 1.0, 4.0, 2.0, 1e9]))
     (2.0, 1.0, 4.0)
@@ -130,7 +130,7 @@ def middle_range(errors: pd.Series) -> tuple[float, float, float]:
 
 
 def format_errors(errors: pd.Series) -> str:
-    """Median and range of the middle runs, and how many runs are exact where not all are alike.
+    """Median and range of the middle runs, and the number of exact runs if only some are exact.
 
     >>> format_errors(pd.Series([1e-9, 1.0, 4.0, 2.0, 3.0]))
     '2.0e+00 (1.0e+00 to 3.0e+00), 1 of 5 below 1e-6'
@@ -164,7 +164,7 @@ def median_share(rows: pd.DataFrame, method: str) -> float:
 def summarize_methods(rows: pd.DataFrame, variable: str = "side") -> pd.DataFrame:
     """One line per teacher or source width: median of the runs' errors, the middle runs' range.
 
-    The column that varies is ``side`` or ``width``.
+    ``variable`` is ``side`` or ``width``.
     """
     lines = []
     for value, group in rows.groupby(variable, sort=True):
@@ -183,14 +183,14 @@ def summarize_methods(rows: pd.DataFrame, variable: str = "side") -> pd.DataFram
 
 
 def left_panel(lines: pd.DataFrame) -> pd.DataFrame:
-    """The lines of a summary at source width d², each once; the dense network is Figure 4's."""
+    """The summary's distinct lines at source width d², without Figure 4's dense network."""
     is_left = lines["source width"] == lines["teacher width d"] ** 2
     left = lines[is_left].drop_duplicates(["teacher width d"])
     return left.drop(columns=[*ELSEWHERE, METHODS["dense"]], errors="ignore")
 
 
 def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of the left panel, source width d², and of the right one, a single d."""
+    """Split the rows into the left panel (source width d²) and the right (a single d)."""
     left = rows[rows["width"] == rows["side"] ** 2].drop_duplicates(["side", "method", "run"])
     sides = rows["side"].unique()
     side = next((side for side in TEACHER.values() if side in sides), sides[0])
@@ -199,7 +199,7 @@ def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def summarize_panels(rows: pd.DataFrame) -> pd.DataFrame:
-    """The lines of both panels, one after the other."""
+    """The lines of the left panel, then of the right."""
     left, right = split_panels(rows)
     upper, lower = summarize_methods(left, "side"), summarize_methods(right, "width")
     lower = lower.rename(columns={"source width c": "source width"})
@@ -214,10 +214,10 @@ def draw_errors(
     column: str = "method",
     labels: Mapping[str, str] = METHODS,
 ) -> None:
-    """Error against ``variable``, logarithmic, a line per value of ``column``.
+    """Draw errors, on a log axis, against ``variable``, a line per value of ``column``.
 
-    Bars span the middle runs. Errors below ``FLOOR`` stand in a row of their own. Lines stand a
-    little apart, so that none covers another.
+    Bars span the middle runs. Errors below ``FLOOR`` share one row. Lines are slightly apart so
+    that none covers another.
     """
     apart = 0.008 * (rows[variable].max() - rows[variable].min())
     lowest = np.inf
@@ -231,7 +231,7 @@ def draw_errors(
         style = STYLES.get(name, {}) if column == "method" else {}
         options = {"marker": "o", "capsize": 2, "label": label, "color": PALETTE[number], **style}
         x = np.array(list(errors.groups)) + apart * (number - (len(labels) - 1) / 2)
-        if variable == "width" and name == "dense":  # has no source, and the same error at each c
+        if variable == "width" and name == "dense":  # no source, so the same error at each c
             options = {"color": options["color"], "linestyle": "--", "label": label}
             axes.axhline(middle[0], **options)
             axes.axhspan(low[0], high[0], color=options["color"], alpha=0.1, linewidth=0)
@@ -252,7 +252,7 @@ def draw_errors(
 
 
 def draw_panel(rows: pd.DataFrame, **options: Any) -> Figure:
-    """A figure of one panel; options as ``draw_errors`` has them."""
+    """Draw a single panel with the options of ``draw_errors``."""
     figure, axes = new_figure(size=(COLUMN, 3.2))
     axes.set_title(_what_is_drawn(rows))
     draw_errors(axes, rows, **options)
@@ -261,7 +261,7 @@ def draw_panel(rows: pd.DataFrame, **options: Any) -> Figure:
 
 
 def draw_panels(rows: pd.DataFrame, density: float) -> Figure:
-    """The paper's two panels."""
+    """Draw the paper's two panels."""
     figure, (first, second) = new_figure(1, 2, (PAGE, 3.1))
     left, right = split_panels(rows)
     draw_errors(first, left, "side")
@@ -278,7 +278,7 @@ def _what_is_drawn(rows: pd.DataFrame) -> str:
 
 
 def draw_legend(figure: Figure, columns: int = 1, **options: Any) -> None:
-    """A figure's one legend, above its axes, where it covers no data."""
+    """Draw a single legend above the figure's axes, where it covers no data."""
     shown: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -28,8 +28,8 @@ FEATURES = {
     "id_cond_drawn": "scales of ID cond, from a dense start",
     "dense": "weights of a dense network",
 }
-OPENING = 4.0  # deviations of an inner ReLU's input: hardly a sample closes it
-# Trainings by features and start, of which the first is said to have the smaller error.
+OPENING = 4.0  # deviations of an inner ReLU's input: almost no sample closes it
+# Pairs of trainings (features, start); the claim: the first has the smaller error.
 PAIRS = {
     "start": (("random", OPENING), ("random", 0.0)),
     "start_ortho": (("ortho_cond", OPENING), ("ortho_cond", 0.0)),
@@ -46,7 +46,7 @@ CLAIMS = ("start", "dense", "conditioning", "weights")
 def compare_features(
     side: int, scale: str, opening: float = 0.0, drawn: bool = False
 ) -> pd.DataFrame:
-    """One row per kind of trained network and run.
+    """One row per type of network and run.
 
     ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``, whose
     weights are trained.
@@ -54,10 +54,9 @@ def compare_features(
     Args:
         side: d.
         scale: ``smoke``, ``laptop`` or ``paper``: samples, epochs, runs.
-        opening: where the inner ReLUs' shifts start; at 0 the dense network is trained, too.
-        drawn: train the scales of ID cond features alone, which are a dense network's weights,
-            from the values that these start from. From scales of 1, all units are equal and stay
-            so.
+        opening: the inner ReLUs' initial shifts; at 0, the dense network is trained, too.
+        drawn: train only the scales of ID cond features, which are a dense network's weights, from
+            that network's initial values. From scales of 1, all units are equal and stay so.
     """
     sizes = teacher.SIZES[scale]
     runs = list(range(sizes.runs))
@@ -94,13 +93,13 @@ def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.
 
 
 def with_opening(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with the start of their shifts: 0 where none is named, missing where none is."""
+    """The rows with their shifts' start: 0 by default, missing for dense networks."""
     opening = rows["opening"] if "opening" in rows else pd.Series(0.0, rows.index)
     return rows.assign(opening=opening.fillna(0.0).where(rows["features"] != "dense"))
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per teacher width, kind of features and start of the shifts."""
+    """One line per teacher width, type of features and start of the shifts."""
     columns: dict[str, Any] = {
         "teacher width d": "side",
         "trained": lambda group: FEATURES[group["features"].iloc[0]],
@@ -120,7 +119,7 @@ def _number(values: pd.Series) -> str:
 
 
 def draw_starts(rows: pd.DataFrame) -> Figure:
-    """A panel per start of the shifts, the dense network in both."""
+    """Draw a panel per start of the shifts, with the dense network in both."""
     rows = with_opening(rows)
     figure, panels = new_figure(1, 2, (PAGE, 3.1))
     for axes, opening in zip(panels, (0.0, OPENING), strict=True):
@@ -135,9 +134,9 @@ def draw_starts(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Run by run, which of two trainings has the smaller error, where both are there.
+    """Compare the errors of two trainings run by run, where both exist.
 
-    Confirmed where the first has it in every run, contradicted where in no more than half of them.
+    Confirmed if the first has the smaller error in every run, contradicted if in at most half.
     """
     rows = with_opening(rows).fillna({"opening": 0.0})
     errors = rows.pivot_table("mse", ["side", "run"], ["features", "opening"]).dropna()

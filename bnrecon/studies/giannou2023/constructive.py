@@ -13,13 +13,13 @@ def constructed_error(
 ) -> dict[str, list[float]]:
     """Rebuild each run's weights and evaluate the source on the test samples, all in float64.
 
-    V diag(γ) W = W* is solved, by the pseudo-inverse where the system is not regular. The shift
-    opens every ReLU for the norms seen in training: |γ| ||w|| max ||x||. Inputs are Gaussian here,
-    outside the theorem's unit ball. What the normalizations do with their statistics is left out:
-    scale and shift undo any (Proposition 1).
+    Solves V diag(γ) W = W*, by the pseudo-inverse if the system is not regular. The shift opens
+    every ReLU for the norms seen in training: |γ| ||w|| max ||x||. Inputs are Gaussian here,
+    outside the theorem's unit ball. The normalizations' statistics are omitted: scale and shift
+    undo any (Proposition 1).
 
-    Of W (S, c, d), V (S, d, c) and W* (S, d, d), the teacher's or the student's, by run: the test
-    error ``mse`` and the ``residual`` ||V diag(γ) W - W*|| / ||W*||.
+    For W (S, c, d), V (S, d, c) and the teacher's or student's W* (S, d, d), returns each run's
+    test error ``mse`` and ``residual`` ||V diag(γ) W - W*|| / ||W*||.
     """
     errors, residuals = [], []
     for run, (w, v, weight) in enumerate(zip(first, second, weights.double(), strict=True)):

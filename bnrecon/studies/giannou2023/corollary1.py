@@ -1,4 +1,4 @@
-"""Corollary 1: a target of rank r needs a width of d r, at twice the depth again."""
+"""Corollary 1: a target of rank r needs width d r, at twice Theorem 1's depth."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """By the largest error of a function and by the widths."""
+    """Decide by the largest functional error and the widths."""
     worst = rows["functional_error"].max()
     holds = worst < 1e-6 and (rows["width"] == rows["rank"] * rows["side"]).all()
     numbers = {"worst": worst, "networks": len(rows), "side": rows["side"].max()}

@@ -14,7 +14,7 @@ LARGEST = max(SIZES["paper"].rates)  # the same at every scale
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """What Appendix E says about the left panel."""
+    """Decide Appendix E's claims about the left panel."""
     sides = sorted(int(side) for side in rows["side"].unique())
     teacher = comparison.where_better(rows, "side", "teacher", "baseline")
     student = comparison.where_better(rows, "side", "student", "baseline")
@@ -43,11 +43,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def constant_gains(rows: pd.DataFrame) -> dict[int, Interval]:
-    """By d, by how many percent of the variance SGD's test error is less at a constant rate.
+    """By d, how much less SGD's test error is at a constant rate, in percent of the variance.
 
-    Of both, validation selects the setting, by the mean of the runs' shares of the variance; one
-    with which a run diverged is out. A width without one of both is left out, and all widths where
-    one run alone selects.
+    For constant and other schedules, validation selects the setting by the runs' mean share of the
+    variance, without settings at which a run diverged. Widths without both are omitted; all are if
+    only one run selects.
     """
     gains: dict[int, Interval] = {}
     for side, tried in rows[rows["method"] == "tried"].groupby("side"):

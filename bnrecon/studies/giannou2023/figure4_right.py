@@ -10,11 +10,11 @@ from bnrecon.reproduction.parts import Decisions, only, part
 from bnrecon.studies.giannou2023 import comparison
 from bnrecon.studies.giannou2023.comparison import format_errors
 
-CONSTANT = 0.01  # of the variance: SGD's loss counts as constant, not small, above it
+CONSTANT = 0.01  # above this share of the variance, SGD's loss is constant, not small
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """What Appendix E says about the right panel."""
+    """Decide Appendix E's claims about the right panel."""
     baseline = comparison.where_better(rows, "width", "baseline", "student")
     student = comparison.where_better(rows, "width", "student", "baseline")
     groups = [rows[rows["width"] == width] for width in baseline]

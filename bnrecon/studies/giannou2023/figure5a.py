@@ -1,4 +1,4 @@
-"""Figure 5 (a): 20% of the frozen weights are not zero."""
+"""Figure 5 (a): 20% of the frozen weights are nonzero."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bnrecon.studies.giannou2023 import comparison
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """What Appendix E says about Figure 5a, in shares of the labels' variance."""
+    """Decide Appendix E's claim about Figure 5a, in shares of the labels' variance."""
     left, _ = comparison.split_panels(rows)
     sides = sorted(int(side) for side in left["side"].unique())
     if len(sides) < 2:

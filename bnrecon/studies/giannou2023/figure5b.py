@@ -1,4 +1,4 @@
-"""Figure 5 (b): 5% of the frozen weights are not zero."""
+"""Figure 5 (b): 5% of the frozen weights are nonzero."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bnrecon.studies.giannou2023 import comparison
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """What Appendix E says about Figure 5b."""
+    """Decide Appendix E's claims about Figure 5b."""
     left, right = comparison.split_panels(rows)
     wide = [sgd_much_better(left), sgd_at_small_widths(left, right)] if len(left) else []
     return [no_small_loss(rows), *wide]
 
 
 def no_small_loss(rows: pd.DataFrame) -> Decision:
-    """By each method's least median loss over the settings."""
+    """Decide by each method's least median loss over the settings."""
     by_setting = rows.groupby(["side", "width"])
     settings = [group.drop_duplicates(["method", "run"]) for _, group in by_setting]
     least = {
@@ -29,7 +29,7 @@ def no_small_loss(rows: pd.DataFrame) -> Decision:
 
 
 def sgd_much_better(left: pd.DataFrame) -> Decision:
-    """By the better construction's loss over SGD's."""
+    """Decide by the better construction's loss over SGD's."""
     errors = comparison.paired_errors(left, "side")
     factors = errors[["teacher", "student"]].min(axis=1) / errors["baseline"]
     medians = factors.groupby(level="side").median()
@@ -38,7 +38,7 @@ def sgd_much_better(left: pd.DataFrame) -> Decision:
 
 
 def sgd_at_small_widths(left: pd.DataFrame, right: pd.DataFrame) -> Decision:
-    """Of the left panel of Figure 5b: the smallest d decides, where ties are no defeats."""
+    """Decide by the smallest d in Figure 5b's left panel; ties are not defeats."""
     errors = comparison.paired_errors(left, "side")
     constructions = errors[["teacher", "student"]].min(axis=1)
     better, ties = errors["baseline"] < constructions, errors["baseline"] == constructions

@@ -19,7 +19,7 @@ SHARES = (0.02, 0.1, 0.25, 0.49)  # q d, so that p = sqrt(2 q d) stays below 1
 
 
 def staircases(side: int) -> Iterator[tuple[int, ...]]:
-    """Sets S by their row sizes a_1 >= ... >= a_d, without the empty one.
+    """Nonempty sets S by their row sizes a_1 >= ... >= a_d.
 
     >>> list(staircases(2))
     [(2, 2), (2, 1), (2, 0), (1, 1), (1, 0)]
@@ -29,7 +29,7 @@ def staircases(side: int) -> Iterator[tuple[int, ...]]:
 
 
 def compare_staircases(side: int) -> pd.DataFrame:
-    """One row per q: the smallest ratio of the right side to the left of all staircases, exact."""
+    """One row per q: the exact smallest ratio of the right side to the left over all staircases."""
     rows = []
     for share in SHARES:
         q, p = share / side, math.sqrt(2 * share)
@@ -46,10 +46,10 @@ def compare_staircases(side: int) -> pd.DataFrame:
 
 
 def compare_sets(side: int, sets: int, draws: int, seed: int) -> pd.DataFrame:
-    """The same for random sets S, the left side simulated.
+    """The same for random sets S, with a simulated left side.
 
-    A set counts as violated where the simulated probability is more than four standard errors
-    above the right side.
+    A set counts as violated if the simulated probability exceeds the right side by more than four
+    standard errors.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     rows = []
@@ -73,7 +73,7 @@ def compare_sets(side: int, sets: int, draws: int, seed: int) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per kind of set and d, over all q."""
+    """One line per type of set and d, over all q."""
     lines = []
     for (kind, side), group in rows.groupby(["kind", "side"], sort=False):
         tightest = group.loc[group["smallest_ratio"].idxmin()]
@@ -86,7 +86,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """By the sets that violate it."""
+    """Confirmed if no set violates it."""
     violated = int(rows["violated"].sum())
     return {"Lemma 10": violated == 0}, {"violated": violated, "compared": int(rows["sets"].sum())}
 

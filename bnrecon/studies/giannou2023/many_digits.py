@@ -1,4 +1,4 @@
-"""The systems of Theorem 2 in many decimal digits, in which rounding plays no part."""
+"""Theorem 2's systems in many decimal digits, where rounding plays no part."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bnrecon.features.portable_random import Stream
 def solve_in_digits(
     weight: torch.Tensor, block: int, seed: int, digits: int, layer: int = 0
 ) -> tuple[float, float]:
-    """The systems of W* (m, k), a ``layer`` of the target from 0, in ``digits`` decimal digits.
+    """Solve the systems of W* (m, k), the target's ``layer`` (from 0), in ``digits`` digits.
 
     Returns:
-        The largest relative error of a block with the scales as they are, and with all scales
-        rounded to float64.
+        The largest relative error of a block with the scales as solved, and with all scales rounded
+        to float64.
     """
     target = LinearTarget("", weight, torch.zeros(len(weight), dtype=torch.float64))
     chain = skip_chain_of(target, block, Stream(seed, layer))
@@ -45,7 +45,7 @@ def _matrix(tensor: torch.Tensor) -> mpmath.matrix:
 
 
 def _solve(after: mpmath.matrix, before: mpmath.matrix, wanted: mpmath.matrix) -> list[mpmath.mpf]:
-    """γ of P diag(γ) Q = W*: by LU, or the shortest where a smaller block has fewer equations."""
+    """γ of P diag(γ) Q = W*: by LU, or the shortest if a smaller block has fewer equations."""
     entries = list(itertools.product(range(wanted.rows), range(wanted.cols)))
     columns = range(after.cols)
     system = mpmath.matrix([[after[i, c] * before[c, j] for c in columns] for i, j in entries])

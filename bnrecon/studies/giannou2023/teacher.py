@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many samples, epochs and runs an experiment has at a scale, and what SGD is tried with.
+    """An experiment's numbers of samples, epochs and runs at a scale, and SGD's learning rates.
 
     The learning rate is one of ``rates``; rate and schedule are selected on the validation samples
     of the first ``selecting`` runs.
@@ -24,15 +24,15 @@ class Sizes:
     selecting: int = 1
 
 
-# The paper: 1,000,000 training and 1,000,000 test samples, 5 runs. It states no validation set.
-# Which setting is the best changes from run to run: all decide where it can be afforded.
+# The paper: 1,000,000 training and 1,000,000 test samples, 5 runs. It states no validation set. The
+# best setting changes from run to run: all runs select it where this is affordable.
 SIZES = {
     "smoke": Sizes(1024, 256, 512, 2, 3),
     "laptop": Sizes(50_000, 10_000, 50_000, 20, 5),
     "paper": Sizes(1_000_000, 100_000, 1_000_000, 20, 5, (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), 5),
 }
 BY_SCALE: dict[str, object] = {"scale": {scale: scale for scale in SIZES}}  # for ``sweep``
-# Of variants beyond the paper: at laptop scale the two largest widths of Figure 4 are left out.
+# For variants beyond the paper; laptop scale omits the two largest widths of Figure 4.
 VARIANT_SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20), "paper": (5, 10, 15, 20, 25, 30)}
 
 
@@ -48,7 +48,7 @@ class Samples:
     y: dict[str, torch.Tensor]
 
     def of_run(self, run: int) -> Samples:
-        """Those of one run, (1, samples, ...)."""
+        """One run's samples, (1, samples, ...)."""
         one = slice(run, run + 1)
         x, y = ({part: some[one] for part, some in all_.items()} for all_ in (self.x, self.y))
         return Samples(self.teachers[one], x, y)
@@ -57,7 +57,7 @@ class Samples:
 def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
     """Draw teachers g(x) = sum_i relu(w_i . x), w_i of variance 1/d, and standard normal inputs.
 
-    Each run has a teacher and samples of its own, drawn from its number.
+    Each run's number seeds its teacher and samples.
 
     >>> samples = draw_samples(3, SIZES["smoke"], [0, 1])
     >>> samples.x["train"].shape, samples.y["test"].shape
@@ -82,7 +82,7 @@ def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
 def draw_source(
     side: int, width: int, density: float, runs: range | list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Frozen random weights of the source: W (runs, width, d), V (runs, d, width), float64.
+    """Draw the source's frozen weights: W (runs, width, d), V (runs, d, width), float64.
 
     Normal with variance 1 / fan-in; each entry is zero with probability 1 - ``density``.
     """

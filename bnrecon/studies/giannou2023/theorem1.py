@@ -35,7 +35,7 @@ def random_target(side: int, depth: int, seed: int) -> nn.Sequential:
 
 
 def measure(rebuilt: RebuiltNetwork) -> dict[str, float]:
-    """The columns that a rebuilt network has in every row: its width, and its errors."""
+    """A rebuilt network's columns in every row: its width and errors."""
     return {
         "width": max(layer.width for layer in rebuilt.layers),
         "layer_error": max(layer.relative_error for layer in rebuilt.layers),
@@ -73,7 +73,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Error of the function against d, a line per depth."""
+    """Draw the error of the function against d, a line per depth."""
     figure, axes = new_figure(size=(COLUMN, 2.8))
     for depth, group in rows.groupby("depth", sort=True):
         errors = group.groupby("side")["functional_error"].apply(mean_error)
@@ -86,7 +86,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Both claims by the largest error of a function and by the widths."""
+    """Decide both claims by the largest functional error and the widths."""
     worst, side = rows["functional_error"].max(), int(rows["side"].max())
     holds = bool(worst < 1e-6 and (rows["width"] == rows["side"] ** 2).all())
     numbers = {"worst": worst, "networks": len(rows), "side": side, "depth": rows["depth"].max()}

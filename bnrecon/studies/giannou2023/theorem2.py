@@ -1,4 +1,4 @@
-"""Theorem 2: narrow, deep sources with skip connections, and where float64 ends them."""
+"""Theorem 2: narrow, deep sources with skip connections, and the limits of float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bnrecon.studies.giannou2023.comparison import draw_legend
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, random_target
 
-# (d, k): deep to shallow, and pairs of which k does not divide d.
+# (d, k): deep to shallow, including pairs where k does not divide d.
 SETTINGS = {
     "smoke": ((3, 1), (4, 2), (5, 3)),
     "laptop": (
@@ -40,19 +40,19 @@ DEEP = {
 }
 DEEP["paper"] = DEEP["laptop"]
 ZERO = {"smoke": ((4, 2),), "laptop": ((4, 1), (8, 2), (16, 4)), "paper": ((4, 1), (8, 2), (16, 4))}
-DIGITS = 100  # of the arithmetic that stands for exact numbers
-MOST_CONDITION = 1e16  # 1 over the rounding of float64: what is above cannot be measured in it
-HELD = 1e-6  # an error of the function up to which float64 suffices
-MOST_UNKNOWNS = 24  # systems up to this size are solved in so many digits, too
+DIGITS = 100  # of the arithmetic that counts as exact
+MOST_CONDITION = 1e16  # 1 over float64's rounding: float64 cannot measure more
+HELD = 1e-6  # float64 suffices up to this functional error
+MOST_UNKNOWNS = 24  # systems up to this size are also solved in ``DIGITS`` digits
 
 
 def rebuild(
     side: int, block: int, seeds: int, digits: int, refinements: int, depth: int = 1
 ) -> pd.DataFrame:
-    """One row per seed, of a target of l layers of width d and blocks of k.
+    """One row per seed, for a target of l layers of width d and blocks of k.
 
-    The errors in ``digits`` decimal digits are there only where the systems are small. The refined
-    errors are of LU solutions that were corrected so often.
+    Only small systems have errors in ``digits`` decimal digits. The refined errors are those of LU
+    solutions corrected ``refinements`` times.
     """
     rows = []
     for seed in range(seeds):
@@ -64,7 +64,7 @@ def rebuild(
             layers = enumerate(read_relu_network(target))
             solved = [solve_in_digits(layer.weight, block, seed, digits, n) for n, layer in layers]
             exact, rounded = map(max, zip(*solved, strict=True))
-        # By block, of all layers: |γ|, whose smallest share of the largest is a column.
+        # |γ| by block, of all layers; the smallest ratio to the largest is a column.
         chains = [module for module in refined.network if isinstance(module, SkipChain)]
         scales = [scale_of(one.norm).abs() for chain in chains for one in chain.segments()]
         row: dict[str, Any] = {"side": side, "block": block, "depth": depth, "seed": seed}
@@ -79,7 +79,7 @@ def rebuild(
 
 
 def _chain(target: nn.Sequential, block: int, **options: Any) -> RebuiltChain:
-    """The chain, whose errors are the result, also where they are too large for ``skip_chain``."""
+    """Return the chain even if its errors, the result, are too large for ``skip_chain``."""
     try:
         return skip_chain(target, block, **options)
     except RunError as error:
@@ -89,10 +89,10 @@ def _chain(target: nn.Sequential, block: int, **options: Any) -> RebuiltChain:
 
 
 def solve_zero_block(side: int, block: int, seeds: int) -> pd.DataFrame:
-    """One row per seed: the printed chain where the last block of the target's columns is zero.
+    """One row per seed: the printed chain for a target whose last block of columns is zero.
 
-    ``zero_scale`` is the largest |γ| of that block's layer, ``zero_condition`` that of its system:
-    where it is regular γ = 0 is the only solution, and no earlier block reaches the output.
+    ``zero_scale`` is the largest |γ| of that block's layer, ``zero_condition`` its system's
+    condition: if regular, γ = 0 is the only solution, and no earlier block reaches the output.
     """
     rows = []
     for seed in range(seeds):
@@ -124,14 +124,14 @@ def _seeds(values: pd.Series, most: float = math.inf) -> str:
 
 
 def split_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of rebuilt targets, with their depth, and those of blocks of zeros."""
+    """Split the rows into rebuilt targets, with their depth, and zero blocks."""
     rows = rows.reindex(columns=dict.fromkeys([*rows, "depth", "zero_condition", "zero_scale"]))
     zero = rows["zero_condition"].notna()
     return rows[~zero].fillna({"depth": 1}), rows[zero]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per d, k and l of the targets that were rebuilt."""
+    """One line per d, k and l of the rebuilt targets."""
     columns: dict[str, Any] = {
         "d": "side",
         "k": "block",
@@ -150,7 +150,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Error and condition of targets of one layer against the number of blocks."""
+    """Draw error and condition of one-layer targets against the number of blocks."""
     rows = split_rows(rows)[0].query("depth == 1")
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
     for (side, group), colour in zip(rows.groupby("side", sort=True), PALETTE, strict=False):
@@ -169,10 +169,10 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Theorem 2 in many digits and in float64, its lemmas, and where the printed one is false.
+    """Decide Theorem 2 in many digits and in float64, its printed form, and its lemmas.
 
-    Lemma 2 where one block is the whole layer, Lemma 3 where float64 solves all blocks of a target
-    of one layer.
+    Lemma 2 is tested where one block is the whole layer, Lemma 3 where float64 solves all blocks of
+    a one-layer target.
     """
     chains, zero = split_rows(rows)
     single, deep = chains[chains["depth"] == 1], chains[chains["depth"] > 1]
@@ -204,7 +204,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def limits(rows: pd.DataFrame) -> dict[str, Any]:
-    """The settings at which float64 does not suffice for some seed, and how many others there are.
+    """The settings at which float64 fails for some seed, and the number of others.
 
     >>> limits(pd.DataFrame({"block": [1, 2], "side": [8, 8], "functional_error": [0.5, 1e-9]}))
     {'lost': 'd = 8 (k = 1)', 'kept': 1, 'settings': 2}
@@ -228,7 +228,7 @@ TASKS = join(
 
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """The narrowest and the widest networks for each target."""
+    """The narrowest and widest networks for each target."""
     if table.empty:
         return table
     extreme = (table["k"] == 1) | (table["k"] == table["d"])

@@ -16,16 +16,15 @@ from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part, sweep
 from bnrecon.studies.giannou2023.comparison import draw_legend
 
-INDEPENDENT = "independent"  # the kind of rows that are not of products
+INDEPENDENT = "independent"  # marks rows that are not of products
 SIDES = {"smoke": (6, 8), "laptop": (8, 16, 24, 32, 48, 64), "paper": (8, 16, 24, 32, 48, 64)}
 DRAWS = {"smoke": 10, "laptop": 400, "paper": 2000}
-# Densities as multiples of log d / d, the conjecture of Remark 3; the bound by zero columns is at
-# 2.
+# Densities as multiples of log d / d, Remark 3's conjecture; the zero-column bound is at 2.
 MULTIPLES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5)
 THEOREM = "sqrt(log d / d)"  # the density of Theorem 3
-NUMERICAL = {"sides": 32, "draws": 10}  # ranks by singular values: up to this d, so many draws
-# Lemma 9 where singular products without a zero column are seen, all of their ranks computed.
-SMALL_SIDES = (3, 4, 5)  # those of Theorem 3 have larger d
+NUMERICAL = {"sides": 32, "draws": 10}  # ranks by singular values: largest d, most draws
+# Lemma 9 where singular products without a zero column occur; all ranks are computed.
+SMALL_SIDES = (3, 4, 5)  # Theorem 3 has larger d
 SMALL_DENSITIES = (0.45, 0.5, 0.55, 0.6, 0.65)
 SMALL_DRAWS = {"smoke": 20, "laptop": 2000, "paper": 10_000}
 # Step 4: (n, C) of independent Bernoulli matrices of density C log n / n.
@@ -39,10 +38,10 @@ IID_DRAWS = {"smoke": 10, "laptop": 1000, "paper": 10_000}
 
 
 def invertible(side: int, density: float, draws: int, numerical: int) -> pd.DataFrame:
-    """One row: of ``draws`` pairs of masks, how many have an invertible product.
+    """One row: how many of ``draws`` pairs of masks have an invertible product.
 
-    The masks are (d, d²), of this density. Of the first ``numerical`` the rank of the weighted
-    product is computed, too.
+    The masks are (d, d²), of this density. For the first ``numerical`` pairs, the rank of the
+    weighted product is computed, too.
     """
     regulars = with_zero = agree = 0
     for seed in range(draws):
@@ -60,9 +59,9 @@ def invertible(side: int, density: float, draws: int, numerical: int) -> pd.Data
 
 
 def singular_shares(size: int, multiple: int, draws: int) -> pd.DataFrame:
-    """One row: of ``draws`` Bernoulli matrices how many have a perfect matching, or a zero line.
+    """One row: how many of ``draws`` Bernoulli matrices have a perfect matching, or a zero line.
 
-    The matrices are (n, n), the entries independent, with the density C log n / n.
+    The matrices are (n, n), with independent entries of density C log n / n.
     """
     regulars = with_zero = 0
     density = multiple * math.log(size) / size
@@ -110,7 +109,7 @@ def large_products(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def crossing(densities: np.ndarray, probabilities: np.ndarray) -> float:
-    """The density at which a probability that rises with it passes 1/2, by linear interpolation."""
+    """The density at which a rising probability passes 1/2, by linear interpolation."""
     rising = np.maximum.accumulate(probabilities)
     if not rising[0] < 0.5 <= rising[-1]:
         return float("nan")
@@ -132,19 +131,19 @@ def half_density(rows: pd.DataFrame) -> float:
 
 
 def theorem_3_density(side: int) -> float:
-    """The theorem's density as rows have it."""
+    """The theorem's density, rounded as in the rows."""
     return round(sparse.predicted_density(side, "theorem"), 6)
 
 
 def at_theorem_3(rows: pd.DataFrame) -> dict[int, tuple[int, int]]:
-    """By d at the theorem's density: how many products are invertible, and of how many."""
+    """By d, at the theorem's density: the numbers of invertible products and of draws."""
     theorem = rows[rows["density"] == rows["side"].map(theorem_3_density)]
     counts = theorem.groupby("side")[["invertible", "draws"]].sum()
     return {int(side): (int(n), int(of)) for side, n, of in counts.itertuples()}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per d: where the probability passes 1/2, beside what is predicted."""
+    """One line per d: where the probability passes 1/2, and the predictions."""
 
     def line(side: int, group: pd.DataFrame) -> dict[str, Any]:
         half, total = half_density(group), group.sum(numeric_only=True)
@@ -159,14 +158,14 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         }
 
     large = large_products(rows)
-    if large.empty:  # one line per density, where no d of Theorem 3 is there yet
+    if large.empty:  # one line per density while no d of Theorem 3 exists
         columns = rows[["side", "density", "draws", "invertible"]]
         return columns.rename(columns={"side": "d", "draws": "draws per density"})
     return pd.DataFrame([line(side, group) for side, group in large.groupby("side", sort=True)])
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Probability against the density, as it is and in units of log d / d; Theorem 3's density."""
+    """Draw the probability against p and p / (log d / d), and failures at Theorem 3's density."""
     figure, (left, middle, right) = new_figure(1, 3, (PAGE, 2.9))
     large = large_products(rows)
     for (side, group), colour in zip(large.groupby("side"), PALETTE, strict=False):
@@ -189,12 +188,12 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _draw_failures(axes: Axes, counts: Mapping[int, tuple[int, int]]) -> None:
-    """At Theorem 3's density how often the product is singular, beside its 1/d."""
+    """Draw how often products at Theorem 3's density are singular, and its 1/d."""
     for side, (regular, draws) in counts.items():
         low, high = proportion_interval(draws - regular, draws, 0.9)
         share = 1 - regular / draws
         bars = [[share - low], [high - share]]
-        if regular == draws:  # on a logarithmic axis: the upper bound alone
+        if regular == draws:  # on a logarithmic axis: only the upper bound
             axes.plot(side, high, "v", color="black", markerfacecolor="none")
         else:
             axes.errorbar(side, share, bars, marker="D", capsize=2, color="black", markersize=4.5)
@@ -208,7 +207,7 @@ def _draw_failures(axes: Axes, counts: Mapping[int, tuple[int, int]]) -> None:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Theorem 3, Remark 3, Lemma 9 and Step 4, as far as their rows are there."""
+    """Decide Theorem 3, Remark 3, Lemma 9 and Step 4 where their rows exist."""
     independent = rows[rows["kind"] == INDEPENDENT] if "kind" in rows else rows[:0]
     large = large_products(rows)
     chosen = {
@@ -221,9 +220,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def decide_theorem_3(rows: pd.DataFrame) -> Decision:
-    """Holds from the least d on from which the lower bound is never below 1 - 1/d.
+    """Holds from the smallest d from which the lower bound is never below 1 - 1/d.
 
-    Contradicted where at the largest d even the upper bound is below it: else draws are too few.
+    Contradicted if even the upper bound is below it at the largest d: else draws are too few.
     """
     counts = at_theorem_3(rows)
     bounds = {d: proportion_interval(*count, 0.9) for d, count in counts.items()}
@@ -243,13 +242,13 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
 
 
 def decide_remark_3(rows: pd.DataFrame) -> Decision:
-    """Open at any size; how far the products follow the zero columns."""
+    """Undecided at any size; reports how far the products follow the zero columns."""
     ratios = (half_density(group) / bound_crossing(side) for side, group in rows.groupby("side"))
     return "Remark 3", "undecided", {"ratios": span(ratios, ".2f")}
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:
-    """By the numerical ranks."""
+    """Decide by the numerical ranks."""
     agree, compared = int(rows["numerical_agrees"].sum()), int(rows["numerical_draws"].sum())
     small = rows[rows["numerical_draws"] == rows["draws"]]
     singular = small["draws"] - small["invertible"] - small["with_zero_column"]
@@ -258,7 +257,7 @@ def decide_lemma_9(rows: pd.DataFrame) -> Decision:
 
 
 def decide_step_4(rows: pd.DataFrame) -> Decision:
-    """Decided at C = 1, the density in print."""
+    """Decided at C = 1, the printed density."""
     singular, zeros = 1 - rows["invertible"] / rows["draws"], rows["with_zero_line"] / rows["draws"]
     printed = rows["multiple"] == 1
     numbers = {f"at_{c}": span(singular[rows["multiple"] == c], ".3f") for c in (1, 2, 3)}

@@ -21,13 +21,13 @@ from bnrecon.studies.random_features.averages import differences_by, signs
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
 
 TEXT = read_text(__file__)
-# Hidden channels of the target W2 W1, and features missing of 2500. The paper's are the first two;
+# Hidden channels of the target W2 W1, and missing features of 2500. The first two are the paper's;
 # it calls these targets low-rank, but dense ones have full rank there.
 SIZES = ((100, 60), (300, 100), (25, 100), (10, 100))
 PRINTED = (100, 300)  # the paper's hidden channels
-DENSE = ("He normal", "orthogonal", "Ortho cond")  # of 10 hidden channels, ER's have zeros
+DENSE = ("He normal", "orthogonal", "Ortho cond")  # with 10 hidden channels, ER targets have zeros
 STRONG = 10  # percent of the error: our measure of a strong association
-LEAST_DRAWS = 2  # draws: the half-width says how little two of them tell
+LEAST_DRAWS = 2  # the half-width shows how little two draws tell
 DRAWN = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
@@ -36,17 +36,16 @@ DRAWN = {
 
 
 def _sizes(channels: int) -> list[tuple[int, int, list[str]]]:
-    """Hidden channels, with the missing features and the distributions that miss so many."""
+    """Hidden channels, missing features, and the distributions that lack so many."""
     missing = {hidden: permuting.missing_features(of_2500, channels) for hidden, of_2500 in SIZES}
     return [(*size, permuting.features_of_width(channels, size[1])) for size in missing.items()]
 
 
 def measure_alignment(hidden: int, channels: int, seed: int, **search: Any) -> pd.DataFrame:
-    """Permute targets W2 W1 of root mean square 1: a row for each distribution of both.
+    """Permute targets W2 W1 of root mean square 1: one row per pair of distributions.
 
-    ``hidden`` channels stand between the two factors. The other arguments are those of
-    ``fit_targets``. All are part of the task's key, so that results of other searches are computed
-    again.
+    ``hidden`` channels lie between the two factors. The other arguments are those of
+    ``fit_targets``. All are part of the task's key, so other searches are computed anew.
     """
     targets = []
     for label, name in FEATURES.items():
@@ -73,7 +72,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over_draws(column: str) -> Callable[[pd.DataFrame], Interval | None]:
-    """The interval over draws of a draw's mean over targets; none where no draw has a value."""
+    """The interval over draws of a draw's mean over targets; ``None`` if a value is missing."""
     return lambda rows: (
         mean_interval(list(rows.groupby("seed")[column].mean()))
         if rows[column].notna().all()
@@ -82,7 +81,7 @@ def _over_draws(column: str) -> Callable[[pd.DataFrame], Interval | None]:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's colour-coded tables: mean errors, targets in columns, features in rows."""
+    """Draw the paper's colour-coded tables of mean errors: targets in columns, features in rows."""
     _, rows = permuting.split_shared(rows)
     sizes = list(dict.fromkeys(rows["hidden"]))
     shared = {"sharex": True, "sharey": True, "squeeze": False}
@@ -107,7 +106,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> Any:
-    """Mean errors in thousandths, in colours from 0 to the figure's ``largest``."""
+    """Draw mean errors in thousandths, in colours from 0 to the figure's ``largest``."""
     names = list(FEATURES)
     errors = 1000 * rows.pivot_table(index="features", columns="target", values=search)
     errors = errors.loc[names, names]
@@ -122,10 +121,10 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """What can be fitted, by which features, and whether a low rank helps."""
+    """Decide what can be fitted, by which features, and whether a low rank helps."""
     shared, rows = permuting.split_shared(rows)
     dense, shared = (some[some["target"].isin(DENSE)] for some in (rows, shared))
-    # The same for as many features, of which all outputs share one.
+    # The same with as many features, one of them shared by all outputs.
     others = dense[dense["features"] != "ID cond"]
     instead = pd.concat([others, shared.assign(features="ID cond")])
     return [
@@ -145,7 +144,7 @@ def _channels(rows: pd.DataFrame) -> int:
 
 
 def _fitted(rows: pd.DataFrame) -> Decision:
-    """Without error, by the paper's own search."""
+    """What the paper's search fits without error."""
     alike = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
     fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
     id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
@@ -155,7 +154,7 @@ def _fitted(rows: pd.DataFrame) -> Decision:
 
 
 def _approximation(dense: pd.DataFrame) -> Decision:
-    """How many of the missing features a permutation replaces, in terms of the error."""
+    """How many missing features a permutation replaces, in terms of the error."""
     n = _channels(dense) ** 2
     shares = 100 * dense["missing"] / (n - dense["c1"])
     share = mean_interval(list(shares.groupby(dense["seed"]).mean()))
@@ -169,20 +168,20 @@ def _approximation(dense: pd.DataFrame) -> Decision:
 
 
 def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
-    """The paper's sentence on ID cond, by its greedy pass; also with one shared feature."""
+    """Decide the paper's sentence on ID cond by its greedy pass, also with one shared feature."""
     numbers = {"unpermuted": spell(_pooled(dense, "unpermuted"), ".4f")}
     verdict = intervals.decide([_pooled(dense, "greedy")], LEAST_DRAWS)
     return name, verdict, numbers | _compared(dense, "greedy")
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
-    """The error with ID cond features less the mean of the others', over all sizes, by draw."""
+    """The error with ID cond features minus the others' mean, over all sizes, by draw."""
     id_cond = dense["features"] == "ID cond"
     return paired_difference(dense[id_cond], dense[~id_cond], search)
 
 
 def _compared(dense: pd.DataFrame, search: str) -> dict[str, Any]:
-    """The pooled difference, and the signs of those by size and other features."""
+    """The pooled difference, and the signs of differences by size and other features."""
     id_cond = dense["features"] == "ID cond"
     differences = [
         difference
@@ -193,7 +192,7 @@ def _compared(dense: pd.DataFrame, search: str) -> dict[str, Any]:
 
 
 def _alike(rows: pd.DataFrame) -> Decision:
-    """The error of a target with features of its distribution, less that with the others'."""
+    """A target's error with features of its distribution, minus that with the others."""
     rows = rows[(rows["features"] != "ID cond") & (rows["target"] != "ID cond")]
     mean = rows.groupby(["hidden", "target"])["best"].transform("mean")
     rows = rows.assign(change=100 * rows["best"] / mean, alike=rows["features"] == rows["target"])
@@ -206,7 +205,7 @@ def _alike(rows: pd.DataFrame) -> Decision:
 
 
 def _low_rank(dense: pd.DataFrame) -> list[Decision]:
-    """At one width: what targets of low rank leave, less what those of full rank leave."""
+    """At one width: what low-rank targets leave, minus what full-rank targets leave."""
     is_low = dense["hidden"] < _channels(dense)
     is_same = dense["c1"] == dense.loc[is_low, "c1"].min()
     full = dense[is_same & ~is_low]
@@ -232,7 +231,7 @@ def _decide_below(difference: Interval | None) -> str:
 def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
     channels = _channels(rows)
     printed = rows[rows["hidden"].isin(PRINTED) & (rows["hidden"] >= channels)]
-    targets = printed.drop_duplicates(["hidden", "target", "seed"])  # all features have the same
+    targets = printed.drop_duplicates(["hidden", "target", "seed"])  # the same for all features
     is_product = targets["target"].isin(ANY_WIDTH)
     ranks, others = targets.loc[is_product, "rank"], targets[~is_product]
     if ranks.empty:

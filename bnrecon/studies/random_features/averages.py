@@ -1,4 +1,4 @@
-"""Means by a column for figures, differences and trends by group, settings that are compared."""
+"""Means by a column for figures, differences and trends by group, comparisons of settings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bnrecon.reproduction.intervals import (
     with_values,
 )
 
-ALIKE = ["width", "epochs", "seconds"]  # columns of ``compare_settings`` that pages leave out
+ALIKE = ["width", "epochs", "seconds"]  # columns of ``compare_settings`` that pages omit
 
 
 def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
-    """Computes the mean of a column's values with its 95% interval; without values there is none.
+    """Return a function for a column's mean with its 95% interval; ``None`` without values.
 
     >>> interval_of("x")(pd.DataFrame({"x": [1.0, math.nan, 1.0]}))
     Interval(mean=1.0, half_width=0.0, n=2)
@@ -39,7 +39,7 @@ def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
 def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
     """Means of a column for each value of another, with 95% Student-t half-widths, for error bars.
 
-    One value alone has no half-width (NaN).
+    A single value has no half-width (NaN).
 
     >>> intervals_by(pd.DataFrame({"x": [1, 1, 2], "y": [2.0, 4.0, 5.0]}), "x", "y")["mean"]
     x
@@ -86,7 +86,7 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
 
 
 def powers_by_features(rows: pd.DataFrame, column: str) -> dict[str, Interval]:
-    """By distribution the power of c0 that a column's positive values grow as, a ``trend``."""
+    """By distribution, the power of c0 that a column's positive values grow as, a ``trend``."""
     rows = rows[rows[column] > 0]
     return {
         str(label): trend(list(np.log10(group["channels"])), list(np.log10(group[column])))
@@ -110,7 +110,7 @@ def differences_by(
 
 
 def signs(intervals: Collection[Interval]) -> dict[str, int]:
-    """How many intervals lie below and above 0, and how many there are, as claims name them.
+    """Count the intervals below 0, above 0 and in all, under the names that claims use.
 
     >>> signs([Interval(1.0, 0.5, 3), Interval(1.0, 2.0, 3)])
     {'below': 0, 'above': 1, 'of': 2}
@@ -127,14 +127,14 @@ def compare_settings(
 ) -> pd.DataFrame:
     """One line per setting, with 95% Student-t intervals over seeds.
 
-    A seed gives the same batches and crops in all settings, so that a difference of two is the mean
-    over the seeds that both have.
+    A seed gives the same batches and crops in all settings, so a difference of two is the mean over
+    the seeds that both have.
 
     Args:
         rows: the rows of ``training_tasks``.
-        heading: what the settings are called.
-        reported: what the paper prints, by setting and column.
-        baselines: the setting that each is compared with, for those that are compared.
+        heading: the heading of the settings.
+        reported: the paper's numbers, by setting and column.
+        baselines: the setting that each compared setting is compared with.
     """
     groups = {str(name): group for name, group in rows.groupby("setting", sort=False)}
     differences = {

@@ -1,10 +1,10 @@
 """Table 1: training with weights multiplied by fixed, ill-conditioned factors.
 
 A layer W = s ∘ w with fixed factors s takes steps -η s² ∘ ∇L(W) for a rate η. With mean(s²) = 1
-they go as far along the gradient as without factors, on average over weights, and are
-sqrt(mean s⁴) times as long. No learning rate matches both. So the largest condition number is
-trained at two rates, and compared with networks without factors whose steps go as far along the
-gradient, or are as long. The initial weights have heavier tails, whatever the rate.
+they go as far along the gradient as without factors, on average over weights, and are sqrt(mean s⁴)
+times as long. No learning rate matches both. So the largest condition number is trained at two
+rates, and compared with networks without factors whose steps go as far along the gradient, or are
+as long. The initial weights have heavier tails at any rate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPTIONS = {
     "laptop": ("data=cifar10", "target=vgg18", "scale=laptop", "target.width=16"),
     "paper": ("data=cifar10", "target=resnet18", "scale=paper", "target.width=64"),
 }
-# The rows of the spectrum in print; at laptop scale they were trained before the others.
+# For rows of the printed spectrum; at laptop scale, they were trained before the others.
 PRINTED = {"smoke": (), "laptop": ("train.epochs=6",), "paper": ()}
 PRINTED_SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
@@ -49,7 +49,7 @@ WEIGHTS = 1_000_000  # c0 c2, as the paper assumes
 
 
 def step_length(condition: float) -> float:
-    """How much longer steps are behind log-uniform factors: sqrt(mean s⁴) / mean s².
+    """How much longer steps are with log-uniform factors: sqrt(mean s⁴) / mean s².
 
     With s = exp(u), u uniform on an interval of length ln κ, both means are integrals of
     exponentials, and the square of the ratio is ln κ (κ² + 1) / (κ² - 1).
@@ -73,7 +73,7 @@ AS_LONG = ((HARDEST, LONGER), (HARDEST_SHORTER, LONG_BASELINE))
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task for each spectrum and seed, of initial weights, batches and factors."""
+    """One task per spectrum and seed (of initial weights, batches and factors)."""
     printed = {condition: (f"target.condition={condition}",) for condition in REPORTED}
     longer: dict[str, tuple[str, ...]] = {LONG_BASELINE: ()}
     for condition, name in LOG_UNIFORM.items():
@@ -94,7 +94,7 @@ def energy_apart(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def quantiles_apart(conditions: Sequence[float]) -> float:
-    """Of Theorem 2.2's law, the largest ``energy_apart`` of two of these condition numbers.
+    """The largest ``energy_apart`` of Theorem 2.2's law at two of these condition numbers.
 
     >>> quantiles_apart([5413, 1541601]) < 3e-4
     True
@@ -105,7 +105,7 @@ def quantiles_apart(conditions: Sequence[float]) -> float:
 
 
 def draws_apart(condition: float, factors: int = WEIGHTS) -> float:
-    """``energy_apart`` of two independent draws of so many factors of Theorem 2.2's law.
+    """``energy_apart`` of two independent draws of this many factors from Theorem 2.2's law.
 
     >>> draws_apart(10123, 10_000) > 10 * quantiles_apart([10123, 1541601])
     True
@@ -116,9 +116,9 @@ def draws_apart(condition: float, factors: int = WEIGHTS) -> float:
 
 
 def pooled(rows: pd.DataFrame) -> pd.DataFrame:
-    """The ill-conditioned rows of the printed spectrum as replicates: their means, by seed.
+    """The printed spectrum's ill-conditioned rows as replicates: their means, by seed.
 
-    Only seeds that all of them have.
+    Only seeds that all conditions share.
     """
     names = [condition for condition in REPORTED if condition != BASELINE]
     replicates = rows[rows["setting"].isin(names)]
@@ -127,7 +127,7 @@ def pooled(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line for each spectrum, beside the paper's accuracies on ImageNet."""
+    """One line per spectrum, with the paper's accuracies on ImageNet."""
     reported = {
         condition: {f"reported, ImageNet, {split}": f"{accuracies[split]:g}" for split in SPLITS}
         for condition, accuracies in REPORTED.items()
@@ -140,13 +140,13 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def reported(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The accuracies on ImageNet in print, by condition number."""
+    """The printed accuracies on ImageNet, by condition number."""
     printed = REPORTED.get(row["setting"], {})
     return {f"reported_imagenet_{split}": printed.get(split) for split in SPLITS}
 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
-    """How little the factors of the larger condition numbers differ, and of other rates."""
+    """How little the factors of the larger condition numbers differ, and a note on other rates."""
     conditions = sorted(float(name) for name in set(rows["setting"]) & set(REPORTED) - {BASELINE})
     at_other_rates = set(rows["setting"]) & set(BASELINES)
     numbers = rows[["width", "epochs"]].min().to_dict() | {"differ": ""}
@@ -160,7 +160,7 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Does ill conditioning cost accuracy, and can it be why the last row is the lowest?"""
+    """Does ill conditioning cost accuracy, and can it explain why the last row is lowest?"""
     both = pd.concat([rows, pooled(rows)])
     cost = paired_difference_by(both[both["seed"].isin(DECIDING)], "setting", POOLED, BASELINE)
     decisions: list[Decision] = [
@@ -192,7 +192,7 @@ def _order(rows: pd.DataFrame) -> Decision:
 
 
 def _at_equal_steps(rows: pd.DataFrame) -> Decision:
-    """Is the accuracy lower at equal steps, whichever way they are matched?"""
+    """Is the accuracy lower at equal steps, however they are matched?"""
     along, as_long = (
         [paired_difference_by(rows, "setting", *pair) for pair in pairs]
         for pairs in (ALONG, AS_LONG)

@@ -21,7 +21,7 @@ TEXT = read_text(__file__)
 CHANNELS = {"smoke": (5,), "laptop": (50, 40, 30, 20, 10), "paper": (50, 40, 30, 20, 10)}
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
 EXCESS = (0, 10, 100)  # c1 - n
-SAME = ("channels c0 = c2", "seeds")  # in all lines of the table
+SAME = ("channels c0 = c2", "seeds")  # the same in all lines of the table
 IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32
 TITLES = {
     "lbfgs": "LBFGS, at most 2,000",
@@ -39,7 +39,7 @@ PANELS = (
     ("auto", "(f) bnrecon, in float64"),
 )
 STYLES = dict(zip(EXCESS, ("-", "--", ":"), strict=True))  # as in the paper
-APART = 0.5  # channels by which the distributions are set apart
+APART = 0.5  # offset between distributions, in channels
 
 
 # The largest and worst conditioned first.
@@ -49,7 +49,7 @@ TASKS = sweep(measure_errors, "{channels}, {excess}, {features}", OVER, {"seeds"
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """The largest size: one row for each distribution and excess, one column for each solver."""
+    """The largest size: one row per distribution and excess, one column per solver."""
     lines = []
     for (label, excess), group in _largest(rows).groupby(["features", "excess"], sort=False):
         condition = geometric_mean(group["condition_number"]).mean
@@ -64,7 +64,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(rows: pd.DataFrame, solver: str) -> str:
-    """The error, and in brackets iterations, or which solver bnrecon took."""
+    """The error, with iterations or bnrecon's choice of solver in brackets."""
     error = _mean_error(rows["relative_rmse"])
     if solver == "auto":
         return f"{error} ({', '.join(sorted(set(rows['used'])))})"
@@ -74,7 +74,7 @@ def _cell(rows: pd.DataFrame, solver: str) -> str:
 
 
 def _mean_error(errors: pd.Series) -> str:
-    """The geometric mean of errors above 0; how many are 0 is said, and not averaged."""
+    """The geometric mean of errors above 0, and how many are 0."""
     zeros = int((errors == 0).sum())
     if zeros == len(errors):
         return "0"
@@ -83,13 +83,13 @@ def _mean_error(errors: pd.Series) -> str:
 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
-    """The tolerance, the number of seeds and what the limit of iterations does."""
+    """The tolerance, the number of seeds and the effect of the iteration limit."""
     sizes = {"channels": rows["channels"].max(), "seeds": rows["seed"].nunique()}
     return sizes | {"tolerance": SETTINGS["auto"].tolerance, "limit": _effect_of_the_limit(rows)}
 
 
 def _effect_of_the_limit(rows: pd.DataFrame) -> str:
-    """Between 2,000 and 50,000 iterations, where the first limit stopped LBFGS."""
+    """Compare 2,000 and 50,000 iterations where the first limit stopped LBFGS."""
     by_run = ["features", "channels", "excess", "seed"]
     short, long = (rows[rows["solver"] == name].set_index(by_run) for name in ("lbfgs", LONG))
     stopped = short.index[short["at_limit"]]
@@ -107,7 +107,7 @@ def _effect_of_the_limit(rows: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The paper's panels a to d; LBFGS with a larger limit; bnrecon. Float32 shares one axis."""
+    """Draw the paper's panels a-d, LBFGS with a larger limit, bnrecon. Float32 shares one axis."""
     figure, grid = new_figure(2, 3, (PAGE, 4.9))
     float32 = []
     for axes, (solver, title) in zip(grid.flat, PANELS, strict=True):
@@ -127,7 +127,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _draw_lines(axes: Axes, rows: pd.DataFrame, solver: str | None) -> None:
-    """Errors above 0 of a solver, or condition numbers, which are the same for all solvers."""
+    """Draw a solver's errors above 0, or condition numbers, which all solvers share."""
     rows = rows[rows["solver"] == (solver or "auto")]
     values = rows["rmse" if solver else "condition_number"]
     rows = rows.assign(value=np.log10(values.where(values > 0))).dropna(subset="value")
@@ -140,13 +140,13 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, solver: str | None) -> None:
 
 
 def _aside(label: str) -> float:
-    """How far a distribution's points stand from their size, so that they do not cover others."""
+    """The offset of a distribution's points from their size, so that they do not cover others."""
     names = list(COLOURS)
     return APART * (names.index(label) - (len(names) - 1) / 2)
 
 
 def _mark_zeros(panels: list[Axes], zeros: pd.DataFrame) -> None:
-    """A row below all errors, named 0, with an open circle wherever a seed's error is 0."""
+    """Add a row named 0 below all errors, with an open circle wherever a seed's error is 0."""
     low, high = panels[0].get_ylim()
     row = low - 0.12 * (high - low)
     ticks = [tick for tick in panels[0].get_yticks() if low <= tick <= high]
@@ -171,12 +171,12 @@ def _legend(figure: Figure, rows: pd.DataFrame) -> None:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Those whose tasks are there: size, excess features, preconditioning, better features."""
+    """Decide, where tasks exist: size, excess features, preconditioning, better features."""
     errors = rows["relative_rmse"]
     rows = rows.assign(log_error=np.log10(errors.where(errors > 0)))
     standard = rows[rows["features"].isin(ANY_WIDTH)]
     square = standard[standard["excess"] == 0]
-    # The condition number is a draw's, which has a row for each solver.
+    # A draw has one condition number, but a row per solver.
     draws = square.drop_duplicates(["features", "channels", "seed"])
     long, svd, auto = (square[square["solver"] == name] for name in (LONG, "svd_lu_lbfgs", "auto"))
     return [
@@ -190,7 +190,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _growth(name: str, rows: pd.DataFrame, column: str, **numbers: str) -> list[Decision]:
-    """At c1 = n: the trend over the size, for each distribution."""
+    """At c1 = n: the trend over the size, by distribution."""
     powers = averages.powers_by_features(rows, column).values()
     if not powers:
         return []
@@ -208,7 +208,7 @@ def _comparison(name: str, differences: list[Interval], **numbers: Any) -> list[
 
 
 def _verdict(intervals: Sequence[Interval]) -> str:
-    """Whether a side is smaller: in all comparisons, in none but larger in some, or undecided."""
+    """Whether a side is smaller in all comparisons (confirmed), or in none and larger in some."""
     below, _ = count_signs(intervals)
     if below == len(intervals):
         return "confirmed"
@@ -221,7 +221,7 @@ def _largest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _excess(largest: pd.DataFrame) -> list[Decision]:
-    """The error of LBFGS with the most excess features less that without any."""
+    """The error of LBFGS with the most excess features minus that without any."""
     rows = largest[largest["solver"].isin(["lbfgs", LONG])]
     most, channels = rows["excess"].max(), rows["channels"].max()
     many, none = (rows[rows["excess"] == excess] for excess in (most, 0))
@@ -230,7 +230,7 @@ def _excess(largest: pd.DataFrame) -> list[Decision]:
 
 
 def _preconditioning(largest: pd.DataFrame) -> list[Decision]:
-    """At c1 = n and with one limit of iterations, 2,000, with and without SVD."""
+    """Compare LBFGS with and without SVD, at c1 = n and a limit of 2,000 iterations."""
     longer = _against(largest, "lbfgs") + _against(largest, LONG)
     return _comparison(
         "preconditioning",
@@ -241,14 +241,14 @@ def _preconditioning(largest: pd.DataFrame) -> list[Decision]:
 
 
 def _against(rows: pd.DataFrame, plain: str) -> list[Interval]:
-    """The error after an SVD less that of LBFGS alone, by distribution and excess."""
+    """The error after an SVD minus that of LBFGS alone, by distribution and excess."""
     other, by = rows[rows["solver"] == plain], ["features", "excess"]
     svd = (rows[rows["solver"] == solver] for solver in ("svd_lbfgs", "svd_lu_lbfgs"))
     return [d for one in svd for d in averages.differences_by(one, other, by, "log_error")]
 
 
 def _better_features(square: pd.DataFrame) -> list[Decision]:
-    """Ortho cond features with LBFGS alone against preconditioned standard ones."""
+    """Compare Ortho cond features with LBFGS alone and preconditioned standard ones."""
     alone, svd = (square[square["solver"] == name] for name in ("lbfgs", "svd_lu_lbfgs"))
     plain = alone[alone["features"] == "Ortho cond"]
     every = pd.concat([plain.assign(features=label) for label in ANY_WIDTH])

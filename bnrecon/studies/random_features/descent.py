@@ -35,7 +35,7 @@ PRINTED = (0.5, 0.95, 1.0, 1.05, 1.5, 3.0)  # oversampling in the table
 
 
 def measure_descent(features: str, channels: int, draws: int) -> pd.DataFrame:
-    """Condition numbers of M (n, c1) for widths c1 around n: one row for each width and draw."""
+    """Condition numbers of M (n, c1) for widths c1 around n: one row per width and draw."""
     shape = LayerShape(channels, channels)
     n = shape.equations
     rows = []
@@ -66,7 +66,7 @@ def orthogonality(matrix: torch.Tensor) -> dict[str, float]:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each distribution and size: condition numbers, and MᵀM at c1 = n."""
+    """One row per distribution and size: condition numbers, and MᵀM at c1 = n."""
 
     def condition(group: pd.DataFrame, oversampling: float) -> str:
         tolerance = 0.51 / group["channels"].iloc[0] ** 2
@@ -84,7 +84,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """κ over |c1/n - 1| of the largest size, fewer features to the left and more to the right."""
+    """Draw κ over |c1/n - 1| at the largest size, fewer features on the left, more on the right."""
     channels = rows["channels"].max()
     rows = rows[rows["channels"] == channels]
     figure, panels = new_figure(1, 2, (PAGE, 2.9), sharey=True)
@@ -101,7 +101,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
-    """Geometric means of one side; the range of draws is shaded, c1 = n a dashed line."""
+    """Draw one side's geometric means, with the range of draws shaded and c1 = n dashed."""
     for label, group in rows.groupby("features", sort=False):
         offset = sign * (group["oversampling"] - 1)
         numbers = group.groupby(offset.round(6))["condition_number"]
@@ -123,7 +123,7 @@ def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The statements of Sect. 2.1 about condition numbers and orthogonal weights."""
+    """Decide Sect. 2.1's statements about condition numbers and orthogonal weights."""
     sizes = sorted(rows["channels"].unique())
     largest = rows[rows["channels"] == sizes[-1]]
     decisions = [_peak(largest)]
@@ -136,7 +136,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _peak(rows: pd.DataFrame) -> Decision:
-    """Confirmed where log κ at c1 = n is surely larger than at every other width."""
+    """Confirmed if log κ at c1 = n is surely larger than at every other width."""
     peaks = []
     channels = rows["channels"].iloc[0]
     for _, group in rows.groupby("features"):
@@ -149,7 +149,7 @@ def _peak(rows: pd.DataFrame) -> Decision:
 
 
 def _growth(square: pd.DataFrame) -> Decision:
-    """Confirmed where the trend of log κ over log c0 is upwards for every distribution."""
+    """Confirmed if the trend of log κ over log c0 is upward for every distribution."""
     powers = averages.powers_by_features(square, "condition_number")
     channels = sorted(square["channels"].unique())
     already = TEXT.sentence("already", channels=channels[-1], printed=IN_FIGURE_2)

@@ -27,22 +27,22 @@ CPU = torch.device("cpu")
 STEPS = {"smoke": 10, "laptop": 200, "paper": 500}
 BATCH = 64
 PRECISIONS = ("float64", "float32")
-# A pair is computed as the two convolutions that it is, or collapsed to one.
+# A pair is computed as its two convolutions, or collapsed to one.
 PAIRS = {
     "two_convolutions": "ID cond, two convolutions",
     "one_convolution": "ID cond, collapsed to one convolution",
 }
-# The weights themselves: each convolution's sum over its input channels in a random order, or
-# each weight changed by at most one in its last digit at the start.
+# The weights themselves: each convolution's sum over its input channels in a random order, or each
+# initial weight changed by at most one in its last digit.
 CONTROLS = {
     "weights, sums in another order": tuple(f"reordered_{seed}" for seed in range(3)),
     "weights, started one rounding apart": tuple(f"rounded_{seed}" for seed in range(8)),
 }
 ORDERS, STARTS = CONTROLS.values()
 NAMES = (*ORDERS, *STARTS)
-DIVERGED = 0.01  # a relative difference of gradients from which trainings are called different
-EARLY = 100  # steps of float32 that are judged
-COLUMNS = {  # of differences, and what the table calls them
+DIVERGED = 0.01  # trainings count as different above this relative difference of gradients
+EARLY = 100  # steps of float32 that decide
+COLUMNS = {  # of differences, with their names in the table
     "loss": "largest difference of losses",
     "first": "of gradients, first step",
     "early": f"in {EARLY} steps",
@@ -54,9 +54,9 @@ ROUNDING = 1e-10  # what float64 rounding may add up to
 def reparameterize(network: nn.Module, collapsed: bool) -> nn.Module:
     """Copy a network with its convolutions as id_cond pairs whose scales are the weights.
 
-    Feature (i, p, j) reads input j and writes output i at tap p, so that γ holds the weight in
-    the order (outputs, taps, inputs). The inner layers have scales alone. A pair is computed as one
-    convolution where ``collapsed``, else as two: up to rounding the same function.
+    Feature (i, p, j) reads input j and writes output i at tap p, so γ holds the weight in the order
+    (outputs, taps, inputs). The inner layers have only scales. A pair is computed as one
+    convolution if ``collapsed``, else as two: the same function up to rounding.
     """
 
     def pair(convolution: nn.Conv2d) -> nn.Module:
@@ -69,7 +69,7 @@ def reparameterize(network: nn.Module, collapsed: bool) -> nn.Module:
 
 
 def replace_convolutions(network: nn.Module, make: Callable[[nn.Conv2d], nn.Module]) -> nn.Module:
-    """Copy a network with what ``make`` makes of each convolution in its place."""
+    """Copy a network, replacing each convolution by what ``make`` returns for it."""
     network = copy.deepcopy(network)
     for parent in list(network.modules()):
         for name, module in list(parent.named_children()):
@@ -79,9 +79,9 @@ def replace_convolutions(network: nn.Module, make: Callable[[nn.Conv2d], nn.Modu
 
 
 class Reordered(nn.Module):
-    """A convolution whose sum over input channels is taken in another order.
+    """A convolution that sums over input channels in another order.
 
-    In exact arithmetic it is the given convolution: only rounding differs.
+    In exact arithmetic, it equals the original convolution: only rounding differs.
 
     >>> convolution = nn.Conv2d(3, 2, 3, bias=False)
     >>> x = torch.randn(1, 3, 4, 4)
@@ -105,7 +105,7 @@ class Reordered(nn.Module):
 
 
 def reorder(network: nn.Module, seed: int) -> nn.Module:
-    """Copy a network, the input channels of each convolution in a random order."""
+    """Copy a network with each convolution's input channels in a random order."""
     generator = torch.Generator().manual_seed(seed)
 
     def reordered(convolution: nn.Conv2d) -> nn.Module:
@@ -115,7 +115,7 @@ def reorder(network: nn.Module, seed: int) -> nn.Module:
 
 
 def perturb(network: nn.Module, seed: int) -> nn.Module:
-    """Copy a network, each convolution's weights times 1 + r ε, r of -1, 0 and 1 at random."""
+    """Copy a network with each convolution's weights times 1 + r ε, r drawn from -1, 0 and 1."""
     network = copy.deepcopy(network)
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
@@ -154,11 +154,11 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def train_together(precision: str, steps: int) -> pd.DataFrame:
-    """Train a small VGG on the digits: by weights, by both kinds of pairs, and the controls.
+    """Train a small VGG on the digits: by weights, by both types of pairs, and the controls.
 
     All start at the same function and see the same batches: SGD with learning rate 0.05, momentum
-    0.9 and weight decay 5e-4 on weights and scales alike. One row for each step: the losses, and
-    the largest relative difference of a layer's gradient from the weights' gradient.
+    0.9 and weight decay 5e-4 on weights and scales alike. One row per step: the losses, and the
+    largest relative difference of a layer's gradient from the weights' gradient.
     """
     torch.manual_seed(0)
     dtype = getattr(torch, precision)
@@ -188,7 +188,7 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
 
 
 def _differences(rows: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
-    """How far trainings of one precision are from the weights'; a step of -1: no divergence."""
+    """How far one precision's trainings are from the weights'; step -1 means no divergence."""
     gradients = rows[[f"gradient_difference_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
     losses = rows[[f"loss_{kind}" for kind in kinds]].set_axis(kinds, axis=1)
     diverged = gradients > DIVERGED
@@ -203,7 +203,7 @@ def _differences(rows: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each precision and kind of training: differences from training the weights."""
+    """One row per precision and type of training: differences from training the weights."""
     lines = []
     for precision, group in rows.groupby("precision", sort=False):
         for title, kinds in ({title: (kind,) for kind, title in PAIRS.items()} | CONTROLS).items():
@@ -223,10 +223,10 @@ def _steps(values: pd.Series) -> str:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Are the two parameterizations trained alike?
+    """Do the two parameterizations train alike?
 
-    Decided by collapsed pairs, which have to agree bit for bit, by float64, and by the first
-    steps of float32: later rounding decides about ReLUs, and any two trainings may differ.
+    Decided by collapsed pairs, which must agree bit for bit, by float64, and by the first steps of
+    float32: later, rounding decides about ReLUs, and any two trainings may differ.
     """
     exact, evidence, branch, alike, apart = True, [], "", {}, math.nan
     for precision, group in rows.groupby("precision", sort=False):
@@ -251,7 +251,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _branch(differences: pd.DataFrame) -> str:
-    """From which step on two convolutions have left the weights, and how many controls have."""
+    """The step at which two convolutions leave the weights, and how many controls do."""
     pair = differences.loc["two_convolutions"]
     if pair["step"] < 0:
         return ""
@@ -260,7 +260,7 @@ def _branch(differences: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The differences of gradients, a panel for each precision."""
+    """Draw the differences of gradients, a panel per precision."""
     precisions = list(dict.fromkeys(rows["precision"]))
     figure, (panels,) = new_figure(1, len(precisions), (PAGE, 2.8), sharey=True, squeeze=False)
     for letter, axes, precision in zip("ab", panels, precisions, strict=False):
@@ -274,7 +274,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
-    """The pairs as wide lines, and on them the controls as thin ones."""
+    """Draw the pairs as wide lines, and the controls over them as thin lines."""
     for (kind, title), colour in zip(PAIRS.items(), ("#f4b6ae", "0.75"), strict=True):
         line = rows[f"gradient_difference_{kind}"]
         axes.plot(rows["step"], line, color=colour, linewidth=3.5, label=title)

@@ -10,9 +10,9 @@ MANTISSA = 24  # bits of a float32 number
 
 
 def residues(values: torch.Tensor) -> np.ndarray:
-    """Float32 numbers modulo ``PRIME``: m 2^e is taken for the rational number that it is.
+    """Float32 numbers modulo ``PRIME``; m 2^e is taken as an exact rational number.
 
-    2 has the order 31 modulo ``PRIME``, so that negative exponents need no division.
+    2 has order 31 modulo ``PRIME``, so negative exponents need no division.
 
     >>> residues(torch.tensor([3.0, -1.0, 0.5])).tolist()
     [3, 2147483646, 1073741824]
@@ -26,8 +26,8 @@ def residues(values: torch.Tensor) -> np.ndarray:
 def modular_rank(matrix: np.ndarray) -> int:
     """The rank of an integer matrix modulo ``PRIME``, by Gaussian elimination.
 
-    It is at most the rank over the rationals: full rank is proven by it. It is less where the prime
-    divides all minors of that size, which those of a small matrix of small numbers cannot be.
+    It is at most the rank over the rationals, so it proves full rank. It is less only if the prime
+    divides all minors of that size, which is impossible for a small matrix of small numbers.
 
     >>> modular_rank(np.array([[1, 2], [2, 4]])), modular_rank(np.array([[1, 2], [2, 5]]))
     (1, 2)

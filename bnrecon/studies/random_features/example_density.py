@@ -16,7 +16,7 @@ from bnrecon.studies.random_features import sparse_matching
 REPORTED = read_reported(__package__)["example"]
 OUTPUTS, DEGREE = REPORTED["outputs"], REPORTED["degree"]
 DENSITY, WANTED = REPORTED["density"], REPORTED["probability"]
-# By name, c0 of the target; rows with inputs of their own need c2 d of them (Fig. 1 (e)).
+# By name, c0 of the target; rows with disjoint inputs need c2 d of them (Fig. 1 (e)).
 INPUTS = {"random rows": REPORTED["inputs"], "rows of own inputs": OUTPUTS * DEGREE}
 SHOWN = {"random rows": "random rows", "rows of own inputs": "rows with disjoint inputs"}
 DRAWS = {"smoke": 40, "laptop": 2000, "paper": 10_000}
@@ -24,7 +24,7 @@ PROBABILITIES = (0.1, 0.5, WANTED, 0.9)
 
 
 def measure_density(target: str, draws: int) -> pd.DataFrame:
-    """The smallest density at which the target is found: one row for each draw of both."""
+    """The smallest density at which the target is found: one row per draw of both."""
     inputs = INPUTS[target]
     generator = np.random.default_rng(0)
     make = sparse_matching.random_rows(OUTPUTS, inputs, DEGREE)
@@ -62,7 +62,7 @@ def _bound(density: float) -> float:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per kind of target: the probability at the printed p, and p by probability."""
+    """One line per type of target: the probability at the printed p, and p by probability."""
     lines = []
     for target, group in rows.groupby("target", sort=False):
         values = group["critical_density"].to_numpy()
@@ -84,7 +84,7 @@ def _bracketed(interval: tuple[float, float, float]) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The probability that the target is found over p, below Theorem 4.2's bound."""
+    """Draw the probability that the target is found over p, and Theorem 4.2's bound."""
     figure, axes = new_figure(size=(COLUMN, 2.7))
     densities = np.linspace(0.7, 1, 301)
     axes.plot(densities, list(map(_bound, densities)), color="black", label="bound, Thm 4.2")
@@ -103,8 +103,8 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def caption_numbers(_rows: pd.DataFrame) -> dict[str, float]:
-    """The example, and the densities that the text and the bound ask for."""
-    # At which the bound is ``WANTED``.
+    """The example, and the densities that the text and the bound require."""
+    # The density at which the bound is ``WANTED``.
     necessary = (1 - (1 - WANTED ** (1 / OUTPUTS)) ** (1 / OUTPUTS)) ** (1 / DEGREE)
     return {
         "outputs": OUTPUTS,
@@ -122,7 +122,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _more(target: str, rows: pd.DataFrame) -> Decision:
-    """Confirmed where the target is surely found too rarely at the printed density."""
+    """Confirmed if the target is surely found too rarely at the printed density."""
     values = rows["critical_density"].to_numpy()
     share, needed = _share(values, DENSITY), quantile_interval(values, WANTED)
     verdict = "confirmed" if share[2] < WANTED else "undecided"

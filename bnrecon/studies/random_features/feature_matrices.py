@@ -33,11 +33,11 @@ def feature_matrix(name: str, shape: LayerShape, width: int, seed: int) -> torch
     """Form M in float64.
 
     Args:
-        name: a distribution, as ``he_normal``.
+        name: a distribution, such as ``he_normal``.
         shape: the target layer's shape, with n = c2 c0 equations.
-        width: number of features c1. Of id_cond and ortho_cond, which have n features, this many
+        width: number of features c1. id_cond and ortho_cond have n features, of which this many
             random ones are kept.
-        seed: of the features, and of which are kept.
+        seed: the seed of the features and of the kept ones.
 
     Returns:
         M (n, c1).
@@ -64,14 +64,14 @@ def target_weight(
     """Draw a target (c2, c0) of the distribution of the features' weights.
 
     Args:
-        name: a distribution; ER targets keep each weight with probability 1/2. A single matrix of
-            id_cond or ortho_cond weights makes no target: it is normal or orthogonal.
+        name: a distribution; ER targets keep each weight with probability 1/2. For id_cond and
+            ortho_cond, a single matrix is normal or orthogonal.
         outputs: c2.
         inputs: c0.
-        seed: of the target.
-        hidden: where given, the target is a product W2 W1 through this many hidden channels
-            (Fig. 4). For id_cond and ortho_cond it is the sum of as many random ones of their n
-            features, or of all n.
+        seed: the target's seed.
+        hidden: if set, the target is a product W2 W1 through this many hidden channels (Fig. 4).
+            For id_cond and ortho_cond, it is the sum of as many random features of their n, or of
+            all n.
 
     Returns:
         The weight (c2, c0) in float64.

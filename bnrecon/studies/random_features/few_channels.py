@@ -23,17 +23,17 @@ from bnrecon.studies.random_features.feature_matrices import (
 )
 
 NORMAL = "He normal"
-# By c2 the values of c0; the last of each have n = c0 c2 = 1600 (smoke: 36).
+# Values of c0 by c2; the last of each has n = c0 c2 = 1600 (smoke: 16 or 36).
 LAPTOP = {1: [100, 400, 1600], 2: [50, 200, 800], 5: [20, 80, 320], 10: [10, 40, 160]}
 LAPTOP |= {20: [20, 80], 40: [40]}
 SHAPES = {"smoke": {1: [16, 36], 4: [4], 6: [6]}, "laptop": LAPTOP, "paper": LAPTOP}
-SHADES = {1: "#9ecae1", 2: "#6baed6", 5: "#3182bd", 10: "#08519c"}  # by c2: of He normal's blue
+SHADES = {1: "#9ecae1", 2: "#6baed6", 5: "#3182bd", 10: "#08519c"}  # by c2, of He normal's blue
 OTHERS = (1, 5, 40)  # c2 of the other distributions, at the largest n
 DRAWS = {"smoke": 2, "laptop": 3, "paper": 10}
 
 
 def _settings(by_outputs: dict[int, list[int]]) -> list[tuple[str, int, int]]:
-    """Each shape, He normal first; of other distributions some of the largest n."""
+    """Each shape for He normal, then some of the largest n for other distributions."""
     shapes = [(outputs, inputs) for outputs, row in by_outputs.items() for inputs in row]
     largest = max(outputs * inputs for outputs, inputs in shapes)
     others = [shape for shape in shapes if shape[0] in OTHERS and shape[0] * shape[1] == largest]
@@ -44,7 +44,7 @@ SETTINGS = {scale: _settings(by_outputs) for scale, by_outputs in SHAPES.items()
 
 
 def measure_distances(features: str, outputs: int, inputs: int, draws: int) -> pd.DataFrame:
-    """A row for each draw: distance of M's singular values from the law at c1 = n, two moments.
+    """One row per draw: M's distance from the law at c1 = n, fourth moment, block correlation.
 
     Features have the paper's names, ``outputs`` is c2 and ``inputs`` c0.
     """
@@ -62,8 +62,8 @@ def measure_distances(features: str, outputs: int, inputs: int, draws: int) -> p
 def block_correlation(matrix: torch.Tensor, outputs: int) -> float:
     """The mean correlation, over columns of M, of the squared norms of a column's c0 blocks.
 
-    Appendix A.2 takes the blocks of c2 entries that share an input for independent: it would be 0.
-    M is (c2 c0, c1), its rows in the order (output, input).
+    Appendix A.2 takes the blocks of c2 entries that share an input as independent: it would be 0. M
+    is (c2 c0, c1), its rows in the order (output, input).
     """
     blocks = matrix.reshape(outputs, -1, matrix.shape[1]).square().sum(0)
     table = np.corrcoef(blocks.numpy())
@@ -82,7 +82,7 @@ def expected_fourth_moment(outputs: int, inputs: int) -> float:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per distribution and shape; what is derived is derived for normal weights."""
+    """One line per distribution and shape; derived values are for normal weights."""
     normal = rows["features"] == NORMAL
     moments = expected_fourth_moment(rows["outputs"], rows["inputs"])
     rows = rows.assign(expected=moments, derived=1 / (rows["outputs"] + 3))
@@ -102,7 +102,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Distance over c2 at the largest n, and of normal weights over n for fixed c2 and c0 = c2."""
+    """Draw distance over c2 at the largest n, and over n (normal weights, c2 fixed or c0 = c2)."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.6), sharey=True)
     largest = rows["n"].max()
     for label, group in rows[rows["n"] == largest].groupby("features", sort=False):
@@ -122,7 +122,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         ticks = sorted(rows[by].unique())
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False)
-    left.legend(loc="lower right")  # the largest n of some distribution is always there
+    left.legend(loc="lower right")  # some distribution always has the largest n
     if right.get_legend_handles_labels()[0]:
         right.legend(loc="lower left", ncols=2)
     return figure
@@ -144,7 +144,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decision:
-    """Wrong where the distance at c2 = 1 stays above half of that at the smallest n."""
+    """Needs a condition if the distance at c2 = 1 stays above half of that at the smallest n."""
     fixed, growing = (
         {int(n): mean_interval(list(group["distance"])) for n, group in normal.groupby("n")}
         for normal in (single, square)
@@ -158,7 +158,7 @@ def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decision:
 
 
 def _blocks(normal: pd.DataFrame) -> Decision:
-    """Wrong where the correlation is above 0 at every c2, each at its largest n."""
+    """False as stated if the correlation is above 0 at every c2, each at its largest n."""
     correlations = {
         (outputs, inputs): mean_interval(list(group["block_correlation"]))
         for (outputs, inputs), group in normal.groupby(["outputs", "inputs"])

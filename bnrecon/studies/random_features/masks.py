@@ -23,31 +23,31 @@ DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 MISSING = 100  # of the paper's 2500 features
 ID_COND = "ID cond"  # masks are sums of its features
 GAP = 0.99  # between the last two densities
-HALF = 0.5  # lower densities are low, in our words
+HALF = 0.5  # lower densities count as low
 PANELS = {"greedy": "(a) greedy pass", "best": "(b) best permutation found"}
 
 
 def measure_masks(
     seed: int, channels: int, missing: int, searches: Sequence[str], features: Sequence[str]
 ) -> pd.DataFrame:
-    """Permute Bernoulli masks: a row for each distribution of features and density of the mask.
+    """Permute Bernoulli masks: one row per distribution of features and density of the mask.
 
-    Arguments are those of ``fit_targets``. All are part of the task's key, so that results of other
-    searches are computed again.
+    Arguments are those of ``fit_targets``. All are part of the task's key, so other searches are
+    computed anew.
     """
     targets = [({"density": p}, bernoulli_mask(channels, p, seed)) for p in DENSITIES]
     rows = permuting.fit_targets(targets, channels, missing, seed, searches, features)
-    return rows.drop(columns="complement_dimension")  # which shipped rows do not have
+    return rows.drop(columns="complement_dimension")  # absent from shipped rows
 
 
 def bernoulli_mask(channels: int, density: float, seed: int) -> torch.Tensor:
-    """Draw a mask (channels, channels) of ones with probability ``density`` and zeros."""
+    """Draw a mask (channels, channels): ones with probability ``density``, else zeros."""
     uniform = Stream(seed, 2_000).uniform((channels, channels), "mask", 0.5).double() + 0.5
     return (uniform < density).double()
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each distribution of features and density of the mask."""
+    """One row per distribution of features and density of the mask."""
 
     def fitted(group: pd.DataFrame) -> str:
         return f"{(group['best'] < permuting.NONE).sum()} of {len(group)}"
@@ -63,9 +63,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Error against the density of the mask, solid as drawn and dotted permuted as in the paper.
+    """Draw error against the mask's density, solid as drawn, dotted permuted, as in the paper.
 
-    No line leads to p = 1, where all rows are equal: between there and 0.7 nothing is measured.
+    No line leads to p = 1, where all rows are equal: nothing is measured between 0.7 and 1.
     """
     _, rows = permuting.split_shared(rows)
     figure, panels = new_figure(1, 2, (PAGE, 3.0), sharey=True)
@@ -96,7 +96,7 @@ def _draw_line(
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Which masks permuting fits with too few features, and what it does to the others' error."""
+    """Decide which masks permuting fits with too few features, and its effect on others' errors."""
     shared, rows = permuting.split_shared(rows)
     id_cond = rows["features"] == ID_COND
     return [
@@ -113,7 +113,7 @@ def _fits(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
-    """By the greedy pass, the paper's search, where without permuting there is an error."""
+    """Does the greedy pass, the paper's search, fit masks that have an error unpermuted?"""
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
     numbers = {
         "draws": rows["seed"].nunique(),
@@ -127,14 +127,14 @@ def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
 
 
 def _fitted_densities(rows: pd.DataFrame, search: str = "best") -> tuple[float, float]:
-    """The largest at which every draw is fitted, and at which some are; 0 where there is none."""
+    """The largest densities at which all draws and some draws are fitted; 0 if none."""
     best = _fits(rows)[search]
     every, some = (best.index[best >= least] for least in (rows["seed"].nunique(), 1))
     return max(every, default=0), max(some, default=0)
 
 
 def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> Decision:
-    """Up to which density any permutation fits, which exact assignments decide."""
+    """Up to which density any permutation fits, by exact assignments."""
     always, ever = _fitted_densities(id_cond)
     other = ""
     if len(shared):
@@ -146,7 +146,7 @@ def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> Decision:
 
 
 def _at_every_density(rows: pd.DataFrame) -> Decision:
-    """What the greedy pass leaves of the error; by construction never more than all of it."""
+    """The share of the error that the greedy pass leaves, by construction never more than all."""
     rows = rows[rows["density"] < 1]
     error = rows.groupby(["features", "density"])[["greedy", "unpermuted"]].mean()
     shares = (100 * error["greedy"] / error["unpermuted"]).round().fillna(0)  # of 0, 0 remains

@@ -14,7 +14,7 @@ from bnrecon.reproduction.parts import Decision, Decisions, join, only, part, sw
 from bnrecon.studies.random_features import sparse_matching
 
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
-ENUMERATED = {"smoke": 2, "laptop": 3, "paper": 3}  # its c2 and c0
+ENUMERATED = {"smoke": 2, "laptop": 3, "paper": 3}  # c2 and c0 of enumerated targets
 DENSITIES = [0.2, 0.5, 0.8, 0.95]  # of the features, in the enumeration
 MOST_ROWS = 20_000  # more are not drawn
 # c2, c0, q, p and δ of Theorem 4.3.
@@ -25,16 +25,16 @@ SETTINGS = (
     (50, 50, 0.1, 0.9, 0.1),
     (10, 50, 0.2, 0.5, 0.1),
 )
-SPECIAL = (5, 10, 0.8, 0.1)  # c2, d, p and δ for Fig. 1 (e), ours
+SPECIAL = (5, 10, 0.8, 0.1)  # our c2, d, p and δ for Fig. 1 (e)
 DISJOINT = "own inputs"  # in the rows
-SHOWN = "disjoint inputs"  # what the page calls ``DISJOINT``
+SHOWN = "disjoint inputs"  # ``DISJOINT`` on the page
 ANSWERS = {"yes": "holds in", "no": "fails in", "undecided": "is undecided in"}
-ROUNDING = 1e-12  # of an exact probability that attains its bound
+ROUNDING = 1e-12  # tolerance for an exact probability that attains its bound
 PARTITION = "found with the partition of A.2.4"
 
 
 def simulate(draws: int) -> pd.DataFrame:
-    """A row for each statement and setting; large targets are drawn a twentieth as often."""
+    """One row per statement and setting; large targets are drawn a twentieth as often."""
     few = max(50, draws // 20)
     rows = (*_bound_rows(draws, few), *_width_rows(draws, few), *_disjoint_rows(few))
     return pd.DataFrame(rows)
@@ -50,10 +50,10 @@ def _simulated(
     draws: int,
     partition: float = math.nan,
 ) -> dict[str, Any]:
-    """A row: how often the target was found among ``rows`` of features of density p, if drawn.
+    """One row: how often the target was found among ``rows`` rows of density p, if drawn.
 
-    The bound is "at most" or "at least", and the probability that the statement gives;
-    ``partition`` is what the proof of Theorem 4.3 comes to.
+    ``bound`` is "at most" or "at least", and the statement's probability; ``partition`` is that of
+    the proof of Theorem 4.3.
     """
     matched, low, high = 0, math.nan, math.nan
     if draws:
@@ -65,7 +65,7 @@ def _simulated(
 
 
 def _bound_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
-    """Theorem 4.2, where the paper says that its bound is attained, and for random targets."""
+    """Theorem 4.2 where the paper says that its bound is attained, and for random targets."""
     for degree, inputs in ((1, 2), (2, 4)):
         density = 0.5 ** (1 / degree)  # p^d = 1/2
         target = _always(sparse_matching.disjoint_rows(2, inputs, degree))
@@ -96,7 +96,7 @@ def _width_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
 
 
 def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
-    """The text's k for disjoint supports, and the one of Theorem 4.2's reasoning."""
+    """The text's k for disjoint supports, and that of Theorem 4.2's reasoning."""
     outputs, degree, density, failure = SPECIAL
     target = _always(sparse_matching.disjoint_rows(outputs, 50, degree))
     factors = {
@@ -119,12 +119,12 @@ def _bernoulli_rows(outputs: int, inputs: int, density: float) -> sparse_matchin
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each setting, with whether the statement holds."""
+    """One row per setting, and whether the statement holds."""
     return pd.DataFrame([_line(row) for row in _complete(rows).to_dict("records")])
 
 
 def _complete(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with what tells whether the statement holds, NaN where only one task is done."""
+    """Add whether each statement holds; values of a missing task are NaN."""
     names = ["draws", "matched", "share_low", "share_high", "partition_probability", "exact"]
     rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, *names])])
     low, high = (rows[name].fillna(rows["exact"]) for name in ("share_low", "share_high"))
@@ -133,7 +133,7 @@ def _complete(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _holds(row: dict[str, Any]) -> str:
-    """Whether its whole interval, or the proof's partition, a lower bound, meets the bound."""
+    """Whether the whole interval, or the proof's partition (a lower bound), meets the bound."""
     low, high, bound = row["low"], row["high"], row["bound"]
     if row["partition_probability"] >= bound - ROUNDING:
         return "yes"
@@ -167,7 +167,7 @@ def _matched(row: dict[str, Any]) -> str:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The bound of Theorem 4.2, that it is attained, and both factors k."""
+    """Decide Theorem 4.2's bound, whether it is attained, and both factors k."""
     rows = _complete(rows)
     bound = rows[rows["theorem"] == "4.2"]
     disjoint = bound[bound["setting"].str.contains(SHOWN)]
@@ -185,7 +185,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _bound(bound: pd.DataFrame) -> Decision:
-    """Confirmed by the enumeration, where no interval contradicts it."""
+    """Confirmed by the enumeration if no interval contradicts it."""
     exact = bound[bound["exact"].notna()]
     verdict = "undecided" if exact.empty else "confirmed"
     failed = (bound["holds"] == "no").any()
@@ -193,7 +193,7 @@ def _bound(bound: pd.DataFrame) -> Decision:
 
 
 def _counts(rows: pd.DataFrame) -> str:
-    """In how many settings it holds, fails and is undecided."""
+    """How many settings hold, fail and are undecided."""
     answers = rows.loc[rows["holds"] != "", "holds"].value_counts()
     named = [f"{words} {answers[answer]}" for answer, words in ANSWERS.items() if answer in answers]
     return f"{', '.join(named)} of {len(rows)} settings" if named else "was not drawn"
@@ -207,7 +207,7 @@ def _example(row: pd.Series) -> dict[str, Any]:
 def _factor(
     printed: pd.DataFrame, derived: pd.DataFrame, failing: str
 ) -> tuple[str, dict[str, Any]]:
-    """Wrong where a setting falls short of what is promised, which is then the example."""
+    """Wrong if a setting, the example, falls short of what is promised."""
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
     verdict = failing if len(failed) else "undecided"
@@ -225,7 +225,7 @@ PRINTED = only("statement", "Theorem 4.2", "Theorem 4.3, k as printed", "Fig. 1 
 
 
 def excerpt(lines: pd.DataFrame) -> pd.DataFrame:
-    """Where a statement in print fails, and the targets nearest to Theorem 4.2's bound."""
+    """Settings where a printed statement fails, and the targets nearest to Theorem 4.2's bound."""
     shown = (lines["holds"] == "no") | lines["setting"].str.startswith("the nearest")
     return PRINTED(NEAR(lines[shown]))
 

@@ -17,21 +17,21 @@ from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.averages import interval_of
 from bnrecon.studies.random_features.feature_matrices import CPU, target_weight
 
-TARGETS = {  # by name: the distribution of the target, or the identity
+TARGETS = {  # by name: the target's distribution; ``None``: the identity
     "normal": "he_normal",
     "each weight kept with 1/2": "sparse_he_normal",
     "identity": None,
 }
 CHANNELS = {"smoke": [2, 4], "laptop": [2, 5, 20, 40], "paper": [2, 5, 20, 50]}
 DRAWS = {"smoke": 3, "laptop": 10, "paper": 10}
-PIVOT = 1e-3  # takes the place of a zero that a row would have to be divided by
-EXACT = 1e-6  # a relative error up to which a float32 target counts as rebuilt
+PIVOT = 1e-3  # replaces a zero by which a row would be divided
+EXACT = 1e-6  # a float32 target counts as rebuilt up to this relative error
 
 
 def measure_targets(target: str, channels: Sequence[int], draws: int) -> pd.DataFrame:
     """Rebuild one of ``TARGETS`` from c1 = n - c2 + 1 ID cond features.
 
-    One row for each value of c0 = c2 in ``channels`` and draw of a random target.
+    One row per value of c0 = c2 in ``channels`` and draw of a random target.
     """
     rows, name = [], TARGETS[target]
     for size in channels:
@@ -51,7 +51,7 @@ def measure_targets(target: str, channels: Sequence[int], draws: int) -> pd.Data
 
 
 def condition_numbers(features: Features) -> tuple[float, float]:
-    """Of Eq. 3's M over nonzero singular values, and with the shared column divided by sqrt(c2).
+    """κ of Eq. 3's M over nonzero singular values, and with the shared column over sqrt(c2).
 
     >>> shape = LayerShape(4, 3)
     >>> [round(value, 6) for value in condition_numbers(draw("id_cond", shape, 9, 0, 0))]
@@ -64,7 +64,7 @@ def condition_numbers(features: Features) -> tuple[float, float]:
 
 
 def lost_rows(weight: torch.Tensor) -> torch.Tensor:
-    """The rows of a target (c2, c0) that no scales give.
+    """The rows of a target (c2, c0) that no scales reach.
 
     γ2_i γ1_1 = w_i1 = 0 makes all of row i zero, or the first entries of all rows.
 
@@ -78,8 +78,8 @@ def lost_rows(weight: torch.Tensor) -> torch.Tensor:
 def rebuild(features: Features, weight: torch.Tensor) -> tuple[torch.Tensor, float]:
     """Eq. 3's solution γ2_i = w_i1, γ1_(ij) = w_ij / w_i1, with the shared scale γ1_1 = 1.
 
-    A row of ``lost_rows`` is divided by ``PIVOT`` in place of 0. Where all w_i1 are 0, so is γ1_1.
-    Of ID cond features of minimum width and a target (c2, c0): diag(γ2) B diag(γ1) A, and the
+    Rows in ``lost_rows`` are divided by ``PIVOT`` instead of 0. If all w_i1 are 0, so is γ1_1. For
+    ID cond features of minimum width and a target (c2, c0), returns diag(γ2) B diag(γ1) A and the
     largest scale.
     """
     first, second = features.weights()
@@ -95,7 +95,7 @@ def rebuild(features: Features, weight: torch.Tensor) -> tuple[torch.Tensor, flo
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per kind of target and size."""
+    """One line per type of target and size."""
     columns: dict[str, Any] = {
         "target": "target",
         "c0 = c2": "channels",

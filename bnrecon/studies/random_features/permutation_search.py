@@ -16,12 +16,12 @@ from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_m
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 TRIES = 200  # random permutations
-# Searches for features whose error is a sum over outputs, and these features.
+# Searches only for features whose error is a sum over outputs, and these features.
 SEPARATE = ("printed_masks", "masks", "assignment")
 SHARED = "ID cond, one shared"
 SINGLE_ENTRIES = ("ID cond", SHARED)
 NONE = 1e-6  # an error below this is rounding
-# Columns of the rows, and what they are called in tables and figures.
+# Columns of the rows, with their names in tables and figures.
 SEARCHES = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
@@ -31,12 +31,12 @@ SEARCHES = {
     "assignment": "best permutation (exact)",
     "best_random": f"best of {TRIES} random",
 }
-# Searches of the details page alone
+# Searches shown only on the details page
 DETAILS = [SEARCHES[name] for name in ("printed_masks", "masks", "best_random")]
 
 
 def missing_features(of_2500: int, channels: int) -> int:
-    """How many features short of n, as many in proportion as the paper's of its 2500.
+    """The number of missing features, in proportion to the paper's of 2500.
 
     >>> missing_features(100, 50), missing_features(100, 10)
     (100, 4)
@@ -45,7 +45,7 @@ def missing_features(of_2500: int, channels: int) -> int:
 
 
 def features_of_width(channels: int, missing: int) -> list[str]:
-    """The features that have too few of n - ``missing`` to reach all targets.
+    """The features of which n - ``missing`` are too few to reach all targets.
 
     With one feature shared by all outputs, whose entries have the second scales, n - c2 + 1 are
     enough (Random features, Eq. 3).
@@ -60,13 +60,13 @@ def unreached(label: str, shape: LayerShape, width: int, seed: int) -> torch.Ten
     """Orthonormal basis (n, k) of what ``width`` features cannot represent.
 
     Args:
-        label: of ``FEATURES``, or ``SHARED``: all outputs share the feature of the first input, and
-            with their second scales reach its c2 entries; ``width`` - 1 random entries of the
-            other inputs are reached by a feature each, so that c1 + c2 - 1 are, as id_permute
-            counts them. A target with a 0 among the shared entries is approached, not attained.
-        shape: of the layer.
+        label: in ``FEATURES``, or ``SHARED``: all outputs share the first input's feature, and
+            reach its c2 entries with their second scales; ``width`` - 1 random entries of other
+            inputs have a feature each, so c1 + c2 - 1 are reached, as id_permute counts them. A
+            target with a 0 among the shared entries is approached, not attained.
+        shape: the layer's shape.
         width: c1.
-        seed: of the features, and of which are kept.
+        seed: the seed of the features and of the kept ones.
 
     >>> unreached(SHARED, LayerShape(3, 4), 8, seed=0).shape
     torch.Size([12, 2])
@@ -87,13 +87,13 @@ def fit_targets(
     searches: Sequence[str],
     features: Sequence[str],
 ) -> pd.DataFrame:
-    """Permute targets to fit n - ``missing`` features: a row for each distribution and target.
+    """Permute targets to fit n - ``missing`` features: one row per distribution and target.
 
     Args:
         targets: each with the columns that describe it.
         channels: c0 = c2.
-        missing: how many features short of n.
-        seed: of features and random permutations.
+        missing: the number of features below n.
+        seed: the seed of features and random permutations.
         searches: names of ``SEARCHES``, those to run.
         features: labels of ``features_of_width``.
     """
@@ -109,7 +109,7 @@ def fit_targets(
 
 
 def say_shared(text: Text, rows: pd.DataFrame) -> dict[str, str]:
-    """What a caption says of rows with a shared feature; at small sizes there are none."""
+    """The caption's words on rows with a shared feature, which small sizes lack."""
     shared = rows[rows["features"] == SHARED]
     if shared.empty:
         return {"shared": ""}
@@ -123,7 +123,7 @@ def say_shared(text: Text, rows: pd.DataFrame) -> dict[str, str]:
 def equivalent_missing(errors: pd.Series, channels: int | pd.Series) -> pd.Series:
     """Compute n e²: a random target of root mean square 1 has the error e = sqrt((n - c1)/n).
 
-    With n = c0 c2. So half the error is that of a quarter of the missing features.
+    Here n = c0 c2. Half the error is that of a quarter of the missing features.
 
     >>> equivalent_missing(pd.Series([0.2, 0.1]), 50).round(6).tolist()
     [100.0, 25.0]
@@ -132,16 +132,16 @@ def equivalent_missing(errors: pd.Series, channels: int | pd.Series) -> pd.Serie
 
 
 def with_best(rows: pd.DataFrame) -> pd.DataFrame:
-    """With the best error, and how many missing features it is equivalent to.
+    """Add the best error, and the number of missing features it is equivalent to.
 
-    By linear assignment where this is exact, by exchanges elsewhere.
+    The best is by linear assignment where this is exact, else by exchanges.
     """
     best = rows["assignment"].fillna(rows["exchanges"])
     return rows.assign(best=best, missing=equivalent_missing(best, rows["channels"]))
 
 
 def split_shared(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows ``with_best`` that have one shared feature, and the others."""
+    """Split the rows ``with_best`` into those with one shared feature and the others."""
     shared = rows["features"] == SHARED
     return with_best(rows[shared]), with_best(rows[~shared])
 
@@ -158,10 +158,10 @@ def permutation_errors(
     Args:
         basis: orthonormal basis (n, n - r) of what the features cannot represent.
         target: the target.
-        seed: of the random permutations.
-        label: of the features. Of ``SINGLE_ENTRIES`` no missing direction involves two outputs, so
-            that a linear assignment gives the best permutation. For other features the errors by
-            masks and of the assignment are NaN.
+        seed: the seed of the random permutations.
+        label: the features' label. For ``SINGLE_ENTRIES``, no missing direction involves two
+            outputs, so a linear assignment gives the best permutation. For other features, the
+            errors by masks and of the assignment are NaN.
         searches: names of ``SEARCHES``, those to run.
     """
     separate = label in SINGLE_ENTRIES

@@ -15,14 +15,14 @@ from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_m
 
 CHANNELS = {"smoke": 6, "laptop": 20, "paper": 20}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
-SAME = 0.01  # a relative difference up to which norms are called equal
+SAME = 0.01  # norms count as equal up to this relative difference
 
 
 def measure_projections(channels: int, draws: int) -> pd.DataFrame:
-    """Least-squares errors of r = n - c0 features beside the norms of two projections.
+    """Least-squares errors of r = n - c0 features, and the norms of two projections.
 
     With M = U S Vᵀ of rank r and a normal target v, the two are the last n - r components of Uᵀ v
-    and, as Theorem 4.1 is printed, the last r. One row for each distribution and draw.
+    and, as Theorem 4.1 is printed, the last r. One row per distribution and draw.
     """
     n, width = channels**2, channels**2 - channels
     shape = LayerShape(channels, channels)
@@ -40,7 +40,7 @@ def measure_projections(channels: int, draws: int) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each distribution: both norms compared with the least-squares error."""
+    """One row per distribution: both norms compared with the least-squares error."""
     columns: dict[str, Any] = {
         "features": "features",
         "channels c0 = c2": "channels",
@@ -54,7 +54,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _compared(rows: pd.DataFrame) -> pd.DataFrame:
-    """With both norms relative to the least-squares error."""
+    """Add both norms relative to the least-squares error."""
     error = rows["least_squares_error"]
     difference = (rows["norm_of_last_n_minus_r"] / error - 1).abs()
     return rows.assign(difference=difference, printed=rows["norm_of_last_r"] / error)

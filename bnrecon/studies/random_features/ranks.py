@@ -15,7 +15,7 @@ from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.studies.random_features.exact_rank import modular_rank, residues
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES
 
-# W1 (c1, c0) and W2 (c2, c1) of c0 = c2 = 2 and c1 = 4 = n, all of rank 2.
+# W1 (c1, c0) and W2 (c2, c1) for c0 = c2 = 2 and c1 = 4 = n, all of rank 2.
 TWICE = ([[1, 0], [1, 0], [0, 1], [0, 1]], [[1, 1, 0, 0], [0, 0, 1, 1]])
 SYMMETRIC = ([[1, 0], [0, 1], [1, 1], [1, -1]], [[1, 0, 1, 1], [0, 1, 1, -1]])
 BASES = ([[1, 0], [0, 1], [1, 0], [0, 1]], [[1, 1, 1, 1], [1, 1, -1, -1]])
@@ -26,11 +26,11 @@ EXAMPLES = {
 }
 CHANNELS = {"smoke": [2, 3], "laptop": [2, 3, 5, 10, 20], "paper": [2, 3, 5, 10, 20]}
 DRAWS = {"smoke": 20, "laptop": 1000, "paper": 1000}
-MOST_WORK = 2_000_000  # draws of M with more entries than this in all are not made
+MOST_WORK = 2_000_000  # most entries in all draws of M, beyond 10 draws
 
 
 def examples() -> pd.DataFrame:
-    """One row for each of ``EXAMPLES``, like those of ``measure_ranks``."""
+    """One row per example, like those of ``measure_ranks``."""
     ranks = {name: _ranks(*map(np.array, factors)) for name, factors in EXAMPLES.items()}
     return pd.DataFrame([_row(name, 2, [triple]) for name, triple in ranks.items()])
 
@@ -38,9 +38,9 @@ def examples() -> pd.DataFrame:
 def measure_ranks(features: str, channels: Sequence[int], draws: int) -> pd.DataFrame:
     """Ranks of W1, W2 and M for c1 = n = c0 c2, in exact arithmetic.
 
-    One row for each value of c0 = c2 in ``channels``: in how many draws both factors have full
-    rank, and in how many of these M has; the smallest rank of M among them. Draws are fewer where M
-    is large, and one of ID cond, where nothing is random.
+    One row per value of c0 = c2 in ``channels``: in how many draws both factors have full rank, in
+    how many of these M has, and the smallest rank of M among them. Large M have fewer draws, and ID
+    cond, where nothing is random, has one.
     """
     rows = []
     for size in channels:
@@ -56,7 +56,7 @@ def measure_ranks(features: str, channels: Sequence[int], draws: int) -> pd.Data
 
 
 def _ranks(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int]:
-    """Of W1, W2 and M = (w2_ik w1_kj)."""
+    """The ranks of W1, W2 and M = (w2_ik w1_kj)."""
     # Reduced twice: a product of two residues fits into 64 bits.
     product = (second[:, None, :] * first.T[None]).reshape(-1, len(first))
     return modular_rank(first), modular_rank(second), modular_rank(product)

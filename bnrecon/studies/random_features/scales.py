@@ -1,7 +1,7 @@
-"""Sect. 5: training the scales of dense random features from scratch, and how far steps go.
+"""Sect. 5: training the scales of dense random features from scratch, and their steps.
 
-The paper trains for 300 and 500 epochs, where weight decay lets a start fade
-(``bnrecon/targets/relative_step.md``): shorter trainings do not decide what it says of those.
+The paper trains for 300 and 500 epochs, where weight decay makes a start fade
+(``bnrecon/targets/relative_step.md``): shorter trainings do not decide its statements on those.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ OPTIONS = {
     "laptop": (TARGET, "data=cifar10", "scale=laptop", "target.width=16"),
     "paper": (TARGET, "data=cifar10", "scale=paper", "target.width=100"),
 }
-# Of the four main settings; the paper does not give the warm-up's length.
+# For the four main settings; the paper does not give the warm-up's length.
 PRINTED = {"smoke": (), "laptop": (), "paper": ("train.epochs=500", "train.warmup_epochs=20")}
-# Of the trainings at several relative steps, those of weights as PyTorch starts them being 1.
+# For trainings at several relative steps; weights with PyTorch's start have step 1.
 SHORT = {"smoke": "train.epochs=1", "laptop": "train.epochs=6", "paper": "train.epochs=30"}
 LAPTOP_STEPS = (1 / 512, 1 / 64, 1 / 8, 1, 8)
 STEPS = {"smoke": (1 / 8, 1), "laptop": LAPTOP_STEPS, "paper": (1 / 4096, *LAPTOP_STEPS)}
@@ -40,7 +40,7 @@ ONES = "scales, started at 1"
 MATCHED = "scales, started for the steps of weights"  # matched start
 WEIGHTS = "weights"
 SLOWED = "weights, slowed down alike"
-SHOWN = {SLOWED: "weights, steps shortened by 3 fan-in"}  # on the page, where it differs
+SHOWN = {SLOWED: "weights, steps shortened by 3 fan-in"}  # names on the page that differ
 STEP = ", relative step "
 MAIN = {
     ONES: ("target.inner=scale", "target.start=ones"),
@@ -57,11 +57,11 @@ LABELS = {
 }
 PRINTED_ACCURACY = {ONES: f"{REPORTED['long']}; {REPORTED['short']}", WEIGHTS: REPORTED["weights"]}
 PRINTED_EPOCHS = 300  # the shorter of the paper's trainings
-LEAST_SEEDS = 2  # seeds: the half-width says how little two of them tell
+LEAST_SEEDS = 2  # the half-width shows how little two seeds tell
 
 
 def at_step(kind: str, step: float) -> str:
-    """What scales or weights are called at a relative step.
+    """The name of scales or weights at a relative step.
 
     >>> at_step(WEIGHTS, 1 / 8), at_step(MATCHED, 8)
     ('weights, relative step 1/8', 'scales, relative step 8')
@@ -80,10 +80,9 @@ def step_of(setting: str) -> float | None:
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The four main settings for each seed, then both ways of training at several steps.
+    """The four main settings for each seed, then both trainings at several steps.
 
-    The features are n + 100 of he_normal for each layer, with scales alone between the two
-    convolutions.
+    Each layer has n + 100 he_normal features, with only scales between the two convolutions.
     """
     common, seeds = OPTIONS[scale], SEEDS[scale]
     view = {
@@ -98,7 +97,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line for each setting."""
+    """One line per setting."""
     baselines = dict.fromkeys((ONES, MATCHED, SLOWED), WEIGHTS)
     for steps in STEPS.values():
         baselines |= {at_step(MATCHED, step): at_step(WEIGHTS, step) for step in steps}
@@ -108,7 +107,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Both panels, with 95% intervals over seeds."""
+    """Draw both panels, with 95% intervals over seeds."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.7))
     _settings(left, rows)
     _steps(right, rows)
@@ -118,7 +117,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _settings(axes: Axes, rows: pd.DataFrame) -> None:
-    """A point each, with its mean in numbers."""
+    """Draw a point per setting, with its mean in numbers."""
     for x, (setting, (_, colour)) in enumerate(LABELS.items()):
         group = rows[rows["setting"] == setting]
         if group.empty:
@@ -132,7 +131,7 @@ def _settings(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _steps(axes: Axes, rows: pd.DataFrame) -> None:
-    """Accuracy by relative step, and where scales that start at 1 stand."""
+    """Draw accuracy by relative step, and the step of scales that start at 1."""
     view = rows.assign(step=rows["setting"].map(step_of)).dropna(subset="step")
     for name, colour, aside in (("scales", SCALES_COLOUR, -1), ("weights", WEIGHTS_COLOUR, 1)):
         group = view[view["setting"].str.startswith(name + STEP)]
@@ -159,9 +158,9 @@ def _conditions(rows: pd.DataFrame) -> str:
 
 
 def step_share(rows: pd.DataFrame) -> Interval | None:
-    """The share in percent of the gap between scales and weights that the matched start closes.
+    """The percentage of the gap between scales and weights that the matched start closes.
 
-    A ratio for each seed that all three settings have; the mean and its interval over them.
+    The mean, with its interval, of a ratio per seed that all three settings have.
     """
     groups = {name: rows[rows["setting"] == name] for name in (ONES, WEIGHTS, MATCHED)}
     gap, closed = (differences_by_seed(groups[name], groups[ONES]) for name in (WEIGHTS, MATCHED))
@@ -170,7 +169,7 @@ def step_share(rows: pd.DataFrame) -> Interval | None:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """The paper's sentence; beyond it, how much of the gap is the step, and what remains."""
+    """Decide the paper's sentence; beyond it, the step's share of the gap, and the rest."""
     pairs = {"gap": (WEIGHTS, ONES), "remaining": (WEIGHTS, MATCHED)}
     pairs |= {"slowed": (WEIGHTS, SLOWED), "alike": (SLOWED, ONES)}
     differences = {one: paired_difference_by(rows, "setting", *of) for one, of in pairs.items()}
@@ -185,7 +184,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     verdicts |= {"in print, short": "not at the paper's size"} if short else {"in print": gap}
     numbers: dict[str, Any] = {name: spell(one) for name, one in differences.items()}
     numbers["share"] = "a share not computed yet" if share is None else f"{share:.0f} %"
-    # By how much the step of scales is shorter.
+    # The factor by which the step of scales is shorter.
     numbers["shorter"] = 27 * width
     return verdicts, numbers | {"epochs": epochs, "width": width}
 

@@ -18,8 +18,8 @@ from bnrecon.solvers import SolverSpec, solve
 from bnrecon.studies.random_features.feature_matrices import FEATURES, ORTHOGONAL, target_weight
 
 CPU = torch.device("cpu")
-# Columns of the rows. The paper states no limit of iterations: 2,000 is bnrecon's choice, and with
-# 50,000 LBFGS ends by itself, where its line search finds nothing better in float32.
+# Values of column ``solver``. The paper states no iteration limit: 2,000 is bnrecon's choice, and
+# with 50,000, LBFGS ends by itself when its line search finds nothing better in float32.
 SETTINGS = {
     "lbfgs": SolverSpec("lbfgs", max_iterations=2_000),
     "lbfgs_long": SolverSpec("lbfgs", max_iterations=50_000),
@@ -33,7 +33,7 @@ LONG = "lbfgs_long"
 def measure_errors(features: str, channels: int, excess: int, seeds: int) -> pd.DataFrame:
     """Solve M γ = vec(W) with every solver; the errors are computed in float64.
 
-    One row for each seed and solver. Features and target have the same distribution, by the paper's
+    One row per seed and solver. Features and target have the same distribution, by the paper's
     name; c0 = c2 = ``channels`` and c1 = n + ``excess``.
     """
     name, rows = FEATURES[features], []
@@ -46,7 +46,7 @@ def measure_errors(features: str, channels: int, excess: int, seeds: int) -> pd.
         row = {"features": features, "channels": channels, "excess": excess, "seed": seed}
         row |= {"condition_number": condition_number(matrix.dense())}
         solved = {solver: _solve(solver, system, target) for solver in SETTINGS if solver != LONG}
-        # LBFGS that ends below the smaller limit would do so below the larger.
+        # If LBFGS ends below the smaller limit, it does below the larger.
         solved[LONG] = solved["lbfgs"] | {"limit": SETTINGS[LONG].max_iterations}
         if solved["lbfgs"]["at_limit"]:
             solved[LONG] = _solve(LONG, system, target)
@@ -57,9 +57,9 @@ def measure_errors(features: str, channels: int, excess: int, seeds: int) -> pd.
 def scaled_target(name: str, channels: int, seed: int) -> torch.Tensor:
     """Draw a target (c0, c0) whose root mean square is sqrt(2 / c0), that of He normal weights.
 
-    One scale for all distributions: an orthogonal matrix as it is drawn has entries of 1/sqrt(c0),
-    a sign matrix of 1, and errors grow in proportion. Its entries are float32 numbers, as the
-    paper's are: rounding a target to float32 is no error of a solver.
+    All distributions have one scale: as drawn, an orthogonal matrix has entries of 1/sqrt(c0), a
+    sign matrix of 1, and errors grow in proportion. The entries are float32 numbers, as the
+    paper's: rounding a target to float32 is not an error of a solver.
     """
     target = target_weight(name, channels, channels, seed)
     scale = math.sqrt(2 / channels) / float(target.square().mean().sqrt())
@@ -69,8 +69,8 @@ def scaled_target(name: str, channels: int, seed: int) -> torch.Tensor:
 def condition_number(matrix: torch.Tensor) -> float:
     """κ(M) of a matrix (n, c1) with c1 >= n.
 
-    From the eigenvalues of M Mᵀ, three times faster than singular values; these are computed
-    where the square has lost too many digits.
+    Uses the eigenvalues of M Mᵀ, three times faster than singular values, which are computed only
+    if the square has lost too many digits.
     """
     squares = torch.linalg.eigvalsh(matrix @ matrix.T)
     if squares[0] > 1e-12 * squares[-1]:

@@ -1,6 +1,6 @@
 """Sect. 4, conclusion: sparse ID cond features compared with random masks.
 
-Theorem 3.1 for sparse features: on one support scales take the steps of masked weights.
+Theorem 3.1 for sparse features: on one support, scales take the steps of masked weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCALES = {p: f"scales of sparse ID cond features, density {p}" for p in DENSITIE
 SELECTED = {p: f"weights that these features select, density {p}" for p in DENSITIES}
 MARGIN = 1.0  # points that count as no significant loss; the paper gives no number
 USUAL_WIDTH = 64  # of the first layer of usual networks
-ROUNDING = 1e-9  # float64, over so many steps
+ROUNDING = 1e-9  # of float64 over ``STEPS`` steps
 
 
 def features(density: float) -> tuple[str, str]:
@@ -49,9 +49,9 @@ def features(density: float) -> tuple[str, str]:
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One support step by step; one task for each training and seed; one support to the end.
+    """One support step by step; one task per training and seed; one support to the end.
 
-    Theorem 3.1 makes the last of them the training of scales itself, so that one seed is enough.
+    By Theorem 3.1, the last is the training of scales itself, so one seed is enough.
     """
     common, seeds = OPTIONS[scale], SEEDS[scale]
     compared: dict[str, tuple[str, ...]] = {ALL: ("target.features=none",)}
@@ -76,12 +76,12 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def compare_steps(density: float, steps: int, options: Sequence[str]) -> pd.DataFrame:
-    """Train both on the same batches in float64: the largest relative difference of their logits.
+    """Train scales and weights on the same batches in float64, and compare their logits.
 
-    Scales of sparse ID cond features, c1 / n = ``density``, and the weights that these features
-    select. SGD at the peak rate, with the run's momentum and weight decay; ``options`` do not name
-    ``target.inner``. In the one row ``difference`` is relative to the largest logit, the largest of
-    all steps.
+    The scales are those of sparse ID cond features, c1 / n = ``density``, and the weights those
+    that these features select. SGD has the peak rate and the run's momentum and weight decay;
+    ``options`` do not name ``target.inner``. The single row's ``difference`` is the largest of all
+    steps, relative to the largest logit.
     """
     configs = [composition.compose([*options, f"target.inner={one}"]) for one in ("scale", "mask")]
     config = configs[0]
@@ -116,7 +116,7 @@ def _differences(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line for each training, and one for each density on one support."""
+    """One line per training, and one per density on one support."""
     baselines: dict[str, str] = {}
     for density in DENSITIES:
         baselines |= {MASKED[density]: ALL, SCALES[density]: MASKED[density]}
@@ -132,7 +132,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
+    """Decide Theorem 3.1 on one support, the conclusion's equal performance, sparsity's cost."""
     decisions: list[Decision] = []
     trained, alike = _trained(rows), _differences(rows)
     if len(alike):
@@ -145,11 +145,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
         width, epochs = (int(trained[name].iloc[0]) for name in ("width", "epochs"))
         numbers = {"difference": difference, "loss": loss, "margin": MARGIN, "usual": USUAL_WIDTH}
         numbers |= {"density": density, "width": width, "epochs": epochs}
-        numbers |= {"finding": density == DENSITIES[0]}  # the one that the paper names
+        numbers |= {"finding": density == DENSITIES[0]}  # the density that the paper names
         if difference is not None:
             decisions.append(("equal", decide_equal(difference), numbers))
         if loss is not None:
-            narrow = width < USUAL_WIDTH  # which cannot refute what is said of usual networks
+            narrow = width < USUAL_WIDTH  # cannot refute statements on usual networks
             said = ("narrow", "undecided") if narrow else ("in practice", decide_loss(loss))
             decisions += [(*said, numbers)] if density == DENSITIES[0] else []
             decisions.append(("loss", decide_loss(loss), numbers))

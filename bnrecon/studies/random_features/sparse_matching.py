@@ -1,7 +1,7 @@
 """Theorems 4.2 and 4.3: the probability that a sparse target is found among sparse features.
 
-A target row is found in a feature row where all of its nonzero weights have a place there. The
-target is found where its rows are found in different feature rows: a perfect bipartite matching.
+A target row is found in a feature row that is nonzero wherever the target row is. The target is
+found if its rows are found in different feature rows: a perfect bipartite matching.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def exact_probabilities(outputs: int, inputs: int, density: float) -> np.ndarray
 
 
 def enumerate_targets(outputs: int, inputs: int, densities: Sequence[float]) -> pd.DataFrame:
-    """The target nearest to Theorem 4.2's bound among those with two rows or more to be matched.
+    """The target nearest to Theorem 4.2's bound among those with two rows or more to match.
 
-    One row for each density: its probability and bound.
+    One row per density: the target's probability and bound.
     """
     targets = all_masks(outputs, inputs)
     degrees = targets.sum(2)
@@ -76,7 +76,7 @@ def enumerate_targets(outputs: int, inputs: int, densities: Sequence[float]) -> 
 
 
 def required_density_in_print(outputs: int, failure: float) -> float:
-    """The density 1 - (δ/c2)^(1/c2) that the text after Theorem 4.2 asks for.
+    """The density 1 - (δ/c2)^(1/c2) that the text after Theorem 4.2 requires.
 
     >>> round(required_density_in_print(50, 0.2), 3)
     0.105
@@ -99,8 +99,8 @@ def width_factor_in_print(
     """Theorem 4.3's k as printed: k c2 features find a Ber(q) target with probability 1 - δ.
 
     k = log(1 - (1 - δ)^{1/c2}) / log(1 - (1 - q (1 - p))^c0). It treats the k candidates of a row
-    as independent, but they share the row's in-degree D: that none fits has the probability
-    E (1 - p^D)^k, which is above (1 - E p^D)^k (Jensen). ``width_factor`` is enough.
+    as independent, but they share the row's in-degree D: none fits with probability E (1 - p^D)^k,
+    which is above (1 - E p^D)^k (Jensen). ``width_factor`` is enough.
 
     Args:
         outputs: rows c2 of the target.
@@ -123,11 +123,11 @@ def width_factor_in_print(
 def partition_probability(
     factor: float, outputs: int, inputs: int, target_density: float, density: float
 ) -> float:
-    """The probability that every row of a Ber(q) target fits one of k candidates of its own.
+    """The probability that every row of a Ber(q) target fits one of its own k candidates.
 
-    (1 - E (1 - p^D)^k)^c2 with D ~ Bin(c0, q): appendix A.2 divides the features in this way. It
-    is a lower bound of the probability that the target is found among all k c2 features. ``factor``
-    is k; the others are arguments of ``width_factor_in_print``.
+    (1 - E (1 - p^D)^k)^c2 with D ~ Bin(c0, q): appendix A.2 divides the features like this. It is a
+    lower bound on the probability that the target is found among all k c2 features. ``factor`` is
+    k; the others are arguments of ``width_factor_in_print``.
     """
     degrees = np.arange(inputs + 1)
     none = stats.binom.pmf(degrees, inputs, target_density) @ (1 - density**degrees) ** factor
@@ -156,7 +156,7 @@ def width_factor(
 
 
 def disjoint_factor_in_print(outputs: int, degree: int, density: float, failure: float) -> float:
-    """The text's k for rows of degree d with inputs of their own: (1 - δ)^{1/c2} / (c2 p^d)."""
+    """The text's k for rows of degree d with disjoint inputs: (1 - δ)^{1/c2} / (c2 p^d)."""
     return (1 - failure) ** (1 / outputs) / (outputs * density**degree)
 
 
@@ -170,7 +170,7 @@ def disjoint_factor(outputs: int, degree: int, density: float, failure: float) -
 
 
 def has_perfect_matching(target: np.ndarray, features: np.ndarray) -> bool:
-    """Whether every row of a target (c2, c0) lies within a row of its own of features (rows, c0).
+    """Whether the rows of a target (c2, c0) lie within different rows of features (rows, c0).
 
     >>> target = np.array([[True, False], [False, True]])
     >>> has_perfect_matching(target, np.array([[True, True], [True, False]]))
@@ -186,8 +186,8 @@ def has_perfect_matching(target: np.ndarray, features: np.ndarray) -> bool:
 def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
     """The smallest p at which a target is found among the features ``draw`` < p.
 
-    Entry (k, j) of the features is there from p = u_kj on, u uniform on [0, 1]: one draw of u gives
-    features of every density. The bottleneck assignment of target rows to feature rows.
+    Entry (k, j) of the features exists from p = u_kj on, with u uniform on [0, 1]: one draw of u
+    gives features of every density. Solved as a bottleneck assignment of target to feature rows.
 
     Args:
         target: (c2, c0), true where the target has a weight.
@@ -214,9 +214,9 @@ def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
 def count_matches(
     make_target: MakeTarget, rows: int, density: float, draws: int, seed: int = 0
 ) -> int:
-    """In how many draws a target (c2, c0) is found among random features.
+    """Count the draws in which a target (c2, c0) is found among random features.
 
-    Of these there are so many rows, each entry of which is there with probability ``density``.
+    The features have ``rows`` rows, in which each entry exists with probability ``density``.
     """
     generator = np.random.default_rng(seed)
     count = 0
@@ -228,7 +228,7 @@ def count_matches(
 
 
 def disjoint_rows(outputs: int, inputs: int, degree: int) -> np.ndarray:
-    """Rows of ``degree`` ones with inputs of their own (Fig. 1 (e)), while there are enough inputs.
+    """Rows of ``degree`` ones with disjoint inputs (Fig. 1 (e)), if there are enough inputs.
 
     >>> disjoint_rows(2, 4, 2).astype(int)
     array([[1, 1, 0, 0],
@@ -241,5 +241,5 @@ def disjoint_rows(outputs: int, inputs: int, degree: int) -> np.ndarray:
 
 
 def random_rows(outputs: int, inputs: int, degree: int) -> MakeTarget:
-    """Rows of ``degree`` ones in random places."""
+    """Rows of ``degree`` ones at random positions."""
     return lambda generator: generator.random((outputs, inputs)).argsort(1) < degree

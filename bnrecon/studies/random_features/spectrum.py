@@ -26,7 +26,7 @@ from bnrecon.studies.random_features.feature_matrices import (
 
 
 def printed_edges(aspect: float) -> tuple[float, float]:
-    """The edges λ- = 1 - sqrt(λ) and λ+ for λ = max(n/c1, c1/n), the aspect being c1/n.
+    """The edges λ- = 1 - sqrt(λ) and λ+ for λ = max(n/c1, c1/n); the aspect is c1/n.
 
     The text has λ+² = 1 + sqrt(λ); λ+ = 1 + sqrt(λ) is meant.
 
@@ -61,16 +61,16 @@ def printed_distribution(x: np.ndarray, aspect: float) -> np.ndarray:
 CHANNELS = {"smoke": 12, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 3, "paper": 10}
 ASPECTS = (1.0, 1.2, 0.8)  # c1 / n: the paper's 2500 and 3000 features, and 2000
-BINS = np.linspace(0, 2.4, 71)  # room for the sparse ones' tail
+BINS = np.linspace(0, 2.4, 71)  # room for the tail of sparse features
 MAGENTA = "#c800a8"  # unlike the colours of the distributions
-CLOSE = 0.05  # a Kolmogorov-Smirnov distance up to which the law describes a histogram
+CLOSE = 0.05  # the law describes a histogram up to this Kolmogorov-Smirnov distance
 
 
 def measure_spectrum(features: str, aspect: float, channels: int, draws: int) -> pd.DataFrame:
     """Compute the singular values of M, scaled to entries of variance 1 / max(n, c1).
 
-    With c1 = ``aspect`` n and c0 = c2 = ``channels``: one row for each bin of the histogram, the
-    mean over draws, with the draws' distances from the law of λ = min(n/c1, c1/n).
+    For c1 = ``aspect`` n and c0 = c2 = ``channels``: one row per bin of the histogram, the mean
+    over draws, with the draws' distances from the law of λ = min(n/c1, c1/n).
     """
     n = channels * channels
     width = round(aspect * n)
@@ -113,7 +113,7 @@ def _distance(group: pd.DataFrame) -> Interval:
 def _printed_distance(group: pd.DataFrame) -> float:
     """The distance of a mean histogram, at its bins' ends, from the printed density over its mass.
 
-    It is at most the mean distance of the draws. The print has entries of variance 1/n.
+    It is at most the mean distance of the draws. Entries in print have variance 1/n.
     """
     first = group.iloc[0]
     aspect = first["c1"] / first["channels"] ** 2
@@ -124,12 +124,12 @@ def _printed_distance(group: pd.DataFrame) -> float:
 
 
 def _condition(values: np.ndarray) -> float:
-    """Largest over smallest singular value, infinite where the smallest is rounding."""
+    """Largest over smallest singular value, infinite if the smallest is rounding."""
     return float(values[0] / values[-1]) if values[-1] > 1e-12 * values[0] else math.inf
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each distribution and width."""
+    """One row per distribution and width."""
     ratios = [_ratio(*size) for size in zip(rows["c1"], rows["channels"] ** 2, strict=True)]
     rows, ends = rows.assign(ratio=ratios), ["smallest_value", "largest_value"]
     columns: dict[str, Any] = {
@@ -152,9 +152,9 @@ def _ends(low: float, high: float) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Histograms at each width, with the law of λ = 1 in black and of λ in magenta.
+    """Draw histograms at each width, with the law of λ = 1 in black and of λ in magenta.
 
-    Where the printed density is another one, for c1 < n, it is dashed.
+    For c1 < n, where the printed density differs, it is dashed.
     """
     widths = list(dict.fromkeys(rows["c1"]))
     figure, (grid,) = new_figure(1, len(widths), (PAGE, 2.9), sharey=True, squeeze=False)
@@ -183,7 +183,7 @@ def _draw_histograms(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_laws(axes: Axes, aspect: float) -> None:
-    """The law of λ in magenta with its name in the panel, and that of λ = 1 in black."""
+    """Draw the law of λ in magenta, named in the panel, and that of λ = 1 in black."""
     ratio = min(aspect, 1 / aspect)
     if aspect < 1:
         low, high = printed_edges(aspect)
@@ -208,7 +208,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _density(rows: pd.DataFrame) -> Decision:
-    """Decided by the settings of fewer features than equations: elsewhere both are the same law."""
+    """Decided by settings with fewer features than equations: elsewhere both are the same law."""
     fewer = rows[rows["c1"] < rows["channels"] ** 2]
     groups = [group for _, group in fewer.groupby(["features", "c1"])]
     distances = [(_distance(group), _printed_distance(group)) for group in groups]

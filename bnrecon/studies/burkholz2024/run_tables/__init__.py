@@ -1,1 +1,1 @@
-"""Tables of whole runs beside the paper's: rows, grids, their numbers, verdicts and pages."""
+"""Tables of whole runs compared with the paper's: rows, grids, numbers, verdicts and pages."""

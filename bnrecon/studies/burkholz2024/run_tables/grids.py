@@ -1,4 +1,4 @@
-"""A table of runs as grids that lie beside the paper's: reproduced over reported loss."""
+"""A table of runs as grids like the paper's: reproduced / reported loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKS |= {"different": "≠", "inconclusive": "?"}
 
 
 def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cell]]:
-    """The rows of each grid, those of the widest targets first."""
+    """The rows of each grid, widest targets first."""
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: -cell.config.target.width):
         groups.setdefault(tuple(cell.row.labels[name] for name in grid.by), []).append(cell)
@@ -30,11 +30,11 @@ def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cel
 def as_printed(
     cells: Sequence[Cell], grid: Grid, way: str
 ) -> dict[str, tuple[pd.DataFrame | None, list[Cell]]]:
-    """The paper's table and ours at its own setting, by the label ``way``: how a target is rebuilt.
+    """The paper's table and ours at its setting, by the label ``way``: how a target is rebuilt.
 
-    That are targets of the width that is printed and of the paper's schedule; with the cells that
-    are run. In the frame each is the rebuilt network's accuracy, printed / reproduced, or "–";
-    rows of which none is run are left out. Without ± it is one seed's.
+    The setting is the printed width and the paper's schedule. With each frame come the cells that
+    were run. The frame has the rebuilt network's accuracy, printed / reproduced, or "–", without
+    rows of which no cell was run. Accuracies without ± are one seed's.
     """
     run: dict[str, list[Cell]] = {}
     shown: dict[str, dict[str, dict[str, str]]] = {}
@@ -62,17 +62,17 @@ def as_printed(
 
 
 def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
-    """The grids by name: in each cell the reproduced loss, the reported one, and a mark.
+    """The grids by name; each cell has the reproduced loss, the reported one, and a mark.
 
-    "a ± b / c ± d =" is a loss that is reproduced, (0) none where none is reported, ≠ a different
-    one, ? where nothing can be told; without a mark it is not compared.
+    "a ± b / c ± d =" is a reproduced loss, (0) none where none is reported, ≠ a different one, ? an
+    inconclusive one; a loss without a mark is not compared.
 
-    A cell that is not run says so; one that the table does not have is empty. Grids of which
-    nothing is run are left out.
+    Cells that are not run say so; cells that the table lacks are empty. Grids without a run are
+    omitted.
     """
     named = {}
     for names, group in _groups(cells, grid).items():
-        if results_of(group):  # a number is named with its heading, as in "target width 32"
+        if results_of(group):  # a number follows its heading, as in "target width 32"
             parts = zip(grid.by, names, strict=True)
             title = ", ".join(f"{by} {name}" if name.isdecimal() else name for by, name in parts)
             named[title] = _losses(group, grid)
@@ -109,7 +109,7 @@ def _compared(cell: Cell) -> str:
 
 
 def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
-    """One line a grid: how far it is, what the losses say, errors and iterations of its layers."""
+    """One line per grid: progress, verdicts on losses, and its layers' errors and iterations."""
     lines = [
         dict(zip(grid.by, names, strict=True)) | _line(group)
         for names, group in _groups(cells, grid).items()
@@ -128,7 +128,7 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     if not done:
         return line | {TARGET: NOT_RUN}
     seeds = ([seed.predictions for seed in result.seeds] for result in results)
-    # In which cells the real source may predict otherwise what its collapsed form predicts.
+    # Cells in which the real source may predict differently from its collapsed form.
     reserves = [one for one in map(row_numbers.smallest_reserve, seeds) if one is not None]
     little = f"{sum(reserve < RESERVE for reserve in reserves)} of {len(reserves)}"
     layers = [layer for result in results for layer in result.layers]

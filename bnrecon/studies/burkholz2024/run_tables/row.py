@@ -1,4 +1,4 @@
-"""The rows of a table of runs: a run each, its result, and the command that computes it again."""
+"""The rows of a table of runs: each one's run, its result, and the command that recomputes it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from bnrecon.targets.location import device_folder
 class Row:
     """A row of a table: one run."""
 
-    labels: Mapping[str, str]  # by heading, what tells the row from the others
+    labels: Mapping[str, str]  # by heading, what distinguishes the row
     overrides: tuple[str, ...]  # of the run
-    reported: Reported | None = None  # the paper's numbers, where it has any
+    reported: Reported | None = None  # the paper's numbers, if any
     possible: bool = True  # whether the paper's numbers can be right
 
 
@@ -42,12 +42,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What tells the row from the others."""
+        """What distinguishes the row."""
         return ", ".join(filter(None, self.row.labels.values()))
 
     @property
     def compared(self) -> bool:
-        """Whether the paper has a loss for this row, of a target as wide."""
+        """Whether the paper has a loss for this row and target width."""
         reported = self.row.reported
         if reported is None or not self.row.possible:
             return False
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def against_target(self) -> str:
-        """What the run says of its target; "not run" where there is no result yet."""
+        """The verdict against the target; "not run" without a result."""
         if self.result is None:
             return "not run"
         predictions = [seed.predictions for seed in self.result.seeds]
@@ -63,7 +63,7 @@ class Cell:
 
     @property
     def against_paper(self) -> str:
-        """What the run's loss says of the paper's; nothing where there is none yet."""
+        """The verdict against the paper's loss; empty without a result."""
         if self.result is None:
             return ""
         row, width = self.row, self.config.target.width
@@ -71,12 +71,11 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """The command that computes the row; it names no folder of this machine.
+        """The command that computes the row, without folders of this machine.
 
-        A finished row's command gives the same digits: it names the number of threads, the
-        precision in which a processor trained the target, and the folder of trained targets, and
-        writes to a new folder. A target that a GPU trained is found there too, unless there is one
-        of a processor.
+        A finished row's command gives the same digits: it sets the number of threads, the precision
+        in which a CPU trained the target, and the folder of trained targets, and writes to a new
+        folder. A target trained on a GPU is used from there too, unless a CPU's exists.
         """
         local = {"outputs", "targets", "data.root", "device", "threads"}
         overrides = [item for item in self.row.overrides if option_name(item) not in local]
@@ -86,7 +85,7 @@ class Cell:
 
 
 def results_of(cells: Iterable[Cell]) -> list[RunResult]:
-    """Those of the cells that are finished."""
+    """The results of finished cells."""
     return [cell.result for cell in cells if cell.result is not None]
 
 
@@ -98,7 +97,7 @@ class RowWork(RunWork):
 
     @classmethod
     def of(cls, part: str, row: Row) -> RowWork:
-        """The work of a row of a part."""
+        """The work of a part's row."""
         return cls(part, row.labels, row.overrides, composition.compose(row.overrides), row)
 
     def cell(self) -> Cell:
@@ -108,23 +107,23 @@ class RowWork(RunWork):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table's runs as the paper prints them, in rows and columns; all four are labels of rows."""
+    """A table's runs in rows and columns as in the paper; all four fields are labels of rows."""
 
     rows: str  # the label that the grid's rows differ by
     columns: str  # the label that its columns differ by
     by: tuple[str, ...]  # the labels that the grids differ by
-    # The one of them that says how a target is rebuilt, where the paper's setting is shown first
+    # The label for how a target is rebuilt, if the paper's setting is shown first
     way: str = ""
 
 
 def _machine(config: RunConfig, result: RunResult) -> list[str]:
-    """Overrides for the machine that a result was computed on."""
+    """Overrides for the machine that computed a result."""
     cpu = re.match(r"cpu \((\d+) threads?\)", result.device)
     words = ["device=cpu", f"threads={cpu[1]}"] if cpu else ["device=cuda"]
     folder = Path(result.target.folder)
     undecided = cpu and config.train.precision == "auto"
     for dtype in (torch.bfloat16, torch.float32) if undecided else ():
-        # Images of which nothing but the digest is known.
+        # Images of which only the digest is known.
         pixels: Any = SimpleNamespace(checksum=lambda: result.data.checksum)
         if device_folder(config.target_request, pixels, "cpu", dtype).name == folder.name:
             words.append(f"train.precision={str(dtype).removeprefix('torch.')}")

@@ -1,4 +1,4 @@
-"""The numbers of a table of runs: all of them for the CSV, the telling ones for the page."""
+"""The numbers of a table of runs: all for the CSV, the most informative for the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN += ["McNemar p", "smallest reserve", "max. layer error", "median layer err
 SHOWN += ["max. error as assembled", "layers not converged", "most iterations"]
 SHOWN += ["layers at the LBFGS limit", "features redrawn", "evaluated on"]
 SHOWN += ["max. logit difference", "values outside the linear range", TARGET, PAPER]
-ALIKE = ["target width", "accuracy: target"]  # details, where all rows agree
+ALIKE = ["target width", "accuracy: target"]  # details if all rows agree
 TELLING = {"accuracy: target", "loss", "images predicted otherwise", "layers not converged"}
 DETAILS = {*SHOWN} - TELLING - {"max. layer error", "max. error as assembled"}
 
@@ -39,7 +39,7 @@ def numbers(cells: Sequence[Cell]) -> pd.DataFrame:
 
 
 def _expected(cell: Cell) -> dict[str, Any]:
-    """What is known of a row before it is run."""
+    """The columns of a row that are known before its run."""
     config, reported = cell.config, cell.row.reported
     line: dict[str, Any] = {**cell.row.labels, "target width": config.target.width}
     line["training seed"] = config.train.seed
@@ -53,7 +53,7 @@ def _expected(cell: Cell) -> dict[str, Any]:
 
 
 def _measured(cell: Cell) -> dict[str, Any]:
-    """What a row's run measured."""
+    """The columns that a row's run measured."""
     result, reported = cell.result, cell.row.reported
     if result is None:
         return {TARGET: cell.against_target, "command": cell.command}
@@ -73,7 +73,7 @@ def _measured(cell: Cell) -> dict[str, Any]:
 
 
 def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
-    """Images that source and target predict otherwise, of counted seeds; McNemar's test of each."""
+    """Images that source and target predict differently, and McNemar's tests, of counted seeds."""
     predictions = [seed.predictions for seed in seeds if seed.predictions is not None]
     counted = {"seeds": len(seeds), "seeds counted": len(predictions)}
     if not predictions:
@@ -92,7 +92,7 @@ def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
 
 
 def smallest_reserve(seeds: Sequence[Predictions | None]) -> float | None:
-    """Of the seeds of which not all images went through the real source network."""
+    """The smallest reserve of seeds whose real source network did not see all images."""
     return min((seed.reserve for seed in seeds if seed and seed.reserve is not None), default=None)
 
 
@@ -117,9 +117,9 @@ def _layers(result: RunResult) -> dict[str, Any]:
 
 
 def at_limit(result: RunResult) -> int | None:
-    """The layers whose LBFGS ended only at its limit of iterations; ``None`` without LBFGS.
+    """The number of layers whose LBFGS ended at its iteration limit; ``None`` without LBFGS.
 
-    Older results do not say so of a layer, but have its iterations.
+    Older results do not record this, but have the iterations.
     """
     limit = result.config["solver"].get("max_iterations") or MAX_ITERATIONS
     layers = [layer for layer in result.layers if "lbfgs" in layer.solver]
@@ -133,7 +133,7 @@ def summarize(cells: Sequence[Cell]) -> pd.DataFrame:
 
 
 def excerpt(summary: pd.DataFrame) -> pd.DataFrame:
-    """The columns of ``summarize`` that tell most."""
+    """The most informative columns of ``summarize``."""
     alike = [name for name in ALIKE if name in summary and summary[name].nunique(dropna=False) == 1]
     return summary[[name for name in summary if name not in {*DETAILS, *alike}]]
 
@@ -159,9 +159,9 @@ def _summary(cell: Cell) -> dict[str, Any]:
 
 
 def mcnemar_p(cells: Sequence[Cell]) -> str | None:
-    """McNemar's p, with several tests the smallest and their number.
+    """McNemar's p; of several tests, the smallest and their number.
 
-    Of several rows also how many are below 0.05, and how many would be by chance.
+    For several rows, also how many are below 0.05, and how many would be by chance.
     """
     counted = _counted(cells)
     if not counted:
@@ -177,13 +177,13 @@ def mcnemar_p(cells: Sequence[Cell]) -> str | None:
 
 
 def oversampling(cells: Sequence[Cell]) -> str | None:
-    """c1/n of finished rows, from the smallest to the largest over layers."""
+    """The range of c1/n over the layers of finished rows."""
     ratios = [layer.oversampling for result in results_of(cells) for layer in result.layers]
     return span(ratios, ".3f") if ratios else None
 
 
 def predicted_otherwise(cells: Sequence[Cell]) -> str | None:
-    """Images that sources predict otherwise than their target, of those that were compared."""
+    """Images that sources predict differently from their target, of those compared."""
     counted, seeds = _counted(cells), sum(len(result.seeds) for result in results_of(cells))
     if not counted:
         return "not counted" if seeds else None
@@ -192,12 +192,12 @@ def predicted_otherwise(cells: Sequence[Cell]) -> str | None:
 
 
 def _counted(cells: Sequence[Cell]) -> list[Predictions]:
-    """The predictions of all finished seeds that were counted."""
+    """The counted predictions of all finished seeds."""
     seeds = [seed.predictions for result in results_of(cells) for seed in result.seeds]
     return [seed for seed in seeds if seed is not None]
 
 
 def without_empty(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame without columns in which nothing stands."""
+    """The frame without empty columns."""
     filled = frame.notna() & (frame != "")
     return frame.loc[:, filled.any()]

@@ -1,4 +1,4 @@
-"""A table of runs of the main job: its rows, its page, and the claims that they decide."""
+"""A table of the main job's runs: its rows, its page, and its claims."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class RunTable:
 
     where: str  # where in the paper, as "Table 1"
     title: str  # what is shown
-    # Of the scale and the user's options; ``UserError`` for an option by which the rows differ
+    # From the scale and the user's options; ``UserError`` for an option in which rows differ
     rows: Callable[[str, Sequence[str]], Sequence[Row]]
-    # Beside the common explanation of columns: its first paragraph stands above the table
+    # In addition to the common explanation of columns; its first paragraph is above the table
     caption: str = ""
-    # The figure of the finished rows, or ``None`` where there is nothing to draw
+    # Draws the finished rows; ``None`` for no figure
     draw: Callable[[Sequence[Cell]], Figure] | None = None
-    grid: Grid | None = None  # shows the losses in grids, and the rows in the CSV alone
-    excerpt: page.Excerpt | None = None  # what of the rows stands first
+    grid: Grid | None = None  # shows losses in grids, and rows only in the CSV
+    excerpt: page.Excerpt | None = None  # selects what is shown first
     # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
     takes_options: ClassVar[bool] = True
 
     def plan_work(self, request: PartRequest) -> list[RowWork]:
-        """Its runs."""
+        """The table's runs."""
         rows = self.rows(request.scale, request.options)
         return [RowWork.of(request.name, row) for row in rows]
 
     def numbers(self, work: Sequence[RowWork]) -> pd.DataFrame:
-        """A line a run, also where it is not finished, with what the paper prints and commit."""
+        """One line per run, finished or not, with the paper's numbers and the commit."""
         cells = [item.cell() for item in work]
         commits = [cell.result and cell.result.commit for cell in cells]
         return row_numbers.numbers(cells).assign(commit=commits)
@@ -77,7 +77,7 @@ def list_rows(
     """The rows of a table that lists its runs by name.
 
     Args:
-        heading: what the names are called.
+        heading: the heading of the names.
         common: overrides of all runs.
         scales: overrides by scale.
         runs: overrides by the run's name.
@@ -104,14 +104,14 @@ def run_table(
     decide: Callable[[Sequence[Cell]], Decisions] | None = None,
     excerpt: page.Excerpt | None = None,
 ) -> RunTable:
-    """A table of runs whose place, title, caption and claims stand in the file beside its module.
+    """A table of runs with place, title, caption and claims from the file beside its module.
 
     Args:
-        module: its ``__file__``.
-        rows: as ``RunTable`` has them, like ``draw``.
-        draw: of the finished rows.
-        decide: the claims' verdicts and the numbers that they name.
-        excerpt: what of the rows stands first.
+        module: the module's ``__file__``.
+        rows: as in ``RunTable``.
+        draw: draws the finished rows.
+        decide: the claims' verdicts and their numbers.
+        excerpt: selects what is shown first.
     """
     text = read_text(module)
     claims = None if decide is None else lambda cells: text.claims(decide(cells))
@@ -119,7 +119,7 @@ def run_table(
 
 
 def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> page.Page:
-    """The page of a table of runs; what is not finished stands there as "not run"."""
+    """The page of a table of runs; unfinished runs appear as "not run"."""
     done = [cell for cell in cells if cell.result is not None]
     missing = [cell for cell in cells if cell.result is None]
     lacking, commands = [cell.name for cell in missing], [cell.command for cell in missing]
@@ -138,7 +138,7 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS, whole)]
         rest += [page.Text(not_run, "beside")] if commands else []
     else:
-        # The paper's table with ours at its own setting, where one is run there, before the grids.
+        # Before the grids, the paper's table with ours at its setting, if a run exists there.
         overview = page.Table(grids.overview(cells, part.grid), grids.FORMATS)
         named = grids.grids(cells, part.grid).items()
         first = [overview, page.Text(_legend(cells))]
@@ -185,7 +185,7 @@ def _reading(name: str) -> str:
 
 
 def _in_print(way: str, frame: pd.DataFrame | None, run: Sequence[Cell]) -> page.Block:
-    """The grid of the paper's setting, or a sentence that says as much."""
+    """The grid of the paper's setting, or an equivalent sentence."""
     otherwise = row_numbers.predicted_otherwise(run) or ""
     unchanged = otherwise.startswith("0 of") and "counted" not in otherwise  # of all seeds
     if frame is not None and not unchanged:
@@ -195,13 +195,13 @@ def _in_print(way: str, frame: pd.DataFrame | None, run: Sequence[Cell]) -> page
 
 
 def _legend(cells: Sequence[Cell]) -> str:
-    """What stands in the cells of grids."""
+    """The explanation of a grid's cells."""
     marked = any(cell.compared and cell.result is not None for cell in cells)
     return " ".join(map(_reading, ("losses", "marks") if marked else ("losses",)))
 
 
 def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: page.Heading) -> str:
-    """The overview with the caption, then a table for each grid."""
+    """The overview with the caption, then a table per grid."""
     overview = grids.overview(cells, grid)
     parts = [latex(overview, grids.FORMATS, caption=caption, label=heading.label)]
     for name, frame in grids.grids(cells, grid).items():

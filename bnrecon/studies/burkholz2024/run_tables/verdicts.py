@@ -1,4 +1,4 @@
-"""What a run's loss of accuracy says: against its target, and against what the paper reports."""
+"""Verdicts on a run's loss of accuracy, against its target and against the paper."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from bnrecon.reporting.result import Predictions
 
 EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
-RESERVE = 2.0  # that untested images need, see ``Predictions.reserve``
+RESERVE = 2.0  # needed by untested images, see ``Predictions.reserve``
 SIGNIFICANT = 0.05  # p of McNemar's test
 CLOSE = 1e-9  # sums of decimal numbers are off by less
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What a paper prints of a run, in percent."""
+    """The paper's numbers for a run, in percent."""
 
     target: float  # accuracy of the target
     rebuilt: float  # accuracy of the rebuilt network
     half_width: float  # of its interval over three source networks
-    # What all three may be off together, half a unit of each one's last printed digit
+    # Joint rounding of all three: half a unit of each last printed digit
     rounding: float = 0.0
     text: str = ""  # ``rebuilt`` and ``half_width`` as printed
-    width: int | None = None  # of the target; ``None`` where it does not matter
+    width: int | None = None  # of the target; ``None`` if it does not matter
 
     @classmethod
     def printed(cls, target: float, rebuilt: str, *, width: int | None = None) -> Reported:
-        """Read numbers as they are printed.
+        """Read numbers as printed.
 
         >>> round(Reported.printed(94.12, "94.0 ± 0.1").rounding, 9)
         0.105
@@ -49,24 +49,24 @@ class Reported:
 
     @property
     def reach(self) -> float:
-        """How far from ``loss`` the paper's own loss may lie."""
+        """How far from ``loss`` the paper's loss may lie."""
         return self.half_width + self.rounding
 
 
 def against_target(loss: Interval, predictions: Sequence[Predictions | None]) -> str:
-    """Whether a rebuilt network does what its target does.
+    """Whether a rebuilt network agrees with its target.
 
     Args:
         loss: the target's accuracy minus the rebuilt networks', in percent, over source seeds.
-        predictions: of each seed; ``None`` where they were not stored.
+        predictions: each seed's predictions; ``None`` if not stored.
 
     Returns:
-        "identical predictions": no image of any seed is predicted otherwise, and all images went
-        through the real source network, or the others have a reserve of at least 2. "identical
-        where tested": no image is predicted otherwise, without that. "accuracy equivalent within
-        0.05": the loss's whole interval lies within ±0.05. "different": the interval excludes 0
-        and reaches beyond ±0.05 or, with one seed, McNemar's p is below 0.05 and the loss beyond
-        ±0.05. "inconclusive": all else.
+        "identical predictions": no seed predicts an image differently, and all images went through
+        the real source network, or the others have a reserve of at least 2. "identical where
+        tested": no image is predicted differently, without that. "accuracy equivalent within 0.05":
+        the loss's whole interval lies within ±0.05. "different": the interval excludes 0 and
+        reaches beyond ±0.05 or, with one seed, McNemar's p is below 0.05 and the loss beyond ±0.05.
+        "inconclusive": all else.
 
     >>> against_target(Interval(0.01, 0.02, 3), [None] * 3)
     'accuracy equivalent within 0.05'
@@ -87,8 +87,8 @@ def against_target(loss: Interval, predictions: Sequence[Predictions | None]) ->
 
 
 def _is_settled(seed: Predictions) -> bool:
-    """Whether the images that the collapsed form was tested on need no other test."""
-    if seed.source_images in (0, seed.images):  # 0: results that do not say
+    """Whether the images tested on the collapsed form need no other test."""
+    if seed.source_images in (0, seed.images):  # 0: not recorded
         return seed.source_images > 0
     return seed.reserve is None or seed.reserve >= RESERVE  # None: no logit differed at all
 
@@ -96,22 +96,22 @@ def _is_settled(seed: Predictions) -> bool:
 def against_paper(
     loss: Interval, reported: Reported | None, possible: bool = True, width: int | None = None
 ) -> str:
-    """Whether the loss of accuracy is the paper's.
+    """Whether the loss of accuracy agrees with the paper's.
 
-    The paper's is anywhere within its half-width and the rounding of all that is printed.
+    The paper's loss is anywhere within its half-width plus the rounding of all printed numbers.
 
     Args:
-        loss: the reproduced one with its interval over source seeds.
+        loss: the reproduced loss with its interval over source seeds.
         reported: the paper's numbers.
-        possible: whether they can be right.
-        width: of the reproduced target. The error of the papers' solver grows with it, so that the
+        possible: whether the paper's numbers can be right.
+        width: the reproduced target's width. The error of the paper's solver grows with it, so
             losses of another width are not compared.
 
     Returns:
-        "loss reproduced": what the paper's loss may be excludes 0, and the reproduced interval lies
-        wholly within it, so that a wider interval is never more agreement. "no more than reported":
-        the same where the paper's may be 0. "different": the two do not meet. "inconclusive": all
-        else, as one seed without an interval. "not compared": the widths differ.
+        "loss reproduced": the paper's range excludes 0 and contains the whole reproduced interval,
+        so a wider interval is never more agreement. "no more than reported": the same if the
+        paper's range includes 0. "different": the two do not meet. "inconclusive": all else, such
+        as one seed without an interval. "not compared": the widths differ.
 
     >>> against_paper(Interval(0.3, 0.05, 3), Reported.printed(94.37, "94.1 ± 0.1"))
     'loss reproduced'
@@ -140,7 +140,7 @@ def against_paper(
 
 
 def farthest_ends(losses: Sequence[Interval]) -> tuple[float, float]:
-    """The least and the largest end of intervals; of a single value the value.
+    """The smallest and largest end of intervals; for a single value, the value.
 
     >>> farthest_ends([Interval(0.5, 1.0, 3), Interval(2.0, None, 1)])
     (-0.5, 2.0)
@@ -150,7 +150,7 @@ def farthest_ends(losses: Sequence[Interval]) -> tuple[float, float]:
 
 
 def counted(verdicts: Iterable[str], separator: str = ", ") -> str:
-    """How often each verdict came out, the most frequent first.
+    """Count the verdicts, most frequent first.
 
     >>> counted(["different", "inconclusive", "", "different"])
     '2 different, 1 inconclusive'
