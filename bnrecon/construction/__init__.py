@@ -1,7 +1,7 @@
 """From a target layer and its features to a linear system and its scales, theorem by theorem.
 
-For networks of linear layers and ReLUs there are two calls, ``relu_network`` (wide sources,
-Giannou et al. 2023, Theorem 1) and ``skip_chain`` (deep ones, Theorem 2).
+For networks of linear layers and ReLUs there are ``relu_network`` (wide sources, Giannou et al.
+2023, Theorem 1) and ``skip_chain`` (deep ones, Theorem 2).
 """
 
 from __future__ import annotations

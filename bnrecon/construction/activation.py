@@ -19,7 +19,7 @@ from bnrecon.runtime.errors import RunError
 class FirstActivation:
     """An activation that is close to ``slope`` · x + ``offset`` somewhere.
 
-    ``one_sided`` ones are exactly so for all x >= 0. The others are odd about 0, with an error of
+    If ``one_sided``, it equals this for all x >= 0. Otherwise it is odd about 0, with an error of
     at most ``cubic`` · |x|³ there.
     """
 
@@ -31,7 +31,7 @@ class FirstActivation:
 
     @property
     def exact(self) -> bool:
-        """Whether there is a region where the activation is linear, not only nearly so."""
+        """Whether the activation is exactly linear in some region."""
         return self.cubic == 0
 
 
@@ -46,9 +46,9 @@ FIRST_ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class LinearRegion:
-    """Where an activation is used.
+    """The region where an activation is used.
 
-    Inputs within their bounds stay in [``low``, ``high``]; what falls outside is counted.
+    Inputs within their bounds stay in [``low``, ``high``]; values outside are counted.
     """
 
     factor: float  # v, the scale of the intermediate channels
@@ -62,10 +62,10 @@ def theorem_constants(
 ) -> tuple[torch.Tensor, float]:
     """The theorem's Q1 (c1,), feature by feature, and Q2.
 
-    Q1_l = |γ1_l| Σ_j |A_lj| X_j, the reach of the intermediate channels for |x_j| <= X_j, where
-    the theorem has inputs in [-1, 1]; its Q1 is the largest. Q2 = max_i |γ2_i| Σ_lp |B_ilp|, the
-    effect of their errors at the output. ``scales`` are γ1 (c1,) and γ2 (c2,), ``largest_input``
-    is X (c0,).
+    Q1_l = |γ1_l| Σ_j |A_lj| X_j bounds the intermediate channels for |x_j| <= X_j, where the
+    theorem assumes inputs in [-1, 1]; its Q1 is the largest. Q2 = max_i |γ2_i| Σ_lp |B_ilp| is the
+    effect of their errors at the output. ``scales`` are γ1 (c1,) and γ2 (c2,), ``largest_input`` is
+    X (c0,).
     """
     shape = features.shape
     if features.identity:
@@ -92,12 +92,11 @@ def linear_region(
 ) -> LinearRegion:
     """Choose v and b so that S differs from the target layer by at most ``epsilon``.
 
-    relu, leaky_relu: v = 1 and b_l = Q1_l: exact. tanh, sigmoid: b = 0, and
-    |φ(v x) - (m v x + c)| <= κ (v Q1)³ has to stay below ε m v / Q2, so that
-    v = min(sqrt(ε m / (κ Q2 Q1³)), 1 / Q1), with κ = 1/3 and m = 1 for tanh, κ = 1/48 and m = 1/4
-    for sigmoid. The printed v = min((3 ε / Q2)^(1/2), 1 / Q1) lacks Q1³: with Q1 > 1 it violates
-    the theorem's own hypothesis once ε is small. The bound of |x| by channel, ``largest_input``
-    (c0,), is not needed for the identity.
+    relu, leaky_relu: v = 1 and b_l = Q1_l: exact. tanh, sigmoid: b = 0, and |φ(v x) - (m v x + c)|
+    <= κ (v Q1)³ must stay below ε m v / Q2, so that v = min(sqrt(ε m / (κ Q2 Q1³)), 1 / Q1), with κ
+    = 1/3 and m = 1 for tanh, κ = 1/48 and m = 1/4 for sigmoid. The printed v = min((3 ε /
+    Q2)^(1/2), 1 / Q1) lacks Q1³: with Q1 > 1 it violates the theorem's hypothesis once ε is small.
+    The identity does not need the bound of |x| per channel, ``largest_input`` (c0,).
     """
     activation = FIRST_ACTIVATIONS[name]
     shift = torch.zeros_like(scales.inner)
@@ -111,7 +110,7 @@ def linear_region(
     q1 = float(reach.max())
     if q1 == 0 or q2 == 0:  # a layer that is switched off
         return LinearRegion(1.0, shift, -1.0, 1.0)
-    cubed = q1 * q1 * q1  # infinite where q1**3 raises an error
+    cubed = q1 * q1 * q1  # infinite where q1**3 would raise an error
     factor = min(math.sqrt(epsilon * activation.slope / (activation.cubic * q2 * cubed)), 1 / q1)
     if factor == 0:
         raise RunError(f"activation={name}: inputs of up to {q1:.0e} leave no scale above 0")

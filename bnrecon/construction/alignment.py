@@ -1,7 +1,7 @@
-"""Permuting outputs so that too few features fit a target (Random features, Sect. 4 and A.3).
+"""Permute outputs so that too few features fit a target (Random features, Sect. 4 and A.3).
 
-Each search takes ``missing`` (c2 c0, n - r), from ``complement``, and a target W (c2, c0), and
-returns π (c2,), output i being given row π(i), and the error.
+Each search takes ``missing`` (c2 c0, n - r), from ``complement``, and a target W (c2, c0). It
+returns the error and π (c2,), which gives output i row π(i).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
     """Orthonormal basis (n, n - r) of the complement of the range of M (n, c1), in float64.
 
     The last n - r left singular vectors, up to a rotation: the last n - r columns of Householder's
-    Q, in which the reflections are applied to n - r unit vectors and Q is never formed. Where M's
-    columns turn out to be dependent (empty or repeated features), they come from singular values.
+    Q, by applying the reflections to n - r unit vectors without forming Q. If M's columns are
+    dependent (empty or repeated features), they come from singular values.
 
     Raises:
-        ValueError: ``matrix`` is no matrix.
+        ValueError: ``matrix`` is not a matrix.
 
     >>> _ = torch.manual_seed(0)
     >>> matrix = torch.randn(8, 5, dtype=torch.float64)
@@ -41,14 +41,14 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
             last = matrix.new_zeros(n, n - width)
             last[width:].fill_diagonal_(1)
             basis = torch.ormqr(reflections, factors, last)
-            return basis.contiguous()  # by rows, as the search reads it
+            return basis.contiguous()  # by rows, for the search
     left, values, _ = torch.linalg.svd(matrix)
     rank = int((values > 1e-10 * values[0]).sum())
     return left[:, rank:].contiguous()
 
 
 def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """What target row p leaves unreached at output i: G (c2, c2, n - r), G[i, p] for each pair.
+    """The part of target row p not reached at output i: G (c2, c2, n - r), G[i, p] for each pair.
 
     The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Theorem 4.1): U2^T vec(P W), summed by rows.
 
@@ -73,10 +73,10 @@ def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[tor
     """The greedy search of A.3 (svd_permute_fc): each output takes its best free row.
 
     Outputs come in the order of their weight in the complement. Output i exchanges rows with the
-    output that holds row p, for the p still free that lowers the error most. Of rows that lower it
-    equally, to ten digits, it is the first, as of outputs of equal weight, so that rounding
-    decides nothing. The listing computes each candidate's error from the singular vectors; here
-    all candidates of an output are one subtraction of rows of G.
+    output that has row p, for the free p that lowers the error most. Ties, to ten digits, go to the
+    first row and, for weights, to the first output, so that rounding decides nothing. The listing
+    computes each candidate's error from the singular vectors; here all candidates of an output are
+    one subtraction of rows of G.
 
     >>> _ = torch.manual_seed(0)
     >>> missing = complement(torch.randn(20, 15, dtype=torch.float64))
@@ -100,11 +100,11 @@ def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[tor
 def exchange_permutation(
     missing: torch.Tensor, target: torch.Tensor, start: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """Exchange rows of two outputs until no exchange of any two lowers the error.
+    """Exchange rows of two outputs until no exchange lowers the error.
 
     The error is a quadratic assignment problem, ‖Σ_i G[i, π(i)]‖²; this is its usual local search.
-    Each output in turn takes the exchange that lowers the error most, from ``start`` (c2,) on, as
-    what ``greedy_permutation`` finds.
+    Each output in turn makes the exchange that lowers the error most, starting from ``start``
+    (c2,), such as the result of ``greedy_permutation``.
 
     >>> _ = torch.manual_seed(0)
     >>> missing = complement(torch.randn(20, 15, dtype=torch.float64))
@@ -127,7 +127,7 @@ def exchange_permutation(
 def _best_exchange(
     scores: np.ndarray, permutation: np.ndarray, total: np.ndarray, output: int, others: np.ndarray
 ) -> np.ndarray:
-    """Exchange π(output) with the best of ``others``, if that lowers the error; the new total."""
+    """Exchange π(output) with the best of ``others`` if that lowers the error; return the total."""
     held, rows = permutation[output], permutation[others]
     changed = scores[output, rows] - scores[others, rows] + scores[others, held]
     changed = changed + (total - scores[output, held])
@@ -147,13 +147,13 @@ def _with_error(scores: np.ndarray, permutation: np.ndarray) -> tuple[torch.Tens
 def assignment_permutation(
     missing: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """The best of all permutations, where the error is a sum over outputs: a linear assignment.
+    """The best of all permutations if the error is a sum over outputs: a linear assignment.
 
     With Q_ij (c0, c0) the blocks of U2 U2^T, the squared error is Σ_i w_π(i)^T Q_ii w_π(i) plus
-    Σ_{i≠j} w_π(i)^T Q_ij w_π(j). The second sum vanishes for every target and permutation where
-    Q_ij = 0 for i ≠ j: no missing direction involves two outputs. So it is with ID cond features,
-    whose missing directions are entries of the target, and with none of the paper's others. The
-    listing's id_permute, ``mask_permutation``, looks for the same minimum by other means.
+    Σ_{i≠j} w_π(i)^T Q_ij w_π(j). The second sum vanishes for every target and permutation if Q_ij =
+    0 for i ≠ j, when no missing direction involves two outputs. This holds for ID cond features,
+    whose missing directions are entries of the target, and for none of the paper's other features.
+    The listing's id_permute, ``mask_permutation``, seeks the same minimum by other means.
 
     Raises:
         ValueError: some Q_ij, i ≠ j, is not 0.
@@ -178,18 +178,18 @@ def assignment_permutation(
 def mask_permutation(
     missing: torch.Tensor, target: torch.Tensor, as_printed: bool = False
 ) -> tuple[torch.Tensor, float]:
-    """The second search of A.3 (id_permute), for features that reach single entries: by masks.
+    """The second search of A.3 (id_permute), by masks, for features that reach single entries.
 
-    Target rows, those of largest norm first, take the free row of entries that lowers the error
-    most, which exchanges the two. Then a second permutation is the linear assignment of least
-    distance between the reached entries and the target's largest ones, n 2p/(1 + p) of them, p
-    being the share of entries that is reached; of both the better one is taken, as in the listing.
-    The listing's p is (c1 + c2 - 1)/n, which counts a feature shared by all outputs; here every
-    feature is one entry, so that p = c1/n. The assignment minimizes another quantity than the
-    error, which ``assignment_permutation`` minimizes exactly.
+    Target rows, in order of decreasing norm, take the free row of entries that lowers the error
+    most, which exchanges the two. A second permutation is the linear assignment of least distance
+    between the reached entries and the target's largest n 2p/(1 + p) entries, where p is the share
+    of reached entries; the better of both is returned, as in the listing. The listing's p is (c1 +
+    c2 - 1)/n, which counts a feature shared by all outputs; here every feature is one entry, so p =
+    c1/n. The assignment minimizes a quantity other than the error, which ``assignment_permutation``
+    minimizes exactly.
 
-    In print the loop adds each candidate's change to the least error so far, ``x = sc + ...`` and
-    ``sc = x``, where the error before the exchange is meant: any change below 0 passes, and the
+    As printed, the loop adds each candidate's change to the least error so far, ``x = sc + ...``
+    and ``sc = x``, instead of the error before the exchange: any change below 0 passes, and the
     last of them, in order of the entries' rows, is taken instead of the best (``as_printed``).
 
     Raises:
@@ -204,7 +204,7 @@ def mask_permutation(
     if np.abs(lost - lost.round()).max() > TIE:
         raise ValueError("a missing direction is not a single entry: use greedy_permutation")
     lost, weight = lost.round(), target.double().cpu().numpy()
-    weight = weight / (np.abs(weight).max() or 1)  # ties are told apart at any scale
+    weight = weight / (np.abs(weight).max() or 1)  # ties are resolved at any scale
     costs = lost @ np.square(weight).T  # of entries' row p for target row i
     rows, free = np.arange(len(target)), np.ones(len(target), dtype=bool)  # by target row
     for i in np.argsort(-np.square(weight).sum(1).round(10), kind="stable").tolist():
@@ -220,7 +220,7 @@ def mask_permutation(
     reached = 1 - lost.mean()
     threshold = largest[min(int(weight.size * 2 * reached / (1 + reached)), weight.size - 1)]
     large, kept = (np.abs(weight) > threshold).astype(float), 1 - lost
-    # Counts of entries, which are exact: a processor's rounding would tell ties apart.
+    # Counts of entries are exact; a CPU's rounding would resolve ties.
     differing = large.sum(1)[:, None] + kept.sum(1) - 2 * large @ kept.T
     distances = np.sqrt(differing)
     candidates = [

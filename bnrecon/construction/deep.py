@@ -12,11 +12,11 @@ import torch
 
 
 def least_total_width(equations: int, layers: int) -> int:
-    """The total width n + L - 1 that the dimensions need.
+    """The total width n + L - 1 that the dimensions require.
 
-    As many scales as equations, and one for each of the L - 1 places between layers where a factor
-    can be moved. The theorem needs one more, n + L, the last layer's c2 counted. For L = 2 this is
-    Theorem 2.2's c1 + c2 >= n + 1.
+    This is one scale per equation, and one for each of the L - 1 places between layers where a
+    factor can be moved. The theorem needs one more, n + L, including the last layer's c2. For L = 2
+    this is Theorem 2.2's c1 + c2 >= n + 1.
 
     >>> least_total_width(108, 2) - 4 == 108 - 4 + 1
     True
@@ -27,11 +27,11 @@ def least_total_width(equations: int, layers: int) -> int:
 def balanced_widths(total: int, outputs: int, layers: int, fan_in: int = 1) -> tuple[int, ...]:
     """Widths c_1 … c_L of this total: c_L = c2, the others as equal as possible.
 
-    Two layers have to be wider than condition (iii) of the theorem, c_l >= c0, says. The rows of W'
+    Two layers must be wider than condition (iii) of the theorem, c_l >= c0, says. The rows of W'
     lie in the row space of C_1, which no scale changes: general targets need c_1 >= c0 · taps. Its
     columns lie, up to the c2 last scales, in the column space of C_L: c_(L-1) < c2 is possible only
-    if c0 · taps · (c2 - c_(L-1)) < c2. The first condition is met here with ``fan_in``, the second
-    is the caller's: ``generic_rank`` tells.
+    if c0 · taps · (c2 - c_(L-1)) < c2. ``fan_in`` meets the first condition; the second is the
+    caller's, who can check it with ``generic_rank``.
 
     Args:
         total: the sum of all widths.
@@ -50,10 +50,10 @@ def balanced_widths(total: int, outputs: int, layers: int, fan_in: int = 1) -> t
 
 
 def generic_rank(weights: Sequence[torch.Tensor], seed: int = 0) -> int:
-    """Rank of the Jacobian at random scales: the dimension of the set of targets within reach.
+    """Rank of the Jacobian at random scales: the dimension of the set of reachable targets.
 
-    Below n almost no target is within reach, whatever the solver. At n the set has interior; over
-    the reals it need not be everything.
+    Below n almost no target is reachable, with any solver. At n the set has interior; over the
+    reals it need not be everything.
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = [len(weight) for weight in weights]
@@ -65,8 +65,8 @@ def generic_rank(weights: Sequence[torch.Tensor], seed: int = 0) -> int:
 def draw_deep(inputs: int, taps: int, widths: Sequence[int], seed: int) -> list[torch.Tensor]:
     """He-normal weights of a chain, in float64.
 
-    The first kernel covers the target's, the others are 1x1. They are drawn on the CPU, so that the
-    numbers are the same on every device that they are moved to.
+    The first kernel covers the target's, the others are 1x1. They are drawn on the CPU, so that
+    they are the same for every device.
     """
     generator = torch.Generator().manual_seed(seed)
     columns = [inputs * taps, *widths[:-1]]
@@ -87,8 +87,8 @@ def compose_deep(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]
 def deep_jacobian(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]) -> torch.Tensor:
     """Derivative of vec(W') in all scales, (…, n, Σ c_l).
 
-    The block of each layer is a column-wise Khatri-Rao product: column j is what comes after its
-    channel j times what comes before it.
+    The block of each layer is a column-wise Khatri-Rao product: column j is the product of what
+    follows its channel j and what precedes it.
     """
     before: list[torch.Tensor] = []
     reached = weights[0].expand(*scales[0].shape[:-1], *weights[0].shape)
@@ -114,14 +114,14 @@ class DeepSolution:
 
     scales: list[torch.Tensor]  # γ_l (c_l,) of each layer
     relative_error: float  # ‖W' - W‖ / ‖W‖
-    errors: torch.Tensor  # (starts,), that of each start
+    errors: torch.Tensor  # (starts,), of each start
     iterations: int  # of Levenberg-Marquardt, all starts at once
 
 
 def draw_starts(
     target: torch.Tensor, weights: Sequence[torch.Tensor], starts: int, seed: int
 ) -> torch.Tensor:
-    """Random scales (starts, Σ c_l) with which ‖W'‖ = ‖W‖; the same ones on every device."""
+    """Random scales (starts, Σ c_l) with ‖W'‖ = ‖W‖, the same on every device."""
     widths = [len(weight) for weight in weights]
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64).to(target.device)
@@ -139,15 +139,15 @@ def solve_deep(
 ) -> DeepSolution:
     """Find scales with which a chain of layers composes to a target, from several random starts.
 
-    The system is polynomial. Levenberg-Marquardt: δ = -Jᵀ (J Jᵀ + λ I)⁻¹ r, the damping λ lowered
-    after a step that helps and raised after one that does not. Unlike for two layers nothing
-    promises that there is a real solution, or that it is found.
+    The system is polynomial and is solved by Levenberg-Marquardt: δ = -Jᵀ (J Jᵀ + λ I)⁻¹ r; the
+    damping λ falls after a step that helps and rises after one that does not. Unlike with two
+    layers, a real solution need not exist, or be found.
 
     Args:
         target: W.
         weights: C_1 … C_L.
-        starts: random starts, worked on at once on the target's device.
-        max_iterations: steps of all starts, at most.
+        starts: random starts, processed at once on the target's device.
+        max_iterations: most steps of all starts.
         tolerance: relative error of one start at which all stop.
         seed: of the starts.
 

@@ -11,10 +11,10 @@ from bnrecon.runtime.errors import UserError
 
 
 def embed(weight: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
-    """A target's weight (c2, c0, kh, kw) in the middle of a larger kernel, zeros around it.
+    """Pad a target's weight (c2, c0, kh, kw) with zeros to a larger kernel around it.
 
-    Where the difference Δk is odd the additional row or column comes last. Raises ``UserError``
-    for a target kernel larger than ``sides``.
+    If the difference Δk is odd, the additional row or column comes last. Raises ``UserError`` for a
+    target kernel larger than ``sides``.
     """
     height, width = sides[0] - weight.shape[2], sides[1] - weight.shape[3]
     if min(height, width) < 0:
@@ -31,9 +31,9 @@ def kernel_composition_system(
 ) -> System:
     """The system M γ = vec(W) for two kernels and a target embedded in their composition, stride 1.
 
-    n = c2 · c0 · |dim(k2, k1)|, dim(k2, k1) = k1 + k2 - 1 a side: rows outside the target's kernel
-    are zero on the right-hand side. W is (c2, c0, kh, kw), the kernels are A (c1, c0, k1h, k1w) and
-    B (c2, c1, k2h, k2w).
+    n = c2 · c0 · |dim(k2, k1)| with dim(k2, k1) = k1 + k2 - 1 per side: rows outside the target's
+    kernel are zero on the right-hand side. W is (c2, c0, kh, kw), the kernels are A (c1, c0, k1h,
+    k1w) and B (c2, c1, k2h, k2w).
 
     >>> A, B = torch.randn(20, 2, 1, 3), torch.randn(3, 20, 1, 2)
     >>> weight = torch.randn(3, 2, 1, 2)

@@ -10,7 +10,7 @@ from torch import nn
 from bnrecon.features.portable_random import Stream
 
 REFINEMENTS = 2  # corrections of a square solve; a third changes nothing in float64
-TOLERANCE = 1e-10  # a relative residual of LU up to which the system counts as regular
+TOLERANCE = 1e-10  # relative residual of LU up to which the system counts as regular
 
 
 def random_linear(
@@ -19,7 +19,7 @@ def random_linear(
     """Draw a frozen float64 layer without bias, its entries uniform with variance 1 / inputs.
 
     The paper's "arbitrary continuous and bounded distribution". With ``density`` below 1 each entry
-    is zero with probability 1 - density (Theorem 3), and the others keep their size.
+    is zero with probability 1 - density (Theorem 3), and the others are not rescaled.
 
     >>> random_linear(3, 2, Stream(seed=0, layer=0), "first").weight.shape
     torch.Size([2, 3])
@@ -58,7 +58,7 @@ def set_affine(norm: nn.BatchNorm1d, scale: torch.Tensor, shift: torch.Tensor) -
 
 
 def scale_of(norm: nn.BatchNorm1d) -> torch.Tensor:
-    """What a normalization in eval mode multiplies with: γ / sqrt(σ² + ε)."""
+    """The factor of a normalization in eval mode: γ / sqrt(σ² + ε)."""
     return norm.weight.detach() / (_statistics(norm)[1] + norm.eps).sqrt()
 
 
@@ -82,10 +82,10 @@ def solve_scales(
 ) -> torch.Tensor:
     """Solve V diag(γ) W = W* for γ (c,) (Lemma 1): V (m, c), W (c, k), W* (m, k).
 
-    A square system is solved by LU, refined ``refinements`` times, in float64. LU may meet no zero
-    pivot in a singular system and return numbers of no meaning: where its residual is above 1e-10
-    of W*, the pseudo-inverse's γ is computed too, and the one with the smaller residual is
-    returned. With more scales than equations, or fewer, γ is the pseudo-inverse's.
+    A square system is solved by LU, refined ``refinements`` times, in float64. In a singular system
+    LU may meet no zero pivot and return meaningless numbers: if its residual is above 1e-10 of W*,
+    the pseudo-inverse's γ is computed too, and the one with the smaller residual is returned. With
+    more or fewer scales than equations, γ is the pseudo-inverse's.
 
     >>> v, w = torch.eye(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     >>> solve_scales(v, w, torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64)))

@@ -23,14 +23,14 @@ from bnrecon.runtime.options import checked
 from bnrecon.runtime.units import format_bytes
 
 SEEDS = {"at_least": 0, "below": 2**63}
-NOTED, FAR = 1e-3, 0.1  # a functional error that there is a note on, and one that is an error
+NOTED, FAR = 1e-3, 0.1  # functional errors: above the first a note, above the second an error
 
 
 @dataclass(frozen=True)
 class RebuiltLayer:
     """One target layer: its size, the random layers' width, and ||V diag(γ) W - W*|| / ||W*||.
 
-    ``radius`` bounds the norm of the inputs for which all inner ReLUs stay open.
+    ``radius`` bounds the norm of inputs for which all inner ReLUs stay open.
     """
 
     name: str
@@ -49,8 +49,8 @@ class RebuiltNetwork:
     part of the construction: a forward pass in training mode (``.train()``) overwrites them.
 
     ``functional_error`` is the largest difference of an output over 1,024 inputs in that ball,
-    relative to the target's largest output there, both networks in float64. Above 0.1% ``notes``
-    says so.
+    relative to the target's largest output there, both networks in float64. ``notes`` says if it is
+    above 0.1%.
     """
 
     network: nn.Sequential
@@ -71,31 +71,31 @@ def relu_network(
 ) -> RebuiltNetwork:
     """Rebuild a ReLU network of linear layers by the normalizations of a random one (Theorem 1).
 
-    A target layer W* (m, k) becomes a random W (c, k), a normalization that opens all ReLUs by its
-    shift, a ReLU, a random V (m, c), and a normalization that takes the shift off again. The scales
-    γ of the first solve V diag(γ) W = W*: m k equations, c = m k scales. The result has real
+    A target layer W* (m, k) becomes a random W (c, k), a normalization whose shift opens all ReLUs,
+    a ReLU, a random V (m, c), and a normalization that removes the shift. The scales γ of the first
+    normalization solve V diag(γ) W = W*: m k equations, c = m k scales. The result has
     ``BatchNorm1d`` modules with random frozen statistics (Lemma 7) and is float64.
 
     Args:
         model: ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` (eval mode) and ``ReLU``.
-        width: c of every layer; m k by default. With fewer the pseudo-inverse's scales are the best
-            approximation in the least-squares sense, as in Figure 4 (right), however far off.
-        rank: factorize each target layer into (m, rank) (rank, k) and rebuild the factors one after
-            the other: four layers of width rank · max(m, k) at most (Corollary 1).
+        width: c of every layer; m k by default. With fewer, the pseudo-inverse's scales are the
+            best least-squares approximation, as in Figure 4 (right), however large its error.
+        rank: factorize each target layer into (m, rank) (rank, k) and rebuild both factors: four
+            layers of width rank · max(m, k) at most (Corollary 1).
         density: share of nonzero entries of the random weights (Theorem 3).
-        radius: inputs are rebuilt for ||x|| <= ``radius``; for later layers it is propagated as
-            R <- ||W*|| R + ||b*||.
-        seed: from which all weights and statistics are drawn.
+        radius: the network is rebuilt for inputs ||x|| <= ``radius``; later layers use R <- ||W*||
+            R + ||b*||.
+        seed: the seed of all weights and statistics.
 
     Returns:
         The random network, a report for each layer, and the error of the function.
 
     Raises:
-        UserError: the model is none of these, an option is out of range, a layer's rank is above
-            ``rank`` (beyond the rounding of the weights' own dtype), or a layer's dense system of
-            m k equations does not fit into memory.
-        RunError: the error of the function is above 10%, with no smaller ``width`` than m k asked
-            for; ``error.reconstruction`` is what was rebuilt.
+        UserError: the model is not of this form, an option is out of range, a layer's rank is above
+            ``rank`` (beyond the rounding of the weights' dtype), or a layer's dense system of m k
+            equations does not fit into memory.
+        RunError: the error of the function is above 10%, unless ``width`` is below m k;
+            ``error.reconstruction`` has the result.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> rebuilt = relu_network(net, seed=0)
@@ -135,7 +135,7 @@ def relu_network(
 
 
 def require_memory(name: str, equations: int, scales: int, remedy: str) -> None:
-    """Raise ``UserError`` where a layer's dense float64 system and its factors do not fit."""
+    """Raise ``UserError`` if a layer's dense float64 system and its factors do not fit."""
     needed, free = 2 * 8 * equations * scales, available_memory(torch.device("cpu"))
     if needed > free:
         raise UserError(
@@ -147,14 +147,14 @@ def require_memory(name: str, equations: int, scales: int, remedy: str) -> None:
 def check_error(
     rebuilt: Any, layer_errors: Sequence[float], remedy: str, limit: float = FAR
 ) -> Any:
-    """What was rebuilt, with a note on outputs off by over 0.1%; ``RunError`` above ``limit``."""
+    """Add a note on outputs off by over 0.1%; raise ``RunError`` above ``limit``."""
     error = rebuilt.functional_error
     if error <= NOTED:
         return rebuilt
     note = (
         f"outputs are off by {error:.1e} of the model's largest, weights of layers by up to "
-        f"{max(layer_errors):.1e} of their norm: if both are, give {remedy}; if outputs alone are, "
-        "a smaller radius, or the model computes what its layers do not say"
+        f"{max(layer_errors):.1e} of their norm: if both are large, give {remedy}; if only "
+        "outputs are, give a smaller radius, or the model computes more than its layers do"
     )
     rebuilt = dataclasses.replace(rebuilt, notes=(note,))
     if error <= limit:
@@ -171,7 +171,7 @@ def low_rank_factors(
 
     Singular values below the rounding of ``dtype``, in which W* was computed, count as zero.
 
-    Raises ``UserError`` where W* has a higher rank.
+    Raises ``UserError`` if W* has a higher rank.
 
     >>> a, b = low_rank_factors(torch.ones(3, 3, dtype=torch.float64), 1)
     >>> bool(torch.allclose(a @ b, torch.ones(3, 3, dtype=torch.float64)))
@@ -187,7 +187,7 @@ def low_rank_factors(
 
 
 def _stages(target: LinearTarget, rank: int | None) -> list[tuple[LinearTarget, bool]]:
-    """The stages a target layer is rebuilt in; whether another linear stage follows each."""
+    """The stages of rebuilding a target layer, and whether another linear stage follows each."""
     if rank is None:
         return [(target, False)]
     outer, inner = low_rank_factors(target.weight, rank, target.name, target.dtype)
@@ -207,8 +207,8 @@ def _two_layers(
 ) -> tuple[list[nn.Module], RebuiltLayer, torch.Tensor | None]:
     """Two random layers that compute ``target`` for ||x|| <= ``radius``, with their report.
 
-    ``offset`` (k,) is what the input carries beside x; where ``follows``, the outputs carry the
-    shift that is returned, which opens the ReLU behind them.
+    ``offset`` (k,) is what the input contains besides x; if ``follows``, the outputs contain the
+    returned shift, which opens the next ReLU.
     """
     outputs, inputs = target.weight.shape
     count = outputs * inputs if width is None else width
@@ -216,8 +216,7 @@ def _two_layers(
     second = random_linear(count, outputs, stream, "second", density)
     w, v = first.weight, second.weight
     scale = solve_scales(v, w, target.weight)
-    # The smallest shift that opens the ReLU of γ w.x: |γ| ||w|| R, where the proof takes a bound of
-    # it.
+    # The smallest shift that opens the ReLU of γ w.x: |γ| ||w|| R; the proof uses a bound of it.
     opening = scale.abs() * w.norm(dim=1) * radius
     inside, outside = random_norm(count, stream, "first"), random_norm(outputs, stream, "second")
     carried = torch.zeros_like(opening) if offset is None else scale * (w @ offset)
@@ -237,9 +236,9 @@ def functional_error(
     """The largest difference of an output, relative to ``target``'s largest output if not zero.
 
     Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere. The target, the user's
-    model by ``copy_in_float64``, computes its outputs itself: what was read from it is tested, too.
+    model by ``copy_in_float64``, computes its outputs itself, which also tests how it was read.
     """
-    stream = Stream(seed, 0)  # not torch's: the target's weights may come from that seed
+    stream = Stream(seed, 0)  # not torch's, from whose seed the target's weights may come
     x = stream.normal((1024, inputs), "test inputs").double()
     x *= radius / x.norm(dim=1, keepdim=True)
     x[:512] *= stream.uniform((512, 1), "test radii").double().abs() ** (1 / inputs)

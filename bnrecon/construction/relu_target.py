@@ -1,6 +1,6 @@
-"""What a ReLU network of linear layers is.
+"""Read a ReLU network of linear layers.
 
-Read from a user's ``nn.Sequential``, or refused in one line.
+It comes from a user's ``nn.Sequential``, or is refused in one line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = (nn.Linear, nn.BatchNorm1d, nn.ReLU)
 class LinearTarget(NamedTuple):
     """One layer x -> W x + b of a target, float64: W (outputs, inputs), b (outputs,).
 
-    ``dtype`` is the one that the weights had, whose rounding they carry.
+    ``dtype`` is the weights' original one, whose rounding they carry.
     """
 
     name: str
@@ -37,17 +37,17 @@ class LinearTarget(NamedTuple):
 def read_relu_network(model: nn.Module) -> list[LinearTarget]:
     """The linear layers of an ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` and ``ReLU``.
 
-    A ``BatchNorm1d`` is folded into the layer before it (the theorems' Γ* and β*). Between two
-    linear layers there has to be a ReLU, behind the last there may be one. A module may be used
-    more than once.
+    A ``BatchNorm1d`` is folded into the layer before it (the theorems' Γ* and β*). A ReLU is
+    required between two linear layers, and allowed after the last. A module may be used more than
+    once.
 
     Returns:
         The layers in order, float64.
 
     Raises:
-        UserError: another kind of module, one with forward hooks or a forward pass of its own, a
-            normalization in training mode, two linear layers without a ReLU between, sizes that do
-            not fit, weights that are not real, finite numbers in memory.
+        UserError: another type of module, one with forward hooks or an overridden forward pass, a
+            normalization in training mode, two linear layers without a ReLU between them, sizes
+            that do not fit, or weights that are not real, finite numbers in memory.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> [tuple(layer.weight.shape) for layer in read_relu_network(net)]
@@ -85,7 +85,7 @@ def read_relu_network(model: nn.Module) -> list[LinearTarget]:
 
 
 def copy_in_float64(model: nn.Module) -> nn.Module:
-    """A copy of a user's model in float64 and eval mode, on the host; the model stays as it is."""
+    """Copy a user's model to the host in float64 and eval mode; the model is not changed."""
     return copy.deepcopy(model).cpu().double().eval()
 
 

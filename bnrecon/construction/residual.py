@@ -1,4 +1,4 @@
-"""Residual source blocks: two layers beside a frozen skip connection (Burkholz 2024, Sect. 2.2)."""
+"""Residual source blocks: two layers and a frozen skip connection (Burkholz 2024, Sect. 2.2)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bnrecon.operators.system import System
 
 
 def minimum_width(shape: LayerShape, skip: str) -> int:
-    """The width from which targets can be rebuilt.
+    """The smallest width with which targets can be rebuilt.
 
-    n - c2 + 1 (Theorem 2.2), and n - c2 with a skip connection inside the second normalization:
-    there the skip's kernel makes the equations inhomogeneous, so that no scale is free to be fixed.
+    n - c2 + 1 (Theorem 2.2), and n - c2 with a skip connection inside the second normalization: its
+    kernel makes the equations inhomogeneous, so that no scale can be fixed.
 
     >>> minimum_width(LayerShape(4, 3, (3, 3)), "outer")
     104
@@ -36,13 +36,13 @@ def layer_system(
 
     - ``none``: W = outer ∘ (M γ) (Lemma 2.1), ``linear_system``.
     - ``inner`` normalization, N2 C2 N1 C1 + C_skip: W - s = outer ∘ (M γ), a modified target.
-    - ``outer`` normalization, N2 [C2 N1 C1 + C_skip]: W = outer ∘ (M γ + s). From c1 = n on the
-      second scales stay 1 and M γ = W - s. From n - c2 on they are eliminated, with pivot p of
-      each output: (M γ)_r - (w_r / w_p) (M γ)_p = (w_r / w_p) s_p - s_r.
+    - ``outer`` normalization, N2 [C2 N1 C1 + C_skip]: W = outer ∘ (M γ + s). For c1 >= n the second
+      scales stay 1 and M γ = W - s. For n - c2 <= c1 < n they are eliminated, with pivot p of each
+      output: (M γ)_r - (w_r / w_p) (M γ)_p = (w_r / w_p) s_p - s_r.
 
-    The right-hand side of Eq. (3) is illegible in our copy beyond its first term; the line above
-    follows from the definition. ``orthogonal`` says whether M^T M = I at width n,
-    ``distributed`` whether the processes of torch.distributed divide the features.
+    The right-hand side of Eq. (3) is illegible in our copy after its first term; the formula above
+    follows from the definition. ``orthogonal`` says whether M^T M = I at width n, ``distributed``
+    whether processes of torch.distributed divide the features.
 
     >>> from bnrecon.features import draw
     >>> _ = torch.manual_seed(0)

@@ -21,11 +21,11 @@ class ResidualBlock:
     first: torch.Tensor  # A (c1, c), a 1x1 convolution of the c channels of the state
     second: torch.Tensor  # B (c, c1, kh, kw), padded with zeros to the size of its input
     inner: torch.Tensor  # γ1 (c1,)
-    outer: torch.Tensor  # γ2 (c,); 0 for the channels that the block leaves as they are
+    outer: torch.Tensor  # γ2 (c,); 0 for channels that the block does not change
 
     @property
     def scales(self) -> int:
-        """How many normalization scales it trains, those that end at 0 among them."""
+        """How many normalization scales it trains, including those that end at 0."""
         return len(self.inner) + len(self.outer)
 
     def __call__(self, state: torch.Tensor) -> torch.Tensor:
@@ -40,18 +40,18 @@ def residual_blocks(
 ) -> list[ResidualBlock]:
     """Blocks of c0 + c2 channels that take (x, r) to (x, W x).
 
-    Each block writes some of the c2 outputs; its other second scales are 0, so that x stays. Its
-    pair hits the entries from channels that hold something to the g that it writes: the rows of W,
-    and zeros from outputs that are written by then. Theorem 2.2 does that with g - 1 first scales
-    fewer than entries. In L blocks of g = c2 / L outputs there are, with k kernel positions,
+    Each block writes g of the c2 outputs; its other second scales are 0, so that x stays. Its pair
+    matches the entries from nonempty channels to the g outputs: the rows of W, and zeros from
+    outputs that are already written. Theorem 2.2 needs g - 1 fewer first scales than entries. L
+    blocks of g = c2 / L outputs have, with k kernel positions,
 
         c2 c0 k + c2² k (L - 1) / (2 L)
 
-    entries. With ``overwrite`` r may be anything, such as what the layer before left there: each
-    block takes r off the channels that it writes, and zeros stand for the others, c2 (c0 + c2) k
+    entries. With ``overwrite`` r may be anything, such as a previous layer's output: each block
+    subtracts r from the channels that it writes, and zeros stand for the others, c2 (c0 + c2) k
     entries in all. The (c0 + c2)² k entries from every channel to every other, 4 times those of W
-    where c0 = c2, are never needed: channels that are not written need no second scale. For a 1x1
-    kernel still fewer would do, since outputs that are written are a known linear map of x.
+    if c0 = c2, are never needed: channels that are not written need no second scale. A 1x1 kernel
+    would need still fewer, since written outputs are a known linear map of x.
 
     Args:
         target: W (c2, c0, kh, kw), float64, with a kernel of odd sides.
@@ -60,7 +60,7 @@ def residual_blocks(
         overwrite: whether r may be anything; otherwise it is 0.
 
     Raises:
-        ValueError: another number of blocks, or a kernel that has no centre.
+        ValueError: ``blocks`` is out of range, or the kernel has no centre.
 
     >>> _ = torch.manual_seed(0)
     >>> target, x = torch.randn(4, 3, 3, 3).double(), torch.randn(1, 3, 8, 8).double()
@@ -85,7 +85,7 @@ def _block(
     """The block that writes the outputs ``part``."""
     outputs, inputs, *kernel = target.shape
     channels, written = inputs + outputs, inputs + part
-    read = channels if overwrite else inputs + int(part[0])  # channels that hold something
+    read = channels if overwrite else inputs + int(part[0])  # nonempty channels
     wanted = target.new_zeros(len(part), read, *kernel, dtype=torch.float64)
     wanted[:, :inputs] = target[part]
     if overwrite:

@@ -25,15 +25,15 @@ from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.options import checked
 
-BLOCKS = 4  # of a layer, by default
+BLOCKS = 4  # per layer, by default
 
 
 @dataclass(frozen=True)
 class RebuiltSegment:
     """One block of columns of one target layer, solved by one layer of the chain.
 
-    ``relative_error`` is ||P diag(γ) W A - W*_i|| / ||W*_i||, P all that follows; ``condition``
-    the 2-norm condition number of the system for γ, ``None`` if it was not asked for.
+    ``relative_error`` is ||P diag(γ) W A - W*_i|| / ||W*_i|| with P all that follows; ``condition``
+    is the 2-norm condition number of the system for γ, ``None`` if not requested.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Segment(nn.Module):
         self.norm = random_norm(width, stream, f"norm{number}")
 
     def forward(self, block: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
-        """(batch, k) and, behind the first segment, (batch, c) -> (batch, c)."""
+        """(batch, k) and, after the first segment, (batch, c) -> (batch, c)."""
         lifted = self.lift(block)
         return self.norm(self.mix(lifted if x is None else x + lifted))
 
@@ -84,10 +84,10 @@ class Segment(nn.Module):
 class SkipChain(nn.Module):
     """The random layers that compute one target layer.
 
-    z_1 ... z_K are the blocks of its input, of the coordinates ``columns``.
+    z_1 ... z_K are the blocks of its input, with coordinates ``columns``.
 
-    L_1 = Γ_1 W_1 A_1 z_1 + β_1, L_i = Γ_i W_i (σ(L_(i-1)) + A_i z_i) + β_i, and at last W L_K.
-    Print omits A_1; without it the sizes of W_1 and z_1 do not fit.
+    L_1 = Γ_1 W_1 A_1 z_1 + β_1, L_i = Γ_i W_i (σ(L_(i-1)) + A_i z_i) + β_i, and finally W L_K. The
+    paper omits A_1; without it the sizes of W_1 and z_1 do not fit.
     """
 
     out: nn.Linear
@@ -120,9 +120,9 @@ class SkipChain(nn.Module):
 
 
 def block_sizes(inputs: int, block: int) -> list[int]:
-    """Sizes of the blocks that an input is cut into: the first is smaller where they do not fit.
+    """Sizes of an input's blocks: the first is smaller if they do not divide it.
 
-    The first block's scales are found last and nothing is built on them.
+    The first block's scales are computed last and nothing depends on them.
 
     >>> block_sizes(8, 4), block_sizes(7, 3)
     ([4, 4], [1, 3, 3])
@@ -143,31 +143,30 @@ def skip_chain(
     """Rebuild a ReLU network by the normalizations of a narrow, deep random one (Theorem 2).
 
     A target layer W* (m, k) is cut into K = ceil(k / block) blocks of columns. Each gets one layer
-    of width m · block, whose scales are found from the last block to the first:
+    of width m · block, whose scales are computed from the last block to the first:
 
         P_i diag(γ_i) (W_i A_i) = W*_i   with   P_i = W Γ_K W_K ... Γ_(i+1) W_(i+1).
 
-    All inner ReLUs are opened by the shifts, whose effect the next shifts take off. P_i is a
-    product of ever more random factors: the systems' condition grows with K, and float64 ends it.
+    The shifts open all inner ReLUs, and the next shifts remove their effect. P_i is a product of
+    ever more random factors: the systems' condition grows with K, and float64 limits it.
 
     Args:
         model: ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` (eval mode) and ``ReLU``.
-        block: size of the input blocks, the theorem's k: 1 is the deepest and narrowest network,
+        block: size of the input blocks, the theorem's k: 1 gives the deepest and narrowest network,
             the number of inputs gives one layer of full width. By default a quarter of each layer's
             inputs, rounded up: float64 suffices for so few blocks.
-        radius: inputs are rebuilt for ||x|| <= ``radius``, propagated as in ``relu_network``.
-        seed: from which all weights and statistics are drawn.
+        radius: the network is rebuilt for ||x|| <= ``radius``, propagated as in ``relu_network``.
+        seed: the seed of all weights and statistics.
         refinements: corrections of each LU solution.
-        conditions: compute each system's condition number, too.
+        conditions: whether to compute each system's condition number.
 
     Returns:
         The random network, a report for each segment, and the error of the function.
 
     Raises:
-        UserError: the model is none of these, an option is out of range, or a dense system of
-            (m · block)² numbers does not fit into memory.
-        RunError: the error of the function is above 10%; ``error.reconstruction`` is what was
-            rebuilt.
+        UserError: the model is not of this form, an option is out of range, or a dense system of (m
+            · block)² numbers does not fit into memory.
+        RunError: the error of the function is above 10%; ``error.reconstruction`` has the result.
 
     >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> rebuilt = skip_chain(net, block=2, seed=0)
@@ -205,7 +204,7 @@ def skip_chain(
 def skip_chain_of(target: LinearTarget, block: int, stream: Stream) -> SkipChain:
     """Draw the random layers for a target layer.
 
-    Inputs whose column of W* is zero get no block. With one, the theorem is false: Γ_i = 0 is the
+    Inputs whose column of W* is zero get no block. The theorem is false with one: Γ_i = 0 is the
     only solution for a block of zeros and cuts off every earlier layer.
     """
     outputs, inputs = target.weight.shape
@@ -218,7 +217,7 @@ def skip_chain_of(target: LinearTarget, block: int, stream: Stream) -> SkipChain
 def _set_scales(
     chain: SkipChain, target: LinearTarget, refinements: int, conditions: bool
 ) -> list[RebuiltSegment]:
-    """Find Γ_K ... Γ_1 and keep them in the normalizations, whose shifts are set later."""
+    """Compute Γ_K ... Γ_1 and store them in the normalizations, whose shifts are set later."""
     after: torch.Tensor = chain.out.weight
     rebuilt = []
     columns = target.weight[:, chain.columns].split(chain.sizes, dim=1)
@@ -236,11 +235,11 @@ def _set_scales(
 
 
 def _set_shifts(chain: SkipChain, target: LinearTarget, radius: float) -> None:
-    """Open every inner ReLU on ||z|| <= ``radius`` and take the openings off again.
+    """Open every inner ReLU on ||z|| <= ``radius`` and remove the openings' effect.
 
     L_i is linear in z up to its opening t_i, the norm of its rows times the radius: β_i = t_i -
-    Γ_i W_i t_(i-1). The last layer has no ReLU: its β is the shortest with W β = b*, the effect of
-    t_(K-1) taken off.
+    Γ_i W_i t_(i-1). The last layer has no ReLU: its β is the shortest with W β = b*, minus the
+    effect of t_(K-1).
     """
     linear = torch.zeros(chain.out.in_features, 0, dtype=torch.float64)
     opening = torch.zeros(chain.out.in_features, dtype=torch.float64)

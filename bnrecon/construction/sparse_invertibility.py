@@ -29,8 +29,8 @@ def boolean_determinant(mask: np.ndarray) -> bool:
     """Whether some permutation meets only true entries of a square mask (Definition 4).
 
     The recursive definition unrolled: max over permutations of the product of their entries, which
-    is 1 exactly where rows and columns have a perfect matching. For independent continuous weights
-    on the masks it is, almost surely, whether (W1 ∘ M1) ⊙ (W2 ∘ M2) is invertible (Lemma 9): the
+    is 1 exactly if rows and columns have a perfect matching. For independent continuous weights on
+    the masks it is, almost surely, whether (W1 ∘ M1) ⊙ (W2 ∘ M2) is invertible (Lemma 9): the
     monomials of different permutations differ, since an entry u_i v_j of a column names its row (i,
     j).
 
@@ -55,7 +55,7 @@ def has_zero_line(mask: np.ndarray) -> bool:
 def numerical_rank(first: np.ndarray, second: np.ndarray, seed: int) -> int:
     """Rank in float64 of (W1 ∘ M1) ⊙ (W2 ∘ M2) for normal weights.
 
-    Singular values above 1e-12 of the largest.
+    It counts singular values above 1e-12 of the largest.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     u = generator.standard_normal(first.shape) * first
@@ -67,7 +67,7 @@ def numerical_rank(first: np.ndarray, second: np.ndarray, seed: int) -> int:
 def without_zero_column(side: int, density: float) -> float:
     """P(no column of M1 ⊙ M2 is zero) = (1 - (1 - p)^d)^(2 d²), an upper bound of P(invertible).
 
-    A column is zero where either factor's column is. It falls from 1 to 0 around p = 2 log d / d.
+    A column is zero if either factor's column is. P falls from 1 to 0 around p = 2 log d / d.
 
     >>> round(without_zero_column(2, 0.5), 4)
     0.1001
@@ -88,8 +88,8 @@ def predicted_density(side: int, kind: str) -> float:
 def product_zero_probability(rows: Sequence[int], density: float) -> float:
     """P(sum over S of u_i v_j = 0), S the first ``rows[i]`` entries of row i (Lemma 10, left).
 
-    Such staircases have the largest overlaps among sets of these row sizes. Exact: v's first 1 is
-    at column j with probability p (1 - p)^j, and then every u_i with rows[i] > j has to be 0.
+    Such staircases have the largest overlaps among sets of these row sizes. It is exact: v's first
+    1 is at column j with probability p (1 - p)^j, and then every u_i with rows[i] > j must be 0.
 
     >>> round(product_zero_probability([1], 0.5), 4)  # 1 - p²
     0.75

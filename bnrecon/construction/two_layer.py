@@ -14,14 +14,14 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.structured import Selection
 from bnrecon.operators.system import Scales, System
 
-SMALL_ROW = 1 / 16  # of the largest norm of a row: smaller rows get a second scale of their own
+SMALL_ROW = 1 / 16  # of the largest norm of a row: smaller rows get a separate second scale
 
 
 @dataclass(frozen=True)
 class TargetLayer:
     """A convolution or linear layer with its normalization folded in.
 
-    Each group of a grouped convolution is a system of its own, and a target of its own.
+    Each group of a grouped convolution is a separate system and target.
     """
 
     name: str  # in the network
@@ -36,7 +36,7 @@ class TargetLayer:
         return LayerShape(outputs // self.groups, inputs, tuple(kernel))
 
     def split(self) -> list[TargetLayer]:
-        """The groups as targets of their own."""
+        """Split into one target per group."""
         if self.groups == 1:
             return [self]
         parts = zip(self.weight.chunk(self.groups), self.bias.chunk(self.groups), strict=True)
@@ -52,18 +52,18 @@ def linear_system(
 ) -> System:
     """The system of a feature matrix and a target.
 
-    From c1 = n on M γ = vec(W / outer) is solved as it is (Theorem 2.3). The second scales
-    ``outer`` are 1, and powers of 2 for outputs whose weights are far smaller than others': what is
-    off in M γ, by rounding too, is of one size for all outputs, and would drown them. From the
-    minimum width n - c2 + 1 on they are eliminated (Lemma 2.1, Theorem 2.2). With fewer features
-    there is no exact solution in general, and M γ = vec(W) is solved in the least-squares sense: a
-    second scale fitted through its pivot alone would make the other entries far worse.
+    For c1 >= n, M γ = vec(W / outer) is solved directly (Theorem 2.3). The second scales ``outer``
+    are 1, except for powers of 2 for outputs with far smaller weights than others: errors of M γ,
+    rounding included, have one size for all outputs and would drown them. From the minimum width n
+    - c2 + 1 to n they are eliminated (Lemma 2.1, Theorem 2.2). With fewer features there is no
+    exact solution in general, and M γ = vec(W) is solved in the least-squares sense: a second scale
+    fitted to its pivot alone would make the other entries far worse.
 
     Args:
         matrix: M (n, c1), float64.
         weight: (c2, entries), entries in the order of M's rows.
         orthogonal: whether M^T M = I at width n.
-        scaled: whether second scales may be other than 1.
+        scaled: whether second scales may differ from 1.
     """
     n, width = matrix.shape
     if width >= n:
@@ -73,14 +73,13 @@ def linear_system(
     if width < n - len(weight) + 1:
         return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
     eliminated = Eliminated(matrix, weight)
-    # The elimination keeps orthogonality of no matrix but id_cond's, whose closed form is known
-    # (Eq. 3).
+    # Elimination preserves only the orthogonality of id_cond, which has a closed form (Eq. 3).
     stays = orthogonal and isinstance(matrix, Selection)
     return System(eliminated, eliminated.right_hand_side(), matrix, weight, stays)
 
 
 def _scales_of_small_rows(weight: torch.Tensor) -> torch.Tensor | None:
-    """Powers of 2 that bring small rows to the size of the largest one; ``None`` without any."""
+    """Powers of 2 that scale small rows to the size of the largest; ``None`` without any."""
     norms = weight.norm(dim=1)
     small = (norms > 0) & (norms < SMALL_ROW * norms.max())
     if not bool(small.any()):
@@ -121,7 +120,7 @@ def first_variance(first: torch.Tensor, covariance: torch.Tensor) -> torch.Tenso
 
 
 def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:
-    """‖W' - W‖ / ‖W‖ in float64; the absolute error where the target is zero."""
+    """‖W' - W‖ / ‖W‖ in float64; the absolute error if the target is zero."""
     target = target.detach().double()
     difference = (composed.detach().double().to(target.device) - target).norm()
     norm = target.norm()
@@ -136,13 +135,13 @@ def channel_errors(
 ) -> torch.Tensor:
     """‖(W' - W)_i D‖ / ‖W_i D, b_i‖ of each output i, (c2,) in float64.
 
-    Relative to the largest output's weights where an output's own are zero.
+    Relative to the largest output's weights if an output's are zero.
 
     Args:
         composed: W' (c2, c0, *kernel).
         target: W, of the same shape.
-        inputs: (c0,), sizes of the inputs, the diagonal of D; all 1 without.
-        bias: b (c2,); 0 without.
+        inputs: (c0,), sizes of the inputs, the diagonal of D; by default 1.
+        bias: b (c2,); by default 0.
 
     >>> target = torch.tensor([[4.0, 3.0], [0.0, 1e-6]]).double()
     >>> channel_errors(target + 1e-7, target).log10().round()

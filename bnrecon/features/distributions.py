@@ -28,7 +28,7 @@ def he_uniform(shape: LayerShape, width: int, stream: Stream) -> Features:
 
 
 def _independent(shape: LayerShape, width: int, entries: Callable[[int], partial]) -> Features:
-    """Independent entries by fan-in: those of any features can be drawn alone."""
+    """Independent entries by fan-in: each feature's can be drawn alone."""
     first = partial(entries(shape.inputs), word="first")
     second = partial(entries(width * shape.taps), word="second")
     sizes = (1, width, shape.inputs), (shape.outputs, width, shape.taps)
@@ -52,10 +52,10 @@ def orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
 
 
 def sign(shape: LayerShape, width: int, stream: Stream) -> Features:
-    """Entries ±sqrt(2 / fan-in), one random bit each: any part of them can be made alone.
+    """Entries ±sqrt(2 / fan-in), one random bit each: any part of them can be generated alone.
 
-    Up to their sign 2^(c0 + c2 kh kw - 2) features differ, so that in the smallest layers some
-    repeat others and more of them are needed.
+    Up to sign there are 2^(c0 + c2 kh kw - 2) different features, so in the smallest layers some
+    repeat and more are needed.
 
     >>> from bnrecon.features import draw
     >>> draw("sign", LayerShape(3, 2), width=2, seed=0, layer=0).weights()[0].abs()
@@ -85,7 +85,7 @@ def _masked(
     """Entries ``values(size, word, deviation)``, each set to 0 with probability 1/2.
 
     A fraction 2^-c0 of A's rows is all-zero: 1/8 for an RGB image. Such a feature lowers the rank
-    of M, so that it is drawn again and counted, unless ``strict``.
+    of M, so it is drawn again and counted, unless ``strict``.
     """
 
     def masked(rows: int, columns: int, fan_in: int, word: str) -> torch.Tensor:
@@ -119,8 +119,8 @@ def sparse_id_cond(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """c1 random features of id_cond's n: a mask of density c1/n (Random features, Theorem 4.2).
 
-    The number of features is given, not drawn, so that a run knows its width beforehand: all masks
-    of one size are equally likely.
+    The number of features is fixed, not drawn, so that a run knows its width beforehand; all masks
+    of this size are equally likely.
 
     >>> from bnrecon.features import draw
     >>> draw("sparse_id_cond", LayerShape(5, 4), width=4, seed=0, layer=0).weights()[0].sum()

@@ -1,4 +1,4 @@
-"""Draw the features of a layer from a seed, checked where a user's distribution draws them."""
+"""Draw a layer's features from a seed; check those of a user's distribution."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def draw(
 
     Args:
         name: a distribution in ``DISTRIBUTIONS``.
-        shape: of the target layer.
+        shape: the target layer's.
         width: c1.
-        seed: of the network, 0 to 2^63 - 1.
-        layer: the number of the layer, which has draws of its own.
-        strict: keep features of sparse distributions that came out all-zero.
+        seed: the network's, 0 to 2^63 - 1.
+        layer: the layer's number; each has separate draws.
+        strict: keep all-zero features of sparse distributions.
         skip: ``inner`` or ``outer`` adds a skip connection.
-        storage: ``memory``, ``regenerate`` to make parts of them wherever they are used, or
-            ``disk`` to have them in a temporary file.
+        storage: ``memory``, ``regenerate`` to generate parts at each use, or ``disk`` for a
+            temporary file.
 
     Raises:
-        UserError: the distribution does not have this width or storage, or is unknown.
+        UserError: the distribution is unknown or does not have this width or storage.
         RunError: the disk is full.
 
     >>> draw("he_normal", LayerShape(2, 3), width=6, seed=0, layer=0).first.shape
@@ -77,7 +77,7 @@ def draw(
 def _drawn_by_user(
     kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict
 ) -> Features:
-    """What a user's distribution draws, its shapes, type and values checked."""
+    """Draw from a user's distribution; check shapes, dtype and values."""
     with attribute_errors(kind.registered):
         drawn = kind.draw(shape, width, stream, **options)
     if isinstance(drawn, Features):
@@ -108,7 +108,7 @@ def _drawn_by_user(
 
 
 def _skip_weight(shape: LayerShape, stream: Stream) -> torch.Tensor:
-    """S (c2, c0) as in a ResNet: the identity where shapes agree, else a random 1x1 projection."""
+    """S (c2, c0) as in a ResNet: the identity if shapes agree, else a random 1x1 projection."""
     if shape.outputs == shape.inputs:
         return torch.eye(shape.outputs, dtype=torch.float32)
     return stream.normal((shape.outputs, shape.inputs), "skip", math.sqrt(2 / shape.inputs))

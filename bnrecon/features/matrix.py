@@ -36,7 +36,7 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
 
 
 def distributed_operator(features: Features, device: torch.device) -> Distributed:
-    """M in float64, of which each process of torch.distributed has a share of the features."""
+    """M in float64, its features divided among the processes of torch.distributed."""
     _, share = shares(features.width)
     if not features.in_memory:
         rows, transposed = (each.section(share) for each in features.by_rows())
@@ -47,9 +47,9 @@ def distributed_operator(features: Features, device: torch.device) -> Distribute
 
 
 def skip_rows(features: Features) -> torch.Tensor:
-    """The kernel of the skip connection in the order of M's rows, (c2, kh kw c0).
+    """The kernel of the skip connection, (c2, kh kw c0), in the order of M's rows.
 
-    S stands at the kernel's centre; all else is zero.
+    S is at the kernel's centre; all other entries are zero.
     """
     shape = features.shape
     table = torch.zeros(shape.outputs, *shape.kernel, shape.inputs, dtype=torch.float64)

@@ -1,15 +1,15 @@
 """Normal numbers from 32-bit integers, by inverting the distribution function.
 
-Additions, multiplications, divisions and square roots alone, which IEEE 754 defines to the last
-bit: the same numbers on any machine. Powers of two are factored out of the formulas where that
-saves a pass over the numbers; it changes no bit.
+Only additions, multiplications, divisions and square roots are used, which IEEE 754 defines to the
+last bit: the numbers are the same on any machine. Powers of two are factored out of the formulas
+where that saves a pass over the numbers, without changing a bit.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-AT_ONCE = 1 << 15  # numbers: few calls of NumPy, and temporaries near the second cache
+AT_ONCE = 1 << 15  # numbers: few NumPy calls, temporaries near the second-level cache
 
 # Wichura 1988, "Algorithm AS 241: the percentage points of the normal distribution", routine PPND7:
 # rational approximations with an accuracy of about 1 part in 10^7, lowest power first. For p = q +
@@ -35,13 +35,13 @@ _ABOVE, _BELOW = (tuple(c * 2.0 ** (-64 * k) for k, c in enumerate(part)) for pa
 
 
 def normals(bits: np.ndarray, deviation: float, out: np.ndarray, at_once: int = AT_ONCE) -> None:
-    """Write the normal numbers of mean 0 that uniform integers stand for.
+    """Turn uniform integers into normal numbers of mean 0.
 
     Args:
-        bits: uint32; k stands for the quantile at (k + 1/2) / 2^32.
-        deviation: of the numbers.
+        bits: uint32; k becomes the quantile at (k + 1/2) / 2^32.
+        deviation: standard deviation.
         out: float32, of the same length.
-        at_once: how many numbers each call of NumPy takes; it changes no bit.
+        at_once: how many numbers each NumPy call takes; it changes no bit.
 
     >>> normals(np.array([0, 2**31, 4187593113], "u4"), 1.0, out := np.empty(3, "f4"))
     >>> [round(float(number), 5) for number in out]
@@ -103,7 +103,7 @@ _ARTANH = tuple(1.0 / k for k in range(1, 15, 2))
 def _log(x: np.ndarray) -> np.ndarray:
     """Natural logarithm to about 1e-11: ln x = e ln 2 + 2 artanh((m - 1)/(m + 1)).
 
-    x = m 2^e with m in [√½, √2): as an integer, x counts e in its bits from 52 on.
+    x = m 2^e with m in [√½, √2); as an integer, x counts e in bits 52 and up.
     """
     exponent = x.view(np.int64) - _ROOT_HALF
     exponent >>= 52

@@ -19,10 +19,10 @@ from bnrecon.operators.rows import Rows, TableRows
 from bnrecon.operators.signs import GROUP, SignMatrix
 from bnrecon.runtime.digests import parts_digest, tensor_digest
 
-# Of features that are made or read at once, where they are not in memory.
+# Of features that are generated or read at once if they are not in memory.
 RUN_BYTES = {"cpu": 2**23, "cuda": 2**28}
 CPU = torch.device("cpu")
-HASHED_BYTES = 2**25  # of bits that are in memory at once: 32 blocks, each drawn by a thread
+HASHED_BYTES = 2**25  # of bits in memory at once: 32 blocks, each drawn by a thread
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,29 @@ class Features:
     Features that follow a ``pattern`` store neither A nor B; ``weights`` forms them on demand:
     ``"identity"`` (id_cond of maximum width, M = I), ``"shared"`` (id_cond of minimum width),
     ``"kronecker"`` (ortho_cond, from its ``factors`` U2 and U1) and ``"sign"`` (from ``stream``).
-    Those whose ``storage`` is not ``"memory"`` are never in memory whole: ``first_parts``,
-    ``second_parts`` and ``part`` give a run of features at a time, ``by_rows`` what products take.
+    Those whose ``storage`` is not ``"memory"`` are never in memory as a whole: ``first_parts``,
+    ``second_parts`` and ``part`` give some features at a time, ``by_rows`` the form for products.
     """
 
     shape: LayerShape  # of the target layer
     width: int  # c1
     first: torch.Tensor | None = None  # A (c1, c0), float32
     second: torch.Tensor | None = None  # B (c2, c1, kh, kw), float32
-    redrawn: int = 0  # how many features came out all-zero and were drawn again
+    redrawn: int = 0  # how many all-zero features were drawn again
     pattern: str | None = None  # see above; ``None`` for stored weights
     factors: tuple[torch.Tensor, ...] = ()  # U2 (c2 kh kw, c2 kh kw) and U1 (c0, c0)
-    skip: str = "none"  # ``inner`` or ``outer`` for a frozen skip connection beside the pair
+    skip: str = "none"  # ``inner`` or ``outer`` for a frozen skip connection
     # S (c2, c0), at the kernel's centre: the identity where c2 = c0, else random
     skip_weight: torch.Tensor | None = None
     stream: Stream | None = None  # what the bits of ``"sign"`` are drawn from
-    # Of independent entries, what A (1, c1, c0) and B (c2, c1, kh kw) are drawn from
+    # What independent entries of A (1, c1, c0) and B (c2, c1, kh kw) are drawn from
     draws: tuple[Draws, Draws] | None = None
-    # ``"memory"``; ``"regenerate"`` for features made wherever they are used; ``"disk"`` for
-    # ``first`` and ``second`` in a temporary file
+    # ``"memory"``; ``"regenerate"`` for features generated at each use; ``"disk"`` for ``first``
+    # and ``second`` in a temporary file
     storage: str = "memory"
 
     def __deepcopy__(self, _memo: dict) -> Features:
-        """These features themselves: a copied network would have a file's content in memory."""
+        """Return these features: a copied network would load a file's content into memory."""
         return self
 
     @property
@@ -64,11 +64,11 @@ class Features:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the weights may be in memory whole."""
+        """Whether the whole weights may be in memory."""
         return self.storage == "memory"
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A (c1, c0) and B (c2, c1, kh, kw), formed from the pattern where they are not stored."""
+        """A (c1, c0) and B (c2, c1, kh, kw), formed from the pattern if not stored."""
         if self.first is not None and self.second is not None:
             return self.first, self.second
         if self.pattern == "kronecker":
@@ -83,7 +83,7 @@ class Features:
         return first, second
 
     def by_rows(self) -> tuple[Rows, Rows]:
-        """A (c1, c0) and B^T (c1, c2 taps), of which any rows can be had alone."""
+        """A (c1, c0) and B^T (c1, c2 taps), readable by rows."""
         if self.first is not None and self.second is not None:
             return _rows_on_disk(self.first[None]), _rows_on_disk(self.second.flatten(2))
         if self.draws is not None:
@@ -93,11 +93,11 @@ class Features:
                 TableRows(self.width, self.shape.outputs * self.shape.taps, second.part),
             )
         if self.stream is None:
-            raise ValueError(f"features of pattern {self.pattern} have no rows of their own")
+            raise ValueError(f"features of pattern {self.pattern} cannot be read by rows")
         return _sign_factors(self.shape, self.width, self.stream)
 
     def stored(self, storage: str) -> Features:
-        """The same features in memory, in a file to which they are written by parts, or neither."""
+        """The same features in memory, in a file that is written by parts, or in neither."""
         if storage == "memory":
             if self.draws is None:
                 return self
@@ -122,15 +122,15 @@ class Features:
         return first.values(part, dtype, device), self._kernels(second, part, dtype, device)
 
     def first_parts(self, device: torch.device = CPU) -> Iterator[tuple[slice, torch.Tensor]]:
-        """A by runs of features (count, c0), and which they are; all at once where it is stored."""
+        """Yield A (count, c0) by runs of features, and their indices; all at once if stored."""
         return self._parts(0, device)
 
     def second_parts(self, device: torch.device = CPU) -> Iterator[tuple[slice, torch.Tensor]]:
-        """B by runs of features (c2, count, kh, kw), likewise."""
+        """Yield B (c2, count, kh, kw) by runs of features, likewise."""
         return self._parts(1, device)
 
     def _parts(self, number: int, device: torch.device) -> Iterator[tuple[slice, torch.Tensor]]:
-        """A factor by runs of features of some ``RUN_BYTES`` in float32."""
+        """Yield a factor by runs of features of about ``RUN_BYTES`` in float32."""
         if self.in_memory:
             yield slice(0, self.width), self.weights()[number].to(device)
             return
@@ -155,7 +155,7 @@ class Features:
         return kernels.reshape(shape.outputs, -1, *shape.kernel)
 
     def digest(self) -> str:
-        """SHA-256 of the weights, or of what their pattern is made of: equal for equal draws."""
+        """SHA-256 of the weights, or of what determines their pattern: equal for equal draws."""
         skip = {} if self.skip_weight is None else {"skip": self.skip_weight}
         sides = (self.shape.outputs, self.shape.inputs, *self.shape.kernel)
         size = "x".join(map(str, sides))
@@ -171,7 +171,7 @@ class Features:
 
     @cached_property
     def _digest_of_draws(self) -> str:
-        """That of features which nothing holds, and nothing can change: drawn once to be hashed."""
+        """The digest of features that are not stored, so cannot change: drawn once to be hashed."""
         sizes = {
             "first": (self.width, self.shape.inputs),
             "second": (self.shape.outputs, self.width, *self.shape.kernel),
@@ -190,9 +190,9 @@ def _rows_on_disk(table: torch.Tensor) -> TableRows:
 
 
 def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
-    """Which of M's n rows have a feature of their own at id_cond's minimum width (Eq. 3).
+    """Which of M's n rows have a private feature at id_cond's minimum width (Eq. 3).
 
-    The first entries of all outputs share feature 0, which the first of them counts as its own.
+    All outputs' first entries share feature 0, which counts as private to the first output.
     """
     private = torch.ones(shape.equations, dtype=torch.bool)
     private[torch.arange(1, shape.outputs) * shape.inputs * shape.taps] = (
@@ -204,7 +204,7 @@ def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
 def identity_weights(
     shape: LayerShape, kept: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Feature l = (i, p, j) reads input j and writes output i at tap p; all n, or ``kept`` ones."""
+    """Feature l = (i, p, j) reads input j and writes output i at tap p; all n, or ``kept``."""
     l = torch.arange(shape.equations) if kept is None else kept  # noqa: E741 (the papers' index)
     number = torch.arange(len(l))
     first = torch.zeros(len(l), shape.inputs, dtype=torch.float32)

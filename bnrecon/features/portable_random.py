@@ -1,8 +1,8 @@
-"""Random numbers that come out bit for bit the same on any machine, any part of them in any order.
+"""Random numbers that are bit-identical on any machine; any part can be drawn in any order.
 
 torch's CPU normals differ between vector instruction sets, and mathematical libraries differ in the
-last bit of a logarithm. Here integers come from NumPy's counter-based Philox (its raw stream is
-guaranteed stable), and floats from them by operations that IEEE 754 defines to the last bit.
+last bit of a logarithm. Here integers come from NumPy's counter-based Philox, whose raw stream is
+guaranteed stable, and become floats by operations that IEEE 754 defines to the last bit.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 
 from bnrecon.features.normal_quantile import AT_ONCE, normals
 
-# Numbers a block: each block has a key of its own
+# Numbers per block; each block has a separate key
 BLOCK = 1 << 18
-HASHED = 2**20  # numbers of a table that are in memory at once to be hashed
-STEP = 8  # integers by which Philox's counter goes on
+HASHED = 2**20  # numbers of a table in memory at once for hashing
+STEP = 8  # integers per step of Philox's counter
 PIECE = 1 << 17  # numbers that a thread draws at once
-FEW_THREADS = 4  # with more, short calls of NumPy mostly wait for the interpreter's lock
+FEW_THREADS = 4  # with more, short NumPy calls mostly wait for the interpreter lock
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Stream:
         return self.raw(0, 4 * count, word).view("<u4").astype(np.uint32, copy=False)
 
     def raw(self, start: int, stop: int, word: str) -> np.ndarray:
-        """Bytes ``start`` to ``stop`` of the integers that ``bits`` draws, without those before.
+        """Bytes ``start`` to ``stop`` of the integers that ``bits`` draws, skipping those before.
 
         >>> stream = Stream(seed=0, layer=3)
         >>> bool((stream.raw(5, 9, "w") == stream.bits(3, "w").astype("<u4").view("u1")[5:9]).all())
@@ -70,10 +70,10 @@ class Stream:
 
         Args:
             shape: of the result.
-            word: which of the sequences is drawn.
-            deviation: of the numbers.
-            starts: where in the sequence runs of equal length start, which fill the result one
-                after the other; each is made without the numbers before it.
+            word: which sequence is drawn.
+            deviation: standard deviation.
+            starts: positions in the sequence of the runs of equal length that fill the result one
+                after the other; each is drawn without the numbers before it.
 
         >>> stream = Stream(seed=0, layer=3)
         >>> whole = stream.normal((9,), "w")
@@ -100,7 +100,7 @@ class Stream:
         return torch.from_numpy(out).reshape(shape)
 
     def mask(self, shape: tuple[int, ...], word: str, share: float = 0.5) -> torch.Tensor:
-        """Draw coins that are true with probability ``share``."""
+        """Draw booleans that are true with probability ``share``."""
         return torch.from_numpy(
             self.bits(math.prod(shape), word) >= round((1 - share) * 2**32)
         ).reshape(shape)
@@ -116,7 +116,7 @@ class Stream:
         starts: Sequence[int],
         write: Callable[[np.ndarray, np.ndarray], object],
     ) -> None:
-        """Have ``write`` turn the integers of runs into numbers."""
+        """Let ``write`` turn the integers of runs into numbers."""
         length = len(out) // len(starts)
 
         def fill(at: int) -> None:
@@ -130,9 +130,9 @@ class Stream:
     def _draw(
         self, out: np.ndarray, word: str, starts: Sequence[int], length: int, first: int
     ) -> None:
-        """Write integers from ``first`` on of the runs of ``length`` that begin at ``starts``."""
+        """Write the runs of ``length`` that begin at ``starts``, from integer ``first`` on."""
         generator = np.random.Philox(key=0)
-        state = generator.state | {"buffer_pos": 4}  # nothing of the last block is left to be used
+        state = generator.state | {"buffer_pos": 4}  # no numbers buffered
         done = 0
         while done < len(out):
             run, inside = divmod(first + done, length)
@@ -173,7 +173,7 @@ class Draws:
     """
 
     shape: tuple[int, int, int]
-    draw: Callable[..., torch.Tensor]  # ``Stream.normal`` or ``Stream.uniform``, the word given
+    draw: Callable[..., torch.Tensor]  # ``Stream.normal`` or ``Stream.uniform`` with its word
 
     @property
     def count(self) -> int:

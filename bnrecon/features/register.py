@@ -25,17 +25,16 @@ class Distribution:
 
     name: str  # what ``FeatureSpec.name`` calls it
     registered: Registered  # the function that draws, and who registered it
-    portable: bool = True  # the same draws on every machine; not after a matrix factorization
+    portable: bool = True  # same draws on every machine, so no matrix factorization
     orthogonal: bool = False  # M^T M = I at width n
     takes_strict: bool = False  # the function takes ``strict``
-    widths: tuple[str, ...] = ()  # the only ones it has, ``minimum`` and ``maximum``; any, if empty
-    at_most_n: bool = False  # it has n features at most
-    # Where its features can be: in ``memory``, on ``disk``, or nowhere, ``regenerate``, where
-    # any part of them can be made alone. Features that follow a pattern have no weights that
-    # a solver would need stored
+    widths: tuple[str, ...] = ()  # the only widths, of ``minimum`` and ``maximum``; any if empty
+    at_most_n: bool = False  # at most n features
+    # Where its features can be: in ``memory``, on ``disk``, or ``regenerate`` (nowhere) if any part
+    # can be generated alone. Solvers need no stored weights of features that follow a pattern
     storages: tuple[str, ...] = ("memory", "disk")
-    # Features beyond n that a layer has at least, where their number is not asked for:
-    # entries of few values make small systems singular by chance
+    # The least number of features beyond n if none is requested: entries of few values make small
+    # systems singular by chance
     spare: int = 0
 
     @property
@@ -65,14 +64,14 @@ class Distribution:
             )
 
     def check_storage(self, storage: str) -> None:
-        """Raise ``UserError`` for a storage that the features cannot have, or that there is not."""
+        """Raise ``UserError`` for a storage that is unknown or not possible for these features."""
         if storage in self.storages:
             return
         possible = [name for name in STORAGES if name != "auto"]
         require_choice("storage=", storage, possible)
         why = {
-            "regenerate": "cannot be made part by part",
-            "disk": "follows a pattern, of which there is nothing to be stored",
+            "regenerate": "cannot be generated in parts",
+            "disk": "follows a pattern and has no weights to store",
         }[storage]
         others = [name for name, kind in DISTRIBUTIONS.items() if storage in kind.storages]
         raise UserError(
@@ -95,7 +94,7 @@ DISTRIBUTIONS = {
         _built_in(distributions.he_normal, storages=ANYWHERE),
         _built_in(distributions.he_uniform, storages=ANYWHERE),
         _built_in(distributions.orthogonal, portable=False),
-        # Of 9 equations and 14 features 0.4% are singular; with 24 more than n about 1e-8.
+        # With 9 equations and 14 features, 0.4% are singular; with 24 more than n, about 1e-8.
         _built_in(distributions.sign, storages=ANYWHERE, spare=24),
         _built_in(distributions.sparse_he_normal, takes_strict=True),
         _built_in(distributions.er_sign, takes_strict=True),
@@ -127,18 +126,18 @@ def register_features(
     """Register ``draw(shape, c1, stream)``, which returns A (c1, c0) and B (c2, c1, kh, kw).
 
     All its randomness must come from ``stream``, a ``bnrecon.features.portable_random.Stream``.
-    Results belong to the source file of the module that registers (a changed comment is a rerun),
-    or to the ``version``.
+    Results depend on the source file of the registering module (even a changed comment causes a
+    rerun), or on ``version`` if set.
 
     Args:
-        name: what ``features=name`` selects it by.
+        name: selected by ``features=name``.
         portable: ``False`` for draws that pass through a matrix factorization, which differs
             between machines.
         orthogonal: ``True`` promises M^T M = I at width n, which the closed form then uses.
         takes_strict: the function takes a fourth argument ``strict``: keep all-zero features.
-        widths: the only widths there are, of ``"minimum"`` and ``"maximum"``; any, if empty.
-        at_most_n: there are n features at most.
-        version: to be changed when the draws change; without it the source file counts.
+        widths: the only possible widths, of ``"minimum"`` and ``"maximum"``; any, if empty.
+        at_most_n: whether there are at most n features.
+        version: change it when the draws change; without it the source file counts.
 
     >>> @register_features("cauchy")
     ... def cauchy(shape, c1, stream):
@@ -165,7 +164,7 @@ def register_features(
 
 
 def distribution(name: str) -> Distribution:
-    """The distribution of that name.
+    """Return the distribution of that name.
 
     Raises ``UserError`` with the nearest name for an unknown one.
     """
@@ -182,16 +181,16 @@ def choose_width(
     width: str | int | None = None,
     default: float = 1.5,
 ) -> int:
-    """Turn the one of ``oversampling``, ``excess`` and ``width`` that is given into c1.
+    """Convert ``oversampling``, ``excess`` or ``width``, whichever is set, to c1.
 
     Args:
-        name: of the distribution.
-        shape: of the target layer; n is its number of equations.
+        name: the distribution's.
+        shape: the target layer's; n is its number of equations.
         oversampling: c1 / n, rounded up.
         excess: c1 - n.
         width: c1 as a number, ``"minimum"`` or ``"maximum"``.
-        default: oversampling where none is given; 1 for distributions that have or need n features
-            at most.
+        default: oversampling if none is set; 1 for distributions that have or need at most n
+            features.
 
     >>> choose_width("he_normal", LayerShape(4, 3, (3, 3)))
     162
@@ -200,10 +199,10 @@ def choose_width(
     if width is not None:
         return named_width(shape, str(width)) or int(width)
     if excess is not None:
-        return n + int(excess)  # which may be NumPy's
+        return n + int(excess)  # it may be a NumPy integer
     least = 0
     if oversampling is None:
         kind = distribution(name)
         oversampling = 1.0 if kind.orthogonal or kind.at_most_n else default
         least = n + kind.spare if kind.spare else 0
-    return max(least, math.ceil(oversampling * n))  # in floating point: 1.1 * 50 is above 55
+    return max(least, math.ceil(oversampling * n))  # floating point: 1.1 * 50 is above 55

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayerShape:
-    """A target layer's shape, or that of one of its groups; the kernel of a linear layer is 1x1.
+    """The shape of a target layer or of one of its groups; a linear layer's kernel is 1x1.
 
     Args:
         outputs: c2.
@@ -32,7 +32,7 @@ class LayerShape:
 
     @property
     def minimum_width(self) -> int:
-        """The smallest width, n - c2 + 1, that suffices (Burkholz 2024, Theorem 2.2)."""
+        """The smallest sufficient width, n - c2 + 1 (Burkholz 2024, Theorem 2.2)."""
         return self.equations - self.outputs + 1
 
     def feature_bytes(self, width: int) -> int:

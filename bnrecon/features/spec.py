@@ -1,4 +1,4 @@
-"""The options of features: distribution, width, and what runs beside and between them."""
+"""Options of the features: distribution, width, activation and skip connection."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STORAGES = ("auto", "memory", "regenerate", "disk")
 class FeatureSpec:
     """The frozen random pair of every layer.
 
-    At most one of ``oversampling``, ``excess`` and ``width`` is given. With none of them a layer
-    has 1.5 n features, n = c2 · c0 · kh · kw being its number of equations; it has n of them with
-    orthogonal distributions (``id_cond``, ``ortho_cond``) and with solvers of square systems.
+    Set at most one of ``oversampling``, ``excess`` and ``width``. By default a layer has 1.5 n
+    features, where n = c2 · c0 · kh · kw is its number of equations, and n features with orthogonal
+    distributions (``id_cond``, ``ortho_cond``) and solvers of square systems.
 
     Args:
         name: a distribution in ``bnrecon.features.DISTRIBUTIONS``.
@@ -27,24 +27,24 @@ class FeatureSpec:
         excess: c1 - n.
         width: c1 as a number, ``minimum`` (n - c2 + 1, Burkholz 2024, Theorem 2.2) or ``maximum``
             (n, Theorem 2.3).
-        allow_below_minimum: accept fewer features than the theorems need; the layer is then only
+        allow_below_minimum: accept fewer features than the theorems need; layers are then only
             approximated.
         activation: between A and B (Theorem 2.4), one of ``ACTIVATIONS``.
         epsilon: with tanh and sigmoid, the largest error of a layer's output.
-        margin: with any activation, the factor by which inputs may exceed the largest ones seen.
-        skip: where a frozen skip connection beside each pair joins (Eq. 3): ``inner``, after the
-            second normalization, or ``outer``, before it.
+        margin: with any activation, the factor by which inputs may exceed the largest one seen.
+        skip: where to add a frozen skip connection (Eq. 3): ``inner``, after the second
+            normalization, or ``outer``, before it.
         strict: keep all-zero features of sparse distributions, which are otherwise drawn again.
         storage: ``memory`` keeps the features; ``regenerate`` draws those of ``he_normal``,
-            ``he_uniform`` and ``sign`` again wherever they are used, one tile at a time; ``disk``
-            has them in a temporary file (``TMPDIR`` chooses its folder). ``auto`` takes the first
-            of the three that fits. Results are the same up to rounding.
-        keep: share of a layer's c1 features that keep their scales; the others' are set to 0. With
-            fewer than n of them the layer is then only approximated.
+            ``he_uniform`` and ``sign`` again at each use, one tile at a time; ``disk`` puts them in
+            a temporary file (``TMPDIR`` chooses its folder). ``auto`` takes the first of the three
+            that fits. Results are the same up to rounding.
+        keep: share of a layer's c1 features that keep their scales; the others' are 0. With fewer
+            than n of them, the layer is only approximated.
         pruning: which are kept, one of ``PRUNINGS``: see ``bnrecon.solvers.pruning.prune``.
 
     Raises:
-        UserError: a value that is not allowed; the message starts with the field.
+        UserError: a value is not allowed; the message starts with the field.
 
     >>> FeatureSpec("id_cond", width="minimum").oversampling is None
     True
@@ -101,7 +101,7 @@ class FeatureSpec:
 
     def __post_init__(self) -> None:
         if self.width is not None:
-            self.width = str(self.width)  # a library user may give a number
+            self.width = str(self.width)  # library users may pass a number
         check_fields(self)
         ways = ("oversampling", "excess", "width")
         widths = {name: value for name in ways if (value := getattr(self, name)) is not None}

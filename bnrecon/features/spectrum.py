@@ -25,7 +25,7 @@ def density(x: np.ndarray, aspect: float) -> np.ndarray:
     """Marchenko and Pastur's density of the min(n, c1) singular values of M.
 
     p(x) = sqrt((x² - λ-²) (λ+² - x²)) / (π min(1, λ) x) on [λ-, λ+]. The paper prints λ for min(1,
-    λ), and the edges λ- = 1 - sqrt(λ), λ+² = 1 + sqrt(λ): the integral of that p is not 1.
+    λ), and the edges λ- = 1 - sqrt(λ), λ+² = 1 + sqrt(λ), with which the integral is not 1.
 
     >>> round(float(density(np.array([1.0]), 1.0)[0]), 4)
     0.5513
@@ -65,7 +65,7 @@ def distribution(x: np.ndarray, aspect: float) -> np.ndarray:
 
 
 def quantile(share: np.ndarray, aspect: float) -> np.ndarray:
-    """Singular value up to which a share of them lies.
+    """Singular value below which a share of them lies.
 
     >>> [round(float(value), 3) for value in quantile(np.array([0.0, 0.5, 1.0]), 1.0)]
     [0.0, 0.808, 2.0]
@@ -75,7 +75,7 @@ def quantile(share: np.ndarray, aspect: float) -> np.ndarray:
 
 
 def log_uniform_quantile(share: np.ndarray, condition: float) -> np.ndarray:
-    """Value up to which a share of numbers of uniform logarithm and mean square 1 lies.
+    """Quantile of numbers with uniform logarithm and mean square 1.
 
     s = a κ^share with a² = 2 ln κ / (κ² - 1), from a to a κ; all are 1 for κ = 1.
 
@@ -100,7 +100,7 @@ def condition_of_aspect(aspect: float) -> float:
 
 
 def aspect_of_condition(condition: float) -> float:
-    """The λ < 1 with this condition number, sqrt λ = (κ - 1) / (κ + 1); the other one is 1 / λ.
+    """The λ < 1 with this condition number, sqrt λ = (κ - 1) / (κ + 1); 1 / λ has it too.
 
     >>> round(condition_of_aspect(aspect_of_condition(5413)))
     5413
@@ -111,7 +111,7 @@ def aspect_of_condition(condition: float) -> float:
 def distance(values: np.ndarray, aspect: float) -> float:
     """Kolmogorov and Smirnov's distance of singular values from the law.
 
-    This is no test: singular values are not independent.
+    It gives no test, since singular values are not independent.
     """
     from scipy.stats import ks_1samp  # half a second to load
 

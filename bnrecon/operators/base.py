@@ -10,11 +10,11 @@ import torch
 
 from bnrecon.runtime.precision import Precision
 
-CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 2**30}  # bound of temporary memory, where none is given
+CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 2**30}  # default bound of temporary memory
 
 
 class Products(Protocol):
-    """A matrix as its products with vectors. ``dtype`` is that of vectors."""
+    """A matrix as its products with vectors, whose type is ``dtype``."""
 
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -38,7 +38,7 @@ class Operator(Products, abc.ABC):
     precision: Precision
 
     def columns(self, part: slice) -> torch.Tensor:
-        """Some columns of M, as rows; products with unit vectors where nothing is faster."""
+        """Some columns of M, as rows; by default products with unit vectors."""
         wanted = torch.arange(self.shape[1], device=self.device)[part]
         units = torch.zeros(self.shape[1], len(wanted), dtype=self.dtype, device=self.device)
         units[wanted, torch.arange(len(wanted), device=self.device)] = 1
@@ -50,15 +50,15 @@ class Operator(Products, abc.ABC):
 
     @abc.abstractmethod
     def column_norms(self) -> torch.Tensor:
-        """Euclidean norms of M's columns, or numbers near them: solvers scale columns by them."""
+        """Euclidean norms of M's columns, or numbers near them, by which solvers scale columns."""
 
     @property
     def local(self) -> Operator:
-        """What this process has of M: all of it, unless processes divide the columns."""
+        """This process's part of M: all of it, unless processes divide the columns."""
         return self
 
     def mapped(self, make: Callable[[Operator], Any]) -> Any:
-        """What ``make`` makes of M, or of each process's part of it."""
+        """Apply ``make`` to M, or to each process's part of it."""
         return make(self)
 
     def agreed(self, flag: bool) -> bool:
@@ -66,11 +66,11 @@ class Operator(Products, abc.ABC):
         return flag
 
     def leading(self, count: int) -> Operator:
-        """The matrix of the first ``count`` columns, where each can be left out."""
+        """The matrix of the first ``count`` columns, if each can be omitted."""
         raise NotImplementedError
 
     def dense(self) -> torch.Tensor:
-        """M itself, stored by columns, so that LAPACK can factorize it in place."""
+        """M in dense form, stored by columns, so that LAPACK can factorize it in place."""
         rows, columns = self.shape
         transposed = torch.empty(columns, rows, dtype=self.dtype, device=self.device)
         block = max(1, CHUNK_BYTES["cpu"] // (max(1, rows) * transposed.element_size()))

@@ -1,4 +1,4 @@
-"""A matrix of which the columns are scaled, or some are taken."""
+"""A matrix with scaled or selected columns."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def inverse_norms(norms: torch.Tensor) -> torch.Tensor:
         norms: (columns,), not negative.
 
     Returns:
-        (columns,) factors that make columns of these norms as long as 1, but for subnormal norms,
-        whose inverse would be infinite.
+        (columns,) factors that scale columns of these norms to 1, except for subnormal norms, whose
+        inverse would be infinite.
     """
     smallest = torch.finfo(norms.dtype).tiny
     return torch.where(norms > 0, 1 / norms.clamp_min(smallest), torch.zeros_like(norms))
@@ -52,7 +52,7 @@ def select_columns(operator: Operator, index: torch.Tensor) -> Operator:
     tensor([[0.],
             [1.]])
     """
-    if isinstance(operator, KhatriRao):  # fewer features are a smaller operator of the same kind
+    if isinstance(operator, KhatriRao):  # fewer features are a smaller operator of this class
         return KhatriRao(operator.transposed[index], operator.first[index], operator.precision)
     return Selected(operator, index)
 
@@ -62,7 +62,7 @@ class Selected(Operator):
 
     Args:
         operator: M (n, c1).
-        index: (k,), which columns.
+        index: (k,), the columns.
     """
 
     def __init__(self, operator: Operator, index: torch.Tensor):

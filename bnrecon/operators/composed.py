@@ -16,12 +16,12 @@ class Convolved(Operator):
 
     Column l is the full convolution of B[:, l] with A[l, :].
 
-    For A (c1, c0, k1h, k1w) and B (c2, c1, k2h, k2w) two convolutions in a row, stride 1, have the
-    kernel ``W'[i, j, k] = Σ_l x_l Σ_{p + q = k} B[i, l, p] A[l, j, q]`` of size dim(k2, k1) = k1 +
-    k2 - 1 a side. M x is the product of the Khatri-Rao operator of A' (c1, k1h k1w c0) and B' (c2
-    k2h k2w, c1), its n' = c2 c0 |k1| |k2| rows summed by p + q; M^T y first copies y_{p+q} to all
-    (p, q). Rows are in the order (i, k, j). The Hadamard form of the Gram matrix holds for the rows
-    before the sum, not for M.
+    For A (c1, c0, k1h, k1w) and B (c2, c1, k2h, k2w) two successive convolutions of stride 1 have
+    the kernel ``W'[i, j, k] = Σ_l x_l Σ_{p + q = k} B[i, l, p] A[l, j, q]`` of size dim(k2, k1) =
+    k1 + k2 - 1 per side. M x is the product of the Khatri-Rao operator of A' (c1, k1h k1w c0) and
+    B' (c2 k2h k2w, c1), its n' = c2 c0 |k1| |k2| rows summed by p + q; M^T y first copies y_{p+q}
+    to all (p, q). Rows are in the order (i, k, j). The Hadamard form of the Gram matrix holds for
+    the rows before the sum, not for M.
 
     >>> pair = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2)
     >>> M = Convolved.of(*pair, torch.float64, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""M whose features are divided among processes, each of which multiplies by its share of them."""
+"""M with its features divided among processes, each of which multiplies by its share."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Part = Operator | IntegerProducts | IntegerGradients
 
 
 def shares(features: int) -> tuple[list[int], slice]:
-    """How many features each process has, and which this process has.
+    """Return how many features each process has, and which are this process's.
 
     Raises:
-        UserError: there are more processes than groups of 16, for which bits of signs are drawn.
+        UserError: there are more processes than groups of 16, in which bits of signs are drawn.
 
     >>> shares(54)  # in a process alone
     ([54], slice(0, 54, None))
@@ -40,12 +40,12 @@ def shares(features: int) -> tuple[list[int], slice]:
 
 
 class Distributed(Operator):
-    """M = [M_0 ... M_(R-1)], of which process r of R has M_r (n, c1_r).
+    """M = [M_0 ... M_(R-1)], divided by columns: process r of R has M_r (n, c1_r).
 
-    ``M x = Σ_r M_r x_r`` is summed over the processes, n numbers, and ``M^T y`` joined from the
-    ``M_r^T y``, c1 numbers: that is what an iteration exchanges. Vectors are whole in each process.
-    A solver that only multiplies by M runs as it does in one, and takes the same steps in all of
-    them, so that they have to run on machines of one kind with as many threads.
+    ``M x = Σ_r M_r x_r`` is summed over the processes, n numbers, and ``M^T y`` concatenated from
+    the ``M_r^T y``, c1 numbers: each iteration exchanges these. Every process has whole vectors. A
+    solver that only multiplies by M runs as in one process, and takes the same steps in all, which
+    must therefore run on machines of the same model with as many threads.
 
     Args:
         part: M_r, of the features that ``shares`` gives.
@@ -69,7 +69,7 @@ class Distributed(Operator):
         return self.part
 
     def mapped(self, make: Callable[[Operator], Part]) -> Distributed:
-        """The same matrix with what ``make`` makes of this process's part."""
+        """Apply ``make`` to this process's part of the matrix."""
         return Distributed(make(self.local), self.shape[1])
 
     def agreed(self, flag: bool) -> bool:
@@ -81,7 +81,7 @@ class Distributed(Operator):
         return sum_over_ranks(self.part.matvec(x[self.share]))
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
-        """M^T y, put together."""
+        """M^T y, concatenated."""
         return self._join(self.part.rmatvec(y))
 
     def to(self, precision: Precision) -> Distributed:
@@ -93,12 +93,12 @@ class Distributed(Operator):
         return self._join(self.local.column_norms())
 
     def nearest(self, vector: torch.Tensor) -> torch.Tensor:
-        """The nearest vector (c1,) whose products in integers are exact: each share has a scale."""
+        """The nearest vector (c1,) with exact integer products: each share has a scale."""
         assert isinstance(self.part, IntegerProducts)
         return torch.cat([self.part.nearest(each) for each in vector.split(self.sizes)])
 
     def _join(self, share: torch.Tensor) -> torch.Tensor:
-        """The entries (c1,) or (c1, k) of all processes, given this one's."""
+        """Gather the entries (c1,) or (c1, k) of all processes from each one's share."""
         more = share.new_zeros(max(self.sizes) - len(share), *share.shape[1:])
         gathered = gather_from_ranks(torch.cat([share, more]))
         return torch.cat([each[:size] for each, size in zip(gathered, self.sizes, strict=True)])

@@ -11,15 +11,15 @@ from bnrecon.runtime.precision import Precision
 class Eliminated(Operator):
     """M after the elimination of the second scales.
 
-    Output i's weights are reached up to its second scale when ``(M x)_r - (w_r / w_p) (M x)_p = 0``
-    for all its entries r but the pivot p, the entry of largest magnitude: n - c2 homogeneous
-    equations. One more, ``(M x)_q = w_q`` for the largest pivot q, picks a solution out of the line
-    of them. For outputs that are all-zero the equations are (M x)_r = 0.
+    Output i's weights are reached up to its second scale if ``(M x)_r - (w_r / w_p) (M x)_p = 0``
+    for all its entries r except the pivot p, the entry of largest magnitude: n - c2 homogeneous
+    equations. One more, ``(M x)_q = w_q`` for the largest pivot q, selects one of the line of
+    solutions. For all-zero outputs the equations are (M x)_r = 0.
 
     With a skip connection of kernel s inside the second normalization (``skip``), W = outer ∘ (M x
-    + s), the equations are inhomogeneous, ``(M x)_r - (w_r / w_p) (M x)_p = (w_r / w_p) s_p -
-    s_r``, and nothing is left to be fixed: n - c2 equations. This is Burkholz 2024, Eq. (3), of
-    which the text at hand leaves the last term illegible.
+    + s), the equations are inhomogeneous,
+    ``(M x)_r - (w_r / w_p) (M x)_p = (w_r / w_p) s_p - s_r``, and no further one is needed: n - c2
+    equations. This is Burkholz 2024, Eq. (3), whose last term is illegible in the available text.
 
     ``weight`` is the target as (c2, entries), entries in the order of M's rows; ``skip`` likewise.
     """
@@ -46,8 +46,8 @@ class Eliminated(Operator):
             values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values)
         )
         self.ratios = ratios.to(self.dtype)
-        # Positions by number, output and entry: a mask, or one number as an index, is read by the
-        # host in every product, which waits for the GPU to have it.
+        # Positions as numbers, output and entry: the host would read a mask, or a single index, in
+        # every product and wait for the GPU.
         output = torch.arange(outputs, device=self.device)
         entry = torch.arange(entries - 1, device=self.device)
         entry = entry + (entry >= self.pivots[:, None])
@@ -58,7 +58,7 @@ class Eliminated(Operator):
         self.row_shape = (outputs, entries)
 
     def right_hand_side(self) -> torch.Tensor:
-        """Zeros and the one pivot that is fixed; with a skip connection, what its kernel needs."""
+        """Zeros and the fixed pivot; with a skip connection, the terms of its kernel."""
         if self.skip is not None:
             at_pivots = self.skip.gather(1, self.pivots[:, None])
             return (self.ratios.double() * at_pivots - self.skip)[self.others]
@@ -67,7 +67,7 @@ class Eliminated(Operator):
         return rhs
 
     def _eliminate(self, product: torch.Tensor) -> torch.Tensor:
-        """Rows of M (or of M x) to rows of the pivoted system, along the first dimension."""
+        """Turn rows of M (or of M x) into rows of the pivoted system, along the first dimension."""
         table = product.reshape(*self.row_shape, *product.shape[1:])
         pivot_rows = table[self.at_pivots]
         ratios = self.ratios.reshape(*self.row_shape, *[1] * (product.ndim - 1))
@@ -101,13 +101,13 @@ class Eliminated(Operator):
         return others if self.skip is not None else torch.cat([others, fixed], 1)
 
     def to(self, precision: Precision) -> Eliminated:
-        """The same in another precision; the elimination's ratios keep the accuracy of vectors."""
+        """The same in another precision; the elimination's ratios keep the vectors' accuracy."""
         return Eliminated(
             self.operator.to(precision), self.weight, self.pivots, self.fixed, self.skip
         )
 
     def column_norms(self) -> torch.Tensor:
-        """Norms of M's own columns, enough to scale them; eliminated ones are a little longer."""
+        """Norms of M's columns, enough for scaling; eliminated columns are slightly longer."""
         return self.operator.column_norms()
 
     def leading(self, count: int) -> Eliminated:
@@ -117,7 +117,7 @@ class Eliminated(Operator):
         )
 
     def second_scales(self, product: torch.Tensor) -> torch.Tensor:
-        """The second scale of each output from M x: the pivot's target over its value in M x."""
+        """Each output's second scale from M x: the pivot's target over its value in M x."""
         product = product.reshape(self.row_shape)
         if self.skip is not None:
             product = product + self.skip.to(product.dtype)

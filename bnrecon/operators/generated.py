@@ -1,4 +1,4 @@
-"""M of two matrices read in blocks of rows: products go from tile to tile."""
+"""M of two matrices that are read in blocks of rows; products go tile by tile."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from bnrecon.operators.rows import TILE, Rows
 from bnrecon.operators.signs import ExpandedSigns, SignMatrix, has_room_for_signs
 from bnrecon.runtime.precision import FLOAT64, Precision
 
-TILE_BYTES = 2**22  # of rows of B^T or A on a processor: they stay in its cache
-TILE_ROWS = 1024  # of them at least: the products of shorter tiles are added up too often
+TILE_BYTES = 2**22  # of rows of B^T or A on a CPU: they stay in its cache
+TILE_ROWS = 1024  # at least: products of shorter tiles need too many sums
 
 
 class Generated(Operator):
-    """The operator of ``KhatriRao`` for factors that are never whole in float64.
+    """The operator of ``KhatriRao`` for factors that are never in memory as a whole in float64.
 
     M (m c0, c1) has the columns vec(B[:, l] A[l, :]). Its products take a run of rows of B^T and of
-    A, multiply them and go on to the next: what is kept beside vectors is one tile, and what the
-    rows are made of: random bits, or rounded rows in memory or in a file. In float64 rows are the
-    exact ones, drawn or read again for each product. Random signs are exact in every precision;
-    their sizes come at the end.
+    A, multiply them and go on to the next. Besides vectors, memory holds one tile and the source of
+    the rows: random bits, or rounded rows in memory or in a file. In float64 the exact rows are
+    drawn or read again for each product. Random signs are exact in every precision; products are
+    multiplied by their sizes at the end.
 
     Args:
         transposed: B^T (c1, m).
         first: A (c1, c0).
         device: where products are computed.
-        precision: what they are computed in.
-        tile_rows: features a tile; chosen by size where it is not given.
+        precision: of products.
+        tile_rows: features per tile; by default chosen by size.
 
     >>> from bnrecon.operators.rows import HeldRows
     >>> second, first = (HeldRows(torch.tensor(rows)) for rows in ([[1.0], [5.0]], [[3.0], [2.0]]))
@@ -55,17 +55,17 @@ class Generated(Operator):
 
     @staticmethod
     def tile_bytes(features: int, numbers: int, device: torch.device) -> int:
-        """Bytes of the tiles of a float64 product, with ``numbers`` numbers a feature.
+        """Bytes of the tiles of a float64 product, with ``numbers`` numbers per feature.
 
-        Ten of ``TILE`` numbers are enough on a processor for tiles, their random numbers and
-        products; on a GPU there are rows of B^T and of A, and their product with the vector.
+        On a CPU ten times ``TILE`` numbers suffice for tiles, their random numbers and products; on
+        a GPU there are rows of B^T and A, and their product with the vector.
         """
         if device.type == "cpu":
             return 8 * max(10 * TILE, 4 * TILE_ROWS * numbers)
         return 3 * min(CHUNK_BYTES[device.type], 8 * features * numbers)
 
     def _tiles(self, many: int) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Features in runs, and rows of B^T and A; ``many`` numbers a feature are made."""
+        """Yield runs of features and their rows of B^T and A; a feature makes ``many`` numbers."""
         numbers, dtype = max(self.transposed.columns, many), self.precision.factors
         if self.device.type == "cpu":
             rows = max(TILE_ROWS, TILE_BYTES // (numbers * dtype.itemsize))
@@ -90,7 +90,7 @@ class Generated(Operator):
                 scaled = (many[part, :, None].to(first.dtype) * first[:, None]).flatten(1)
                 if product.dtype == second.dtype:
                     product.addmm_(scaled.T, second)
-                else:  # on a processor bf16 products want the sum over features contiguous
+                else:  # bf16 products on a CPU need the sum over features contiguous
                     turned = scaled.T.contiguous() if self.device.type == "cpu" else scaled.T
                     product += turned @ second
         product *= self.size
@@ -120,7 +120,7 @@ class Generated(Operator):
         return Generated(self.transposed, self.first, self.device, precision, self.tile_rows)
 
     def column_norms(self) -> torch.Tensor:
-        """|B[:, l]| · |A[l, :]|; computed once, since it may take a pass over all rows."""
+        """|B[:, l]| · |A[l, :]|; computed once, as it may take a pass over all rows."""
         if self._norms is None:
             norms = self.transposed.norms(self.device) * self.first.norms(self.device)
             self._norms = norms.to(self.dtype)
@@ -140,9 +140,9 @@ class Generated(Operator):
 def _prepared(
     factors: tuple[Rows, Rows], dtype: torch.dtype, device: torch.device
 ) -> tuple[Rows, Rows]:
-    """The factors prepared for many products: rounded, or of signs their bits.
+    """The factors prepared for many products: rounded, or the bits of signs.
 
-    Of signs in bf16 both are kept expanded where a GPU has room for both.
+    In bf16, signs are kept expanded if a GPU has room for both factors.
     """
     second, first = (factor.hold(dtype, device) for factor in factors)
     if (

@@ -1,4 +1,4 @@
-"""Products in 8-bit integers, faster than in bf16: of random signs, and M^T y of others."""
+"""Products in 8-bit integers, faster than bf16: of random signs, and M^T y of others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bnrecon.operators.rows import HeldRows, Rows
 from bnrecon.operators.signs import SignMatrix
 from bnrecon.runtime.precision import BFLOAT16, INT8, Precision
 
-LEVELS = 127  # the largest multiple that a vector's entries are rounded to; -128 is not taken
-SUM_LIMIT = 2**31  # what sums in 32 bits stay below
-EXPANDED_BYTES = 2**26  # up to which signs are kept at one byte each, and not as bits
-NARROW = 128  # numbers in the shorter rows, up to which a transpose of the longer ones pays
-Signs = tuple[Rows, Rows, float]  # B^T and A in 1, -1 and 0, and what products are multiplied by
-LOOKED_AT = 1000  # numbers, or rows, of a matrix that tell what it is in nearly every case
-OFFSET = 0.1  # norm of the mean row, in root mean squares of rows' norms, that counts as mean 0
+LEVELS = 127  # the largest multiple of a rounded vector's entries; -128 is not used
+SUM_LIMIT = 2**31  # bound of sums in 32 bits
+EXPANDED_BYTES = 2**26  # up to which signs take one byte each instead of a bit
+NARROW = 128  # length of the shorter rows up to which transposing the longer ones pays
+Signs = tuple[Rows, Rows, float]  # B^T and A in 1, -1 and 0, and the factor of products
+LOOKED_AT = 1000  # numbers, or rows, that identify nearly every matrix
+OFFSET = 0.1  # norm of the mean row, relative to rows' RMS norm, that counts as 0
 
 
 def round_to_levels(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +39,7 @@ def round_to_levels(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def find_signs(operator: Operator) -> Signs | None:
-    """B^T and A by rows of 1, -1 and 0, and what products of these have to be multiplied by.
+    """Return B^T and A as rows of 1, -1 and 0, and the factor of their products.
 
     Returns:
         ``None`` if they have other entries, or the first rows are all 0.
@@ -63,14 +63,14 @@ def find_signs(operator: Operator) -> Signs | None:
 
 
 def _signs(table: torch.Tensor) -> tuple[HeldRows | None, float]:
-    """The signs of a table whose entries have one size or are 0, and the size."""
+    """The signs of a table with entries ± one size or 0, and the size."""
     rows = max(1, LOOKED_AT // max(1, table.shape[1]))
     size = float(table[:rows].abs().max()) if table.numel() else 0.0
-    if size == 0:  # nothing to tell by: other products will do
+    if size == 0:  # unknown size: other products are used
         return None, size
     signs = torch.empty(table.shape, dtype=torch.int8, device=table.device)
     start = 0
-    while start < len(table):  # the first rows tell other tables in nearly every case
+    while start < len(table):  # the first rows identify nearly all other tables
         part = slice(start, start + rows)
         block = table[part].sign()
         signs[part] = block
@@ -81,22 +81,22 @@ def _signs(table: torch.Tensor) -> tuple[HeldRows | None, float]:
 
 
 class IntegerProducts(Products):
-    """M and M^T times vectors that are rounded to 255 levels, in sums of 8-bit integers.
+    """M and M^T times vectors rounded to 255 levels, in sums of 8-bit integers.
 
-    The entries of A and B are 1, -1 or 0 up to their sizes, so that entries of the products are
-    sums of whole numbers: nothing is rounded but the vector. ``nearest`` rounds one beforehand;
-    whoever goes on with what it returns has products that are exact to float64.
+    The entries of A and B are 1, -1 or 0 times a size, so entries of the products are sums of
+    integers: only the vector is rounded. ``nearest`` rounds one beforehand; products with the
+    result are exact to float64.
 
-    Of the two factors the one with the longer rows is multiplied as it is, the other one scaled by
-    x, or multiplied by what is reached and summed up.
+    The factor with the longer rows is multiplied as it is; the other is scaled by x, or multiplied
+    by the result and summed.
 
     Args:
         operator: with features that are random signs.
-        signs: what ``find_signs`` gave for it, where it has been called.
+        signs: the result of ``find_signs`` for it, if already computed.
         expanded_bytes: up to which bits are expanded once, to one byte each.
 
     Raises:
-        ValueError: its features are others.
+        ValueError: its features are not random signs.
 
     >>> first = torch.tensor([[1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
     >>> M = IntegerProducts(KhatriRao(0.5 * first, 2 * first))
@@ -122,7 +122,7 @@ class IntegerProducts(Products):
         )
         swapped = self.inputs > self.outputs
         self.long, self.short = (first, second) if swapped else (second, first)
-        # Its transpose is kept too where it makes M x faster: by a third at 64 short columns.
+        # The transpose is kept too if it makes M x faster: by a third at 64 short columns.
         self.across: torch.Tensor | None = None
         if isinstance(self.long, HeldRows) and self.short.columns <= NARROW:
             self.across = self.long.table.T.contiguous()
@@ -132,11 +132,11 @@ class IntegerProducts(Products):
 
     @staticmethod
     def pair_bytes(numbers: int, device: torch.device) -> int:
-        """Bytes of A and B at one byte a sign, and one of them across, where they are expanded."""
+        """Bytes of A and B at one byte per sign, plus a transpose, if they are expanded."""
         return 2 * numbers if device.type == "cpu" and numbers <= EXPANDED_BYTES else 0
 
     def nearest(self, vector: torch.Tensor) -> torch.Tensor:
-        """The nearest vector (length,) whose products are exact, in float64."""
+        """The nearest vector (length,) with exact products, in float64."""
         levels, steps = round_to_levels(vector[:, None])
         return levels[:, 0] * steps
 
@@ -170,7 +170,7 @@ class IntegerProducts(Products):
         return product.reshape(self.shape[1], *y.shape[1:])
 
     def _tiles(self, columns: int) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Features in runs, and their rows of both factors; of 32 bits ``columns`` are made."""
+        """Yield runs of features, with rows of both factors; each makes ``columns`` 32-bit sums."""
         rows = max(TILE_ROWS, TILE_BYTES // max(self.long.columns, 4 * columns))
         pairs = (each.tiles(rows, torch.int8, self.device) for each in (self.long, self.short))
         for (part, long), (_, short) in zip(*pairs, strict=True):
@@ -178,16 +178,16 @@ class IntegerProducts(Products):
 
 
 class IntegerGradients(Products):
-    """M x in bf16 or float32, and M^T y in sums of 8-bit integers, of features of mean 0.
+    """M x in bf16 or float32, and M^T y in sums of 8-bit integers, for features of mean 0.
 
-    Of A and B the one with the longer rows is rounded to 255 levels a row, and y to 255 levels; the
-    other factor is exact. M^T y is then off by about a hundredth, which a Krylov method takes as a
-    slightly different next direction: what it has found and its residual stay in step as far as
-    those of M x do.
+    The factor (A or B) with the longer rows is rounded to 255 levels per row, and y to 255 levels;
+    the other factor is exact. M^T y is then off by about a hundredth, which a Krylov method sees as
+    a slightly different next direction: its iterate and residual stay consistent as far as M x
+    allows.
 
     Args:
-        exact: M, its factors stored in float32 or float64.
-        precision: what M x is multiplied in.
+        exact: M, with factors stored in float32 or float64.
+        precision: of M x.
 
     >>> M = KhatriRao(torch.tensor([[1.0, 0.5], [0.0, 2.0]]), torch.tensor([[3.0], [5.0]]))
     >>> IntegerGradients(M, Precision.of(torch.float32)).rmatvec(torch.tensor([127.0, 2.0]))
@@ -199,7 +199,7 @@ class IntegerGradients(Products):
         second, first = exact.transposed, exact.first
         self.outputs, self.inputs = second.shape[1], first.shape[1]
         self.precision = precision
-        if precision.factors == torch.bfloat16:  # B^T is not rounded, which M x does not read
+        if precision.factors == torch.bfloat16:  # M x does not read B^T, which is not rounded
             across = second.to(torch.bfloat16).T.contiguous()
             self.operator = KhatriRao(across.T, first.to(torch.bfloat16), BFLOAT16)
         else:
@@ -218,15 +218,15 @@ class IntegerGradients(Products):
 
     @staticmethod
     def suit(exact: KhatriRao) -> bool:
-        """Whether sums of 32 bits hold the products, and entries have mean 0, by the first rows.
+        """Whether 32-bit sums hold the products, and entries have mean 0, by the first rows.
 
-        Others give M a few large singular values, where errors of gradients cost iterations.
+        Other features give M a few large singular values, where gradient errors cost iterations.
         """
         factors = exact.transposed, exact.first
         if max(factor.shape[1] for factor in factors) * LEVELS**2 >= SUM_LIMIT:
             return False
         few = min(LOOKED_AT, exact.shape[1])
-        limit = (few * OFFSET**2 + 4) ** 0.5  # without an offset the sum is about as long as 1
+        limit = (few * OFFSET**2 + 4) ** 0.5  # without an offset the sum has norm about 1
         seen = [factor[:few].double() for factor in factors]
         return all(rows.sum(0).norm() <= limit * rows.norm() for rows in seen)
 
@@ -249,7 +249,7 @@ class IntegerGradients(Products):
 
 
 def _expanded(rows: Rows, device: torch.device) -> HeldRows:
-    """All rows at one byte a number."""
+    """All rows at one byte per number."""
     if isinstance(rows, HeldRows):
         return rows
     table = torch.empty(rows.rows, rows.columns, dtype=torch.int8, device=device)

@@ -9,9 +9,9 @@ import torch
 from bnrecon.operators.base import CHUNK_BYTES, Operator
 from bnrecon.runtime.precision import Precision
 
-# Of a product that is summed up at once: it stays in a core's second-level cache
+# Of a product that is summed at once: it stays in a core's second-level cache
 CACHE_BYTES = 512 * 2**10
-# Of factors that are widened to float64 at once, on a processor
+# Of factors that are widened to float64 at once, on a CPU
 WIDENED_BYTES = 4 * 2**20
 
 
@@ -26,10 +26,10 @@ class KhatriRao(Operator):
     Args:
         transposed: B^T (c1, m), so that a run of features is one contiguous block.
         first: A (c1, c0).
-        precision: what products run in; vectors go in and out as ``precision.vectors``. Factors
-            stored in float32 are widened to float64 in its products, a block at a time.
+        precision: of products; vectors go in and out as ``precision.vectors``. Factors stored in
+            float32 are widened to float64 in its products, a block at a time.
 
-    Products work through blocks of features whose temporaries stay below ``CHUNK_BYTES``.
+    Products process blocks of features whose temporaries stay below ``CHUNK_BYTES``.
 
     >>> first = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
     >>> M = KhatriRao(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), first)
@@ -50,7 +50,7 @@ class KhatriRao(Operator):
         self.shape = (transposed.shape[1] * first.shape[1], len(first))
         self.dtype, self.device = self.precision.vectors, first.device
         self.chunk_bytes = CHUNK_BYTES[self.device.type]
-        # On the CPU bf16 products want their long dimension contiguous: B (m, c1) is kept too, at
+        # bf16 products on the CPU need their long dimension contiguous: B (m, c1) is kept too, at
         # half of float32's size.
         twice = first.dtype == torch.bfloat16 and self.device.type == "cpu"
         self.second = transposed.T.contiguous() if twice else transposed.T
@@ -60,9 +60,9 @@ class KhatriRao(Operator):
     def of(
         cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device
     ) -> KhatriRao:
-        """Build the operator of A (c1, c0) and B (c2, c1, kh, kw), whose products are in ``dtype``.
+        """Build the operator of A (c1, c0) and B (c2, c1, kh, kw) with products in ``dtype``.
 
-        Weights in float32 are stored as they are.
+        Weights in float32 are stored unchanged.
         """
         stored = torch.float32 if first.dtype == second.dtype == torch.float32 else dtype
         transposed = second.to(device).transpose(0, 1).flatten(1).to(stored).contiguous()
@@ -71,7 +71,7 @@ class KhatriRao(Operator):
 
     @staticmethod
     def copied_bytes(features: int, numbers: int) -> int:
-        """Bytes of a transposed and a rounded copy, with ``numbers`` float32 numbers a feature."""
+        """Bytes of a transposed and a rounded copy of ``numbers`` float32 numbers per feature."""
         return 2 * 4 * features * numbers
 
     @property
@@ -80,7 +80,7 @@ class KhatriRao(Operator):
         return self.precision.factors != self.first.dtype
 
     def _chunks(self, numbers: int, size: int) -> Iterator[slice]:
-        """Runs of features for which ``numbers`` numbers a feature take at most ``size`` bytes."""
+        """Yield runs of features that take ``size`` bytes at most with ``numbers`` numbers each."""
         if self._widened:
             numbers = max(numbers, self.transposed.shape[1])
             size = min(size, WIDENED_BYTES) if self.device.type == "cpu" else size
@@ -89,7 +89,7 @@ class KhatriRao(Operator):
             yield slice(start, start + block)
 
     def _run(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """B^T and A of some features, as they are multiplied."""
+        """B^T and A of some features, in the form for products."""
         factors = self.precision.factors
         return self.transposed[part].to(factors), self.first[part].to(factors)
 
@@ -97,7 +97,7 @@ class KhatriRao(Operator):
         """M x = vec(B diag(x) A)."""
         many = x.reshape(len(x), -1)
         m, c0, k = len(self.second), self.first.shape[1], many.shape[1]
-        # In float64 a processor takes three quarters of the time with the longer rows on the right.
+        # In float64 a CPU takes three quarters of the time with the longer rows on the right.
         swapped = self._widened and k == 1 and m >= c0 and self.device.type == "cpu"
         size = (c0, m) if swapped else (m, k * c0)
         product = torch.zeros(size, dtype=self.dtype, device=self.device)

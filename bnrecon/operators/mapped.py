@@ -1,4 +1,4 @@
-"""Tensors that lie in a temporary file: mapped into memory, gone with the process."""
+"""Tensors in a temporary file: mapped into memory, removed with the process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.units import format_bytes
 
-IN_MEMORY = ("tmpfs", "ramfs")  # file systems that take memory, not disk
+IN_MEMORY = ("tmpfs", "ramfs")  # file systems in memory, not on disk
 
 
 def disk_folder() -> Path:
-    """Where such files are: the system's temporary folder, which ``TMPDIR`` chooses.
+    """The folder of such files: the system's temporary folder, which ``TMPDIR`` chooses.
 
     Raises:
-        UserError: ``TMPDIR`` is no folder that can be written to; Python would take another one.
+        UserError: ``TMPDIR`` is not a writable folder; Python would use another one.
     """
     chosen = os.environ.get("TMPDIR")
     if chosen and not (Path(chosen).is_dir() and os.access(chosen, os.W_OK | os.X_OK)):
@@ -30,11 +30,11 @@ def disk_folder() -> Path:
             f"TMPDIR={chosen}: not a folder that can be written to; create it, or set TMPDIR to "
             "another one"
         )
-    return Path(chosen or tempfile.gettempdir())  # which is kept for the process: TMPDIR may change
+    return Path(chosen or tempfile.gettempdir())  # cached for the process: TMPDIR may change
 
 
 def disk_room() -> int:
-    """Free bytes of that folder's disk; 0 where it is kept in memory."""
+    """Free bytes of that folder's disk; 0 if it is in memory."""
     folder = disk_folder()
     return 0 if _kept_in_memory(folder) else shutil.disk_usage(folder).free
 
@@ -47,13 +47,13 @@ def _kept_in_memory(folder: Path) -> bool:
 
 
 def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in a file that has no name: no other process sees it, and none has to remove it.
+    """A tensor in an unnamed file: no other process sees it, and none has to remove it.
 
-    Its disk is free again when the tensor is, or the process ends in whatever way.
+    Its disk space is freed with the tensor, or when the process ends in any way.
 
     Raises:
-        UserError: ``TMPDIR`` is no folder that can be written to.
-        RunError: the disk is full, or the folder is kept in memory.
+        UserError: ``TMPDIR`` is not a writable folder.
+        RunError: the disk is full, or the folder is in memory.
 
     >>> mapped_tensor((2, 3), torch.float32).fill_(2).sum()
     tensor(12.)
@@ -61,7 +61,7 @@ def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     size, folder = math.prod(shape) * dtype.itemsize, disk_folder()
     if _kept_in_memory(folder):
         raise RunError(
-            f"storage=disk: {folder} is kept in memory; set TMPDIR to a folder on a disk"
+            f"storage=disk: {folder} is in memory, not on disk; set TMPDIR to a folder on a disk"
         )
     try:
         with tempfile.TemporaryFile(prefix="bnrecon-", dir=folder) as file:
@@ -76,7 +76,7 @@ def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Give a file its room on the disk: writing to a mapped file cannot fail in a clean way."""
+    """Reserve a file's disk space: a failed write to a mapped file is not a clean error."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
     else:

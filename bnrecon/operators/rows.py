@@ -1,4 +1,4 @@
-"""Matrices read in blocks of rows: of numbers made or read when they are needed, or held."""
+"""Matrices read in blocks of rows, which are generated, read or in memory."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import torch
 
 from bnrecon.operators.mapped import mapped_tensor
 
-TILE = 2**20  # float64 numbers, 8 MB, that are made at once on a processor
+TILE = 2**20  # float64 numbers, 8 MB, generated at once on a CPU
 
 
 class Rows(Protocol):
-    """A matrix of which a product sees one run of rows after the other."""
+    """A matrix that products read one run of rows at a time."""
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
 
     @property
     def columns(self) -> int:
-        """How long each is."""
+        """The length of each row."""
 
     @property
     def size(self) -> float:
-        """What tiles have to be multiplied by."""
+        """The factor of tiles."""
 
     def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
         """The same matrix, rounded to ``dtype``, prepared for many products on the device."""
 
     def section(self, part: slice) -> Rows:
-        """The matrix of some rows, from a multiple of 16 on."""
+        """The matrix of some rows, starting at a multiple of 16."""
 
     def norms(self, device: torch.device) -> torch.Tensor:
         """Euclidean norms of the rows, in float64."""
@@ -44,9 +44,9 @@ class Rows(Protocol):
     def tiles(
         self, rows: int, dtype: torch.dtype, device: torch.device
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """All rows divided by ``size``, about ``rows`` at a time, and which they are.
+        """Yield all rows divided by ``size``, about ``rows`` at a time, and their indices.
 
-        Each tile may be written over the one before.
+        Each tile may overwrite the previous one.
         """
 
 
@@ -59,7 +59,7 @@ def _slices(
 
 
 def _norms(matrix: Rows, device: torch.device) -> torch.Tensor:
-    # Small tensors kept between the tiles would split the room of each for the next one.
+    # Small tensors allocated between tiles would fragment the memory of the next tile.
     norms = torch.empty(matrix.rows, dtype=torch.float64, device=device)
     for part, tile in matrix.tiles(max(1, TILE // matrix.columns), torch.float64, device):
         torch.linalg.vector_norm(tile, dim=1, out=norms[part])
@@ -75,7 +75,7 @@ class HeldRows:
         self.table, (self.rows, self.columns) = table, table.shape
 
     def hold(self, dtype: torch.dtype, device: torch.device) -> HeldRows:
-        """The same rows in another type, or as they are."""
+        """The same rows in another type, or unchanged."""
         return HeldRows(self.table.to(device, dtype))
 
     def section(self, part: slice) -> HeldRows:
@@ -83,17 +83,17 @@ class HeldRows:
         return HeldRows(self.table[part])
 
     def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Some rows, not copied where they are as they should be."""
+        """Some rows, copied only if needed."""
         return self.table[part].to(device, dtype)
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of float32 numbers of a table (outer, rows, inner): row l is [:, l] from end to end.
+    """Rows of float32 numbers of a table (outer, rows, inner): row l is [:, l], flattened.
 
-    Iterations read a rounded copy, 2 bytes a number in bf16; what needs exact numbers, such as
-    corrections in float64, reads them again a tile at a time. What is no more than one tile is
-    kept in float64 too.
+    Iterations read a rounded copy, 2 bytes per number in bf16; what needs exact numbers, such as
+    corrections in float64, reads them again tile by tile. If they fit into one tile, they are kept
+    in float64 too.
 
     >>> table = torch.arange(12.0).reshape(2, 3, 2)
     >>> matrix = TableRows(3, 4, lambda start, stop: table[:, start:stop])
@@ -105,13 +105,13 @@ class TableRows:
     rows: int  # of the matrix
     columns: int  # outer times inner
     read: Callable[[int, int], torch.Tensor]  # of start and stop: [:, start:stop], always the same
-    mapped: bool = False  # whether the rounded copy lies in a file, too
+    mapped: bool = False  # whether the rounded copy is in a file, too
     size: ClassVar[float] = 1.0
 
     tiles, norms = _slices, _norms
 
     def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
-        """A rounded copy; in float64 these rows themselves, unless they are few."""
+        """A rounded copy; in float64 these rows, unless they are few."""
         small = self.rows * self.columns <= TILE
         if dtype == torch.float64 and not small:
             return self
@@ -125,7 +125,7 @@ class TableRows:
         return HeldRows(table)
 
     def table(self, part: slice) -> torch.Tensor:
-        """The numbers of some rows as they lie in the table: (outer, count, inner)."""
+        """The numbers of some rows in the table's layout: (outer, count, inner)."""
         start, stop, _ = part.indices(self.rows)
         return self.read(start, stop)
 
@@ -137,7 +137,7 @@ class TableRows:
         )
 
     def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Some rows, made or read for this."""
+        """Some rows, generated or read now."""
         numbers = self.table(part).transpose(0, 1)
         values = torch.empty(numbers.shape, dtype=dtype, device=numbers.device).copy_(numbers)
         return values.reshape(-1, self.columns).to(device)

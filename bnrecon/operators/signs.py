@@ -1,4 +1,4 @@
-"""A matrix of random signs at one bit an entry, any rows of which are made when they are needed."""
+"""A matrix of random signs at one bit per entry; any rows can be generated when needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.runtime.hardware import available_memory
 
 GROUP = 16  # rows that share a word of 16 bits for each column
-DRAWN_BYTES = 2**19  # of bits that are drawn in one call, which costs 20 µs however few they are
-TILE_NUMBERS = 2**28  # signs that are expanded at once where all of them are kept
-HELD_BYTES = 2**29  # of bits up to which they are kept: drawing takes half as long as expanding
+DRAWN_BYTES = 2**19  # of bits drawn in one call, which costs at least 20 µs
+TILE_NUMBERS = 2**28  # signs expanded at once if all are kept
+HELD_BYTES = 2**29  # of bits that are kept at most: drawing takes half as long as expanding
 
-# By type: the integer of its size, whose highest bit is where the type has its sign.
+# By type: the integer of its size, whose highest bit is the type's sign.
 INTEGERS = {
     torch.int8: torch.int8,
     torch.bfloat16: torch.int16,
@@ -32,9 +32,9 @@ def expand(
 ) -> torch.Tensor:
     """Turn words (g, columns) of 16 bits into signs (16 g, columns): -1 where a bit is set.
 
-    Row r is bit r mod 16 of words r // 16. The bit is moved to where ``dtype`` has its sign, which
-    1 then takes: two passes, faster than a table of the signs of each byte. In int8 the sign is
-    spread over all bits, which makes -1 or 0, and the lowest is set.
+    Row r is bit r mod 16 of words r // 16. The bit is moved to the sign bit of ``dtype`` and
+    becomes the sign of 1: two passes, faster than a table of the signs of each byte. In int8 the
+    sign is spread over all bits, which gives -1 or 0, and the lowest is set.
 
     Args:
         words: int16.
@@ -61,7 +61,7 @@ def expand(
 
 
 def _expand_bytes(words: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """``expand`` in int8: the lower byte of a word has rows 0 to 7, the upper one 8 to 15."""
+    """``expand`` in int8: a word's lower byte has rows 0 to 7, its upper one 8 to 15."""
     halves = torch.stack([words.to(torch.int8), (words >> 8).to(torch.int8)], 1)
     shifts = torch.arange(7, -1, -1, dtype=torch.int8, device=words.device)
     out = None if out is None else out.unflatten(1, (2, 8))
@@ -71,24 +71,24 @@ def _expand_bytes(words: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
 
 @dataclass(frozen=True)
 class SignMatrix:
-    """A matrix whose entries are ±``size``, of which no more is kept than is wanted at once."""
+    """A matrix with entries ±``size``, of which only the needed part is in memory."""
 
     rows: int  # of the matrix
     columns: int  # of the matrix
     size: float  # of every entry
-    # ``draw(start, stop)`` gives bytes of a sequence that is the same each time: the words of
+    # ``draw(start, stop)`` gives bytes of a sequence that is the same at each call: the words of
     # the first 16 rows, column by column, lowest byte first, then those of the next
     draw: Callable[[int, int], np.ndarray]
-    held: torch.Tensor | None = None  # all the words, where they are kept
+    held: torch.Tensor | None = None  # all words, if kept
 
     @property
     def bytes(self) -> int:
-        """What all bits take."""
+        """Bytes of all bits."""
         return 2 * self.columns * -(-self.rows // GROUP)
 
     @staticmethod
     def pair_bytes(numbers: int, device: torch.device) -> int:
-        """Bytes of the bits that are kept of A and B, which have ``numbers`` signs together."""
+        """Bytes of the kept bits of A and B, which together have ``numbers`` signs."""
         return numbers // 8 if device.type != "cpu" else min(numbers // 8, 2 * HELD_BYTES)
 
     def words(self, start: int, stop: int) -> torch.Tensor:
@@ -100,7 +100,7 @@ class SignMatrix:
         return torch.from_numpy(drawn.reshape(-1, self.columns))
 
     def hold(self, _dtype: torch.dtype, device: torch.device) -> SignMatrix:
-        """The same matrix, its bits kept on the device: on a GPU, and where they are few."""
+        """The same matrix with its bits kept on the device: on a GPU, or if they are few."""
         if device.type == "cpu" and self.bytes > HELD_BYTES:
             return dataclasses.replace(self, held=None)
         words = self.words(0, -(-self.rows // GROUP)).to(device)
@@ -127,7 +127,7 @@ class SignMatrix:
     def signs(
         self, part: slice, dtype: torch.dtype, device: torch.device | None = None
     ) -> torch.Tensor:
-        """Some rows, divided by ``size``: a matrix of ±1."""
+        """Some rows divided by ``size``: a matrix of ±1."""
         start, stop, _ = part.indices(self.rows)
         first = start // GROUP
         words = self.words(first, -(-stop // GROUP))
@@ -141,9 +141,9 @@ class SignMatrix:
     def tiles(
         self, rows: int, dtype: torch.dtype, device: torch.device
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """All rows as matrices of ±1, about ``rows`` of them at a time, and which they are.
+        """Yield all rows as matrices of ±1, about ``rows`` at a time, and their indices.
 
-        Each is written over the one before.
+        Each overwrites the previous one.
         """
         total = -(-self.rows // GROUP)
         groups = _groups(rows, total)
@@ -163,9 +163,9 @@ class SignMatrix:
 
 @dataclass(frozen=True)
 class ExpandedSigns(SignMatrix):
-    """A ``SignMatrix`` on a GPU, its signs in bf16 too: expanding bits takes longer than products.
+    """A ``SignMatrix`` on a GPU that also keeps signs in bf16: expanding is slower than products.
 
-    Tiles of other types than bf16 are made from the bits.
+    Tiles of types other than bf16 are expanded from the bits.
 
     Args:
         table: the signs (rows, columns), in bf16.
@@ -191,7 +191,7 @@ class ExpandedSigns(SignMatrix):
         return cls(**vars(matrix), table=table)
 
     def hold(self, dtype: torch.dtype, device: torch.device) -> SignMatrix:
-        """These signs in bf16; their bits alone, prepared for products in another type."""
+        """These signs in bf16; for another type their bits alone, prepared for products."""
         if (dtype, device) == (self.table.dtype, self.table.device):
             return self
         bits = SignMatrix(self.rows, self.columns, self.size, self.draw, self.held)
@@ -204,7 +204,7 @@ class ExpandedSigns(SignMatrix):
     def tiles(
         self, rows: int, dtype: torch.dtype, device: torch.device
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """The runs of rows that ``SignMatrix.tiles`` gives, not copied where they are in bf16."""
+        """The runs of rows of ``SignMatrix.tiles``, not copied if in bf16."""
         if dtype != self.table.dtype:
             yield from super().tiles(rows, dtype, device)
             return
@@ -215,11 +215,10 @@ class ExpandedSigns(SignMatrix):
 
 
 def has_room_for_signs(numbers: int, device: torch.device) -> bool:
-    """Whether a device is to keep this many signs in bf16 while a system is solved.
+    """Whether a device should keep this many signs in bf16 while a system is solved.
 
-    On a GPU they may take half of the memory that is free now, less three tiles of a product: it
-    does not fail for want of memory where it would not without them. On a processor tiles of signs
-    stay in the cache, and none is kept.
+    On a GPU they may take half of the free memory less three tiles of a product, so that they never
+    cause a lack of memory. On a CPU tiles of signs stay in the cache, and none is kept.
 
     >>> has_room_for_signs(10**6, torch.device("cpu"))
     False

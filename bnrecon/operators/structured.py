@@ -25,7 +25,7 @@ class Selection(Operator):
         self.precision = Precision.of(dtype)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """X by row."""
+        """Return x[feature]."""
         return x[self.feature]
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
@@ -40,19 +40,19 @@ class Selection(Operator):
         return (wanted[:, None] == self.feature).to(self.dtype)
 
     def to(self, precision: Precision) -> Selection:
-        """The same for other vectors."""
+        """The same for another precision."""
         return Selection(self.feature, self.shape[1], precision.vectors)
 
     def column_norms(self) -> torch.Tensor:
-        """Square roots of how many rows a feature has."""
+        """Square roots of how many rows each feature has."""
         return torch.bincount(self.feature, minlength=self.shape[1]).to(self.dtype).sqrt()
 
 
 class Kronecker(Operator):
     """M = U2 ⊗ U1 for U2 (m, m) and U1 (c0, c0): ``M x = vec(U2 X U1^T)``, X = x as (m, c0).
 
-    ortho_cond's M, orthogonal as both factors are (Random features for normalization layers, Sect.
-    3). 2 n (m + c0) flops.
+    ortho_cond's M, which is orthogonal like both factors (Random features for normalization layers,
+    Sect. 3). 2 n (m + c0) flops.
     """
 
     def __init__(self, u2: torch.Tensor, u1: torch.Tensor):

@@ -15,17 +15,17 @@ class Scales:
     """A solution, in float64."""
 
     inner: torch.Tensor  # (c1,), scales of the first source layer's outputs
-    outer: torch.Tensor  # (c2,), scales of the second one's
+    outer: torch.Tensor  # (c2,), scales of the second layer's
 
 
 @dataclass(frozen=True)
 class System:
     """The linear system of one layer: ``operator`` x = ``rhs``, in float64.
 
-    ``matrix`` is M itself, without elimination; ``weight`` what M x is to be up to the second
-    scales, as (c2, entries) in the order of M's rows: the target, less a skip connection's kernel
-    where that stands outside the second normalization. ``outer`` (c2,) are the second scales where
-    they are fixed before solving, 1 where it is ``None``.
+    ``matrix`` is M without elimination. ``weight`` is what M x must equal up to the second scales,
+    as (c2, entries) in the order of M's rows: the target, minus a skip connection's kernel if that
+    is outside the second normalization. ``outer`` (c2,) are the second scales if they are fixed
+    before solving; ``None`` means 1.
     """
 
     operator: Operator

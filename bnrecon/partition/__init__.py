@@ -1,6 +1,6 @@
 """The exact partition of a slice of the input space by a piecewise-affine network.
 
-``partition(network, slice_)`` has the regions with their affine maps and the folded hyperplanes.
+``partition(network, slice_)`` gives the regions with their affine maps, and folded hyperplanes.
 """
 
 from bnrecon.partition.counting import (

@@ -9,21 +9,21 @@ import numpy as np
 
 from bnrecon.partition.polygons import Polygons, clip, concatenate
 
-# Lengths are in half the window's larger side. A vertex nearer to a line than TOLERANCE lies on it,
-# and a polygon is cut only where it reaches further than that on both sides: lines that coincide
-# up to rounding give one cut, and concurrent lines meet in one vertex.
+# Lengths are in units of half the window's larger side. A vertex nearer to a line than TOLERANCE
+# lies on it, and a polygon is cut only if it reaches further on both sides: lines that coincide up
+# to rounding give one cut, and concurrent lines meet in one vertex.
 TOLERANCE = 1e-10
 # A unit whose values differ by less than FLOOR times the largest value of its layer is constant:
-# what is left of its gradient is the rounding error of the sum that computed it.
+# its remaining gradient is the rounding error of the sum that computed it.
 FLOOR = 1e-13
-PAIRS = 2**17  # of a polygon and a unit that are cut at once; each takes about 1 kB
+PAIRS = 2**17  # of a polygon and a unit, cut at once; each takes about 1 kB
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
     """K pairs of a polygon and a unit that is not affine on it: the maximum of m affine functions.
 
-    An activation that is kinked at 0 is affine where one of z and 0 is the larger: m = 2. A pooling
+    An activation with a kink at 0 is affine where one of z and 0 is the larger: m = 2. A pooling
     over m values has the m values.
     """
 
@@ -53,10 +53,10 @@ class Units:
         return np.logical_not(largest.any(0))
 
     def cell(self, which: np.ndarray, polygons: Polygons, i: int) -> tuple[Polygons, np.ndarray]:
-        """The part of each polygon where its unit's function i is the largest.
+        """The part of each polygon where function i of its unit is the largest.
 
         Returns:
-            The parts that are not empty, and the indices of the polygons that they are parts of.
+            The nonempty parts, and the indices of their polygons.
         """
         rows = np.arange(len(which))
         for j in range(self.functions.shape[1]):
@@ -64,7 +64,7 @@ class Units:
                 continue
             line, tolerance = self.difference(which[rows], i, j)
             values = values_at(line, polygons.vertices)
-            # Of functions that are equal on the whole polygon the first is taken.
+            # If functions are equal on the whole polygon, the first is taken.
             same = (np.abs(values) <= tolerance[:, None]).all(1, keepdims=True)
             larger = tolerance[:, None] + 1 if i < j else 0.0
             polygons, kept = clip(polygons, np.where(same, larger, values), tolerance)
@@ -84,9 +84,9 @@ def values_at(lines: np.ndarray, vertices: np.ndarray) -> np.ndarray:
 
 
 def crossings(values: np.ndarray, tolerance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether lines of zeros cross polygons, or run along an edge from inside positive: two masks.
+    """Whether zero lines cross polygons, or run along an edge from inside positive: two masks.
 
-    Of values (R, V, ...) at the polygons' vertices, up to ``tolerance`` (R, ...) from 0.
+    ``values`` (R, V, ...) are at the polygons' vertices, up to ``tolerance`` (R, ...) from 0.
     """
     above = np.asarray((values > tolerance[:, None]).any(1))
     below = np.asarray((values < -tolerance[:, None]).any(1))
@@ -99,18 +99,18 @@ def subdivide(
 ) -> tuple[Polygons, np.ndarray]:
     """Cut polygons until every unit is affine on every part.
 
-    Every round cuts each polygon that is left by one of its units, as many polygons at once as
-    have ``PAIRS`` units, and gives the other units to the parts that they still cut. Cuts in random
-    order make the rounds about logarithmic in the number of units (a binary space partition).
+    Every round cuts each remaining polygon by one of its units, as many polygons at once as have
+    ``PAIRS`` units, and passes the other units to the parts that they still cut. In random order
+    the rounds are about logarithmic in the number of units (a binary space partition).
 
     Args:
         polygons: R polygons.
         owner: (K,), the polygon that each unit cuts.
         units: K units.
-        count: told how many polygons there are more or fewer, in every round.
+        count: called with the change in the number of polygons, in every round.
 
     Returns:
-        The parts, and the indices (parts,) of the polygons that they are parts of.
+        The parts, and the indices (parts,) of their polygons.
     """
     which = np.random.default_rng(0).permutation(len(owner))
     order = np.argsort(owner[which], kind="stable")

@@ -22,9 +22,9 @@ def conv2d(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
 ) -> torch.Tensor:
-    """``F.conv2d`` up to rounding, by one product for all inputs where a map has few positions.
+    """``F.conv2d`` up to rounding, by one product for all inputs if a map has few positions.
 
-    PyTorch's own, in float64 on a processor, reads all weights once for each input.
+    PyTorch's, in float64 on a CPU, reads all weights once for each input.
 
     >>> x, weight = torch.ones(2, 3, 4, 4).double(), torch.ones(5, 3, 3, 3).double()
     >>> torch.equal(conv2d(x, weight, padding=1), F.conv2d(x, weight, padding=1))
@@ -45,8 +45,8 @@ def conv2d(
 
 
 class FastConvolutions(TorchFunctionMode):
-    """Within it, a network's own calls of ``F.conv2d`` are those of ``conv2d``."""
+    """Replaces a network's calls of ``F.conv2d`` by ``conv2d``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace one function, and call the others as they are."""
+        """Replace one function; call the others unchanged."""
         return (conv2d if func is F.conv2d else func)(*args, **(kwargs or {}))

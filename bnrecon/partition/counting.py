@@ -17,8 +17,8 @@ from bnrecon.partition.result import Folds
 from bnrecon.runtime.errors import UserError
 
 Step = Callable[[fx.Node, torch.Tensor], torch.Tensor]
-PROBES = 256  # directions, or samples of a ball, that run through the network at once
-TILE = 64  # points that are compared with all segments near them
+PROBES = 256  # directions, or samples of a ball, per run of the network
+TILE = 64  # points compared with all segments near them
 
 
 def count_in_slice(
@@ -26,14 +26,14 @@ def count_in_slice(
 ) -> np.ndarray:
     """How many folded hyperplanes pass within ``radius`` of points of the slice: counts (n,).
 
-    Exact in the slice, by the distances to the segments. A fold that leaves the window is not seen
+    Exact in the slice, by the distances to the segments; a fold is not seen outside of the window.
     beyond it.
 
     Args:
         folds: such as ``partition(...).folds.of(layer)``.
         points: (n, 2), coordinates in the slice.
         radius: of the ball.
-        facets: count the segments, one for each region of the earlier layers, and not the units.
+        facets: count the segments, one per region of the earlier layers, instead of the units.
 
     Returns:
         For each point the number of units with a segment in the ball, or of segments.
@@ -78,15 +78,15 @@ def fold_distances(
 ) -> list[torch.Tensor]:
     """The distance of inputs to every unit's zero set, by the affine map of the input's region.
 
-    |z| / ||grad z|| for each unit, its gradient by the input (local linearization). This is exact
-    while no unit of an earlier layer folds the zero set nearer than that.
+    |z| / ||grad z|| for each unit, with the gradient by the input (local linearization). This is
+    exact unless a unit of an earlier layer folds the zero set nearer than that.
 
     Args:
         network: piecewise affine; see ``PiecewiseAffine``.
         points: (n, *input shape).
-        probes: none for exact gradients: all input directions run through the network. Otherwise
-            that many Gaussian directions d, and ||grad z||² is the mean of (grad z · d)²: a
-            relative error of about sqrt(1 / (2 probes)) in the distance.
+        probes: ``None`` for exact gradients, with all input directions. Otherwise that many
+            Gaussian directions d, and ||grad z||² is the mean of (grad z · d)²: a relative error of
+            about sqrt(1 / (2 probes)) in the distance.
         seed: of the probes.
 
     Returns:
@@ -128,7 +128,7 @@ def _distances_in_batches(
 def _local_values(
     steps: PiecewiseAffine, points: torch.Tensor, directions: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Each activation layer's input (n, 1 + P, units): n points and, by their map, P directions."""
+    """Each activation layer's input (n, 1 + P, units): n points and P directions by their map."""
     beside = torch.cat([torch.zeros_like(directions[:1]), directions])
 
     def hold(node: fx.Node, source: torch.Tensor) -> torch.Tensor:
@@ -177,8 +177,8 @@ def count_by_sampling(
 ) -> np.ndarray:
     """How many units change sign among samples of a ball: counts (n, activation layers).
 
-    The paper's count. A lower bound: a zero set in the ball is seen only if it separates a sample
-    from the centre, which gets rare in high dimension (``detection_probability``).
+    This is the paper's count, a lower bound: a zero set in the ball is seen only if it separates a
+    sample from the centre, which gets rare in high dimension (``detection_probability``).
 
     Args:
         network: piecewise affine; see ``PiecewiseAffine``.
@@ -204,14 +204,14 @@ def count_by_sampling(
 
 
 def _shape_of(points: torch.Tensor) -> tuple[int, ...]:
-    """The shape of each point; ``UserError`` where there is none."""
+    """The shape of each point; raises ``UserError`` if there are none."""
     if not len(points):
         raise UserError("points: there are none; give (n, *input shape) with n of at least 1")
     return tuple(points.shape[1:])
 
 
 def _values(steps: PiecewiseAffine, points: torch.Tensor, step: Step) -> list[torch.Tensor]:
-    """Each activation layer's input (P, units), where ``step`` computes what is not affine."""
+    """Each activation layer's input (P, units); ``step`` computes what is not affine."""
     state, inputs = steps.start(points), []
     with torch.no_grad():
         for _, node, source in steps.walk(state):

@@ -1,4 +1,4 @@
-"""How many regions a partition will have, about, without computing it."""
+"""Estimate how many regions a partition will have, without computing it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch import nn
 from bnrecon.partition.network import PiecewiseAffine
 from bnrecon.partition.slice import Slice
 
-CHORDS = 4_000  # lines of which all pairs are compared; of more, as many at random
+CHORDS = 4_000  # lines to compare in all pairs; of more lines, as many at random
 
 
 def forecast(network: nn.Module, slice_: Slice) -> int:
-    """About how many regions ``partition`` will find, in the time of one forward pass.
+    """Estimate how many regions ``partition`` will return, in the time of one forward pass.
 
     Every unit's zero line is that of its affine map at the window's centre; a pooling's is where
     its two largest values there are equal. L lines that cross a convex window, of which I pairs
-    cross inside, cut it into 1 + L + I regions. That is exact for one layer of units whose lines
-    meet in pairs; a deeper unit's line is bent by those before it, which the forecast does not see.
+    cross inside, cut it into 1 + L + I regions. This is exact for one layer of units whose lines
+    meet in pairs; the estimate ignores that earlier units bend a deeper unit's line.
 
     Args:
         network: any piecewise-affine network, run in eval mode; it is not changed.
         slice_: the slice and its window.
 
     Raises:
-        UserError: where an operation is not supported or has values that are not finite.
+        UserError: an operation is not supported or has values that are not finite.
 
     >>> from bnrecon.partition import rectangle, slice_along
     >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -43,7 +43,7 @@ def forecast(network: nn.Module, slice_: Slice) -> int:
     if count > CHORDS:
         compared = np.random.default_rng(0).choice(ends, CHORDS, replace=False)
     first, second = compared.T
-    # Two chords cross where their ends alternate around the window.
+    # Two chords cross if their ends alternate around the window.
     between = (first[:, None] < first) & (first < second[:, None]) & (second[:, None] < second)
     pairs = int(between.sum())
     if len(compared) < count:

@@ -1,4 +1,4 @@
-"""A network as a sequence of affine steps, activations and poolings, read off a torch.fx trace."""
+"""A network as a sequence of affine steps, activations and poolings, from a torch.fx trace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from bnrecon.partition.convolution import conv2d
 from bnrecon.runtime.errors import UserError, first_line
 
-# What a step computes, by its function or by its method's name. All but sums and products take one
-# value that depends on the network's input, as their first argument.
+# What a step computes, by its function or its method's name. All except sums and products have one
+# argument that depends on the network's input, the first.
 OPERATIONS: dict[Any, str] = {
     target: kind
     for kind, targets in {
@@ -72,7 +72,7 @@ class Layer:
     Attributes:
         name: the module's name in the network, or the function's in the trace.
         kind: ``activation`` or ``pooling``.
-        shape: of its output for one input.
+        shape: the output's for one input.
     """
 
     name: str
@@ -81,27 +81,27 @@ class Layer:
 
     @property
     def units(self) -> int:
-        """How many units it has."""
+        """The number of units."""
         return int(torch.Size(self.shape).numel())
 
 
 class PiecewiseAffine:
     """A float64 copy of a network in eval mode, run step by step.
 
-    On a region where every unit keeps its state the network is affine, and an affine map is known
-    by its values at affinely independent points. A state holds the values at P such points for each
-    of R regions as one batch (R P, ...): every affine step is the network's own, run on it.
+    On a region where every unit keeps its state the network is affine, and values at affinely
+    independent points determine its affine map. A state holds the values at P such points for each
+    of R regions as one batch (R P, ...), on which every affine step of the network runs.
 
-    What counts are the functions that the network calls (``OPERATIONS``), not the classes of its
-    modules: subclasses, replaced methods and hooks are traced with it. Anything that is not
-    piecewise affine is refused.
+    The functions that the network calls (``OPERATIONS``) decide, not the classes of its modules:
+    subclasses, replaced methods and hooks are traced too. Anything that is not piecewise affine is
+    refused.
 
     Args:
         network: the network; it is not changed.
-        shape: of one input.
+        shape: one input's.
 
     Raises:
-        UserError: where the network cannot be traced, or names the step that is not supported.
+        UserError: the network cannot be traced, or a step is not supported, which it names.
     """
 
     def __init__(self, network: nn.Module, shape: tuple[int, ...]) -> None:
@@ -124,12 +124,12 @@ class PiecewiseAffine:
         self._free_after = _last_uses(self.steps)
         compared: list[int] = []
         self.layers = tuple(self._measure(compared))
-        # By layer, how many numbers its units compare, or those of a wider layer behind it.
+        # By layer, how many numbers its units compare, or those of a wider later layer.
         self.widest = tuple(itertools.accumulate(reversed(compared or [1]), max))[::-1]
 
     @property
     def output(self) -> fx.Node:
-        """The step whose value is the network's output."""
+        """The step that computes the network's output."""
         return self.steps[-1]
 
     def start(self, points: torch.Tensor) -> State:
@@ -137,7 +137,7 @@ class PiecewiseAffine:
         return {self.steps[0]: points}
 
     def walk(self, state: State, start: int = 0) -> Iterator[tuple[int, fx.Node, torch.Tensor]]:
-        """Run the affine steps on the state, and stop at each layer that is not affine.
+        """Run the affine steps on the state; stop at each layer that is not affine.
 
         Values that no later step reads are dropped from the state.
 
@@ -147,7 +147,7 @@ class PiecewiseAffine:
 
         Yields:
             A layer's position, its step and its input. The caller sets ``state[step]`` to the
-            layer's value before it takes the next one.
+            layer's value before it continues.
         """
         for position, node in enumerate(self.steps[start:], start):
             if self.kinds[node] == "affine":
@@ -174,12 +174,12 @@ class PiecewiseAffine:
             state[node] = value
 
     def hold(self, node: fx.Node, source: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
-        """A layer's values at each region's points, with its units in the state of the region.
+        """A layer's values at each region's points, its units in the region's state.
 
         Args:
             node: the layer's step.
             source: (R P, ...), its input at the P points of each of R regions.
-            inside: (R, inputs), its input within each region, which gives the state.
+            inside: (R, inputs), its input inside each region, which determines the state.
         """
         value = source.reshape(len(inside), -1, inside.shape[1])
         if self.kinds[node] == "activation":
@@ -191,7 +191,7 @@ class PiecewiseAffine:
         return held.reshape(len(source), *self.plain(node, source[:1]).shape[1:])
 
     def slopes(self, node: fx.Node, values: torch.Tensor) -> torch.Tensor:
-        """An activation's slope where it is applied to these values (n, units)."""
+        """An activation's slope at these values (n, units)."""
         below: Any = {"abs": -1.0, "relu": 0.0}.get(OPERATIONS[node.target])
         if node.target is F.leaky_relu:
             below = node.kwargs["negative_slope"]
@@ -204,15 +204,15 @@ class PiecewiseAffine:
     def members(self, node: fx.Node, shape: torch.Size) -> torch.Tensor:
         """The inputs (units, m) of each unit of a max-pooling, as indices into a flattened input.
 
-        A place in the padding is replaced by the window's first real one, which never changes the
-        maximum.
+        A position in the padding is replaced by the window's first real one, which never changes
+        the maximum.
         """
         names = ("stride", "padding", "dilation")
         options: dict[str, Any] = {name: node.kwargs[name] for name in names}
         options["kernel_size"] = node.args[1]
         options["stride"] = options["stride"] or options["kernel_size"]
         dimensions, height, width = 2, shape[-2], shape[-1]
-        if node.target is F.max_pool1d:  # in an image of one row
+        if node.target is F.max_pool1d:  # as an image of one row
             dimensions, height = 1, 1
             options = {k: (int(k != "padding"), *_single(v)) for k, v in options.items()}
         places = torch.arange(1.0, height * width + 1, dtype=torch.float64)
@@ -223,7 +223,7 @@ class PiecewiseAffine:
         return (channel + index).flatten(0, 1)
 
     def plain(self, node: fx.Node, value: torch.Tensor) -> torch.Tensor:
-        """An activation or a pooling as the network computes it."""
+        """Compute an activation or a pooling as the network does."""
         if self.kinds[node] == "pooling":
             pool: Any = node.target
             return pool(value, *node.args[1:], **node.kwargs)
@@ -236,13 +236,13 @@ class PiecewiseAffine:
 
         if OPERATIONS[node.target] != "reshape":
             return _call(self.module, node, value_of)
-        arguments: Any = fx.map_arg(node.args, value_of)  # none for a size, that of the batch
+        arguments: Any = fx.map_arg(node.args, value_of)  # none for a batch size
         value, *rest = arguments
         sizes = rest[0] if isinstance(rest[0], tuple | list) else rest
         return value.reshape(len(value), *sizes[1:])
 
     def _kind(self, node: fx.Node, sizes: set[fx.Node]) -> str:
-        """``affine``, ``activation`` or ``pooling``; ``UserError`` for anything else."""
+        """``affine``, ``activation`` or ``pooling``; raises ``UserError`` for anything else."""
         if node.op == "placeholder":
             return "affine"
         if node.op == "output":
@@ -254,7 +254,7 @@ class PiecewiseAffine:
         if kind != "reshape" and sizes & set(node.all_input_nodes):
             raise UserError(f"{label}: reads a tensor's size; only view and reshape may")
         reads: list[fx.Node] = []
-        fx.map_arg((node.args, node.kwargs), reads.append)  # a value read twice, twice
+        fx.map_arg((node.args, node.kwargs), reads.append)  # a value read twice counts twice
         values = tuple(read for read in reads if read not in sizes | self._constants.keys())
         other = ("ceil_mode", "return_indices") if kind == "pooling" else ("training",)
         allowed = values == node.args[:1] and not any(node.kwargs.get(name) for name in other)
@@ -265,7 +265,7 @@ class PiecewiseAffine:
         return "activation" if kind in ACTIVATIONS else "pooling" if kind == "pooling" else "affine"
 
     def _measure(self, numbers: list[int]) -> Iterator[Layer]:
-        """The layers, from a run on a few inputs; and the ``numbers`` that their units compare."""
+        """Yield the layers, from a run on a few inputs; append the ``numbers`` units compare."""
         points = torch.zeros(2, *self.shape, dtype=torch.float64)
         try:
             with torch.no_grad():
@@ -291,7 +291,7 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # a pruned weight is computed from a mask
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
-        return isinstance(m, ParametrizationList)  # computes a weight, by any functions
+        return isinstance(m, ParametrizationList)  # computes a weight, by any function
 
     def call_module(
         self, m: nn.Module, forward: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -310,7 +310,7 @@ class _Tracer(fx.Tracer):
 
 
 def _copy(network: nn.Module) -> nn.Module:
-    """A copy of the network, of weights too that a hook has computed with their gradient."""
+    """Copy the network, also weights that a hook computed with their gradient."""
     computed = [
         value
         for module in network.modules()
@@ -321,9 +321,9 @@ def _copy(network: nn.Module) -> nn.Module:
 
 
 def _trace(root: nn.Module) -> fx.Graph:
-    """The functions that a network calls: none in place, and only those that its output needs."""
+    """Trace the functions that a network calls, none in place, only those its output needs."""
     graph = _Tracer().trace(root)
-    memory: dict[fx.Node, fx.Node] = {}  # by the first step whose value lies in it
+    memory: dict[fx.Node, fx.Node] = {}  # by value, the step that owns its memory
     for node in list(graph.nodes):
         source: Any = node.kwargs.get("out", node.args[0] if node.args else None)
         calls = node.op in ("call_function", "call_method") and not _is_size(node)
@@ -351,7 +351,7 @@ def _trace(root: nn.Module) -> fx.Graph:
 
 
 def _read_later_values(node: fx.Node, source: fx.Node, memory: dict[fx.Node, fx.Node]) -> None:
-    """Whatever reads, after a step in place, the value that it changed, reads the step's."""
+    """Let later readers of a value that a step changes in place read the step's value."""
     source.replace_all_uses_with(node, lambda user: user > node)
     views = [step for step, first in memory.items() if first is memory[source]]
     if any(user > node for step in views for user in step.users):
@@ -384,7 +384,7 @@ def _split_clamp(graph: fx.Graph, node: fx.Node) -> Any:
 
 
 def _call(root: nn.Module, node: fx.Node, value_of: Callable[[fx.Node], Any]) -> Any:
-    """What a step computes, its arguments being the values of other steps."""
+    """Compute a step, with the values of other steps as arguments."""
     if node.op == "get_attr":
         return operator.attrgetter(str(node.target))(root)
     arguments: Any = fx.map_arg(node.args, value_of)
@@ -398,7 +398,7 @@ def _call(root: nn.Module, node: fx.Node, value_of: Callable[[fx.Node], Any]) ->
 
 
 def _names_of(node: fx.Node) -> tuple[str, str]:
-    """A step's name for its layer and for a message: by its module of torch.nn, or its function."""
+    """A step's name for its layer and in messages: by its module of torch.nn, or its function."""
     modules = [("", nn.Module), *node.meta.get("nn_module_stack", {}).values()]
     path, kind = modules[-1][0].partition(".")[2], modules[-1][1]
     if path and kind.__module__.startswith("torch.nn."):

@@ -13,9 +13,9 @@ class Polygons:
     """R convex polygons, counterclockwise.
 
     Attributes:
-        vertices: (R, V, 2), padded with each polygon's first vertex, so that a polygon's last edge
-            needs no special case: the pads are edges of length 0.
-        counts: (R,), how many vertices each has.
+        vertices: (R, V, 2), padded with each polygon's first vertex: the pads are edges of length
+            0, so that the last edge needs no special case.
+        counts: (R,), the number of vertices.
     """
 
     vertices: np.ndarray
@@ -25,7 +25,7 @@ class Polygons:
         return len(self.counts)
 
     def take(self, index: np.ndarray) -> Polygons:
-        """The polygons at these indices, or where a mask is true."""
+        """Select polygons by indices or a mask."""
         counts = self.counts[index]
         return Polygons(self.vertices[index][:, : max(counts, default=1)], counts)
 
@@ -42,7 +42,7 @@ class Polygons:
 
 
 def concatenate(parts: Sequence[Polygons]) -> Polygons:
-    """All polygons of the parts, padded to one width."""
+    """Concatenate polygons, padded to one width."""
     width = max((part.vertices.shape[1] for part in parts), default=1)
     padded = [
         np.concatenate(
@@ -57,15 +57,15 @@ def concatenate(parts: Sequence[Polygons]) -> Polygons:
 
 
 def signed(values: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
-    """The values (R, V), with 0 for vertices that are on the line up to the tolerance (R,)."""
+    """The values (R, V), 0 for vertices on the line up to the tolerance (R,)."""
     return np.where(np.abs(values) <= tolerance[:, None], 0.0, values)
 
 
 def _with_crossings(vertices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each vertex followed by the zero on the edge behind it: points (R, 2V, 2), and which exist.
+    """Each vertex followed by the zero on its next edge: points (R, 2V, 2), and which exist.
 
-    The zero of an edge is computed from both ends' values alone, so that both sides of a cut get
-    the same point.
+    An edge's zero depends only on both ends' values, so that both sides of a cut get the same
+    point.
     """
     following, values_after = np.roll(vertices, -1, 1), np.roll(values, -1, 1)
     crossed = values * values_after < 0
@@ -84,11 +84,11 @@ def clip(
     Args:
         polygons: R polygons.
         values: (R, V), the function at the vertices.
-        tolerance: (R,), up to which a value counts as 0. A polygon without a vertex above it is
+        tolerance: (R,), up to which a value counts as 0. Polygons without a larger value are
             dropped.
 
     Returns:
-        The parts, and the indices of the polygons that they are parts of.
+        The parts, and the indices of their polygons.
     """
     rows = np.flatnonzero((values > tolerance[:, None]).any(1))
     polygons, at_vertices = polygons.take(rows), signed(values[rows], tolerance[rows])

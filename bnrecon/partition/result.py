@@ -64,11 +64,11 @@ class Regions(Sequence[Region]):
         return self.polygons.centres()
 
     def slope_norms(self) -> np.ndarray:
-        """The Frobenius norm (R,) of each region's slope, (outputs, 2), within the slice."""
+        """The Frobenius norm (R,) of each region's slope (outputs, 2), within the slice."""
         return np.linalg.norm(self.maps[..., 1:], axis=(1, 2))
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a region: area, centre (s, t), vertices and norm of the slope."""
+        """Return a row per region: area, centre (s, t), vertices and norm of the slope."""
         import pandas as pd
 
         s, t = self.centres().T
@@ -76,7 +76,7 @@ class Regions(Sequence[Region]):
         return pd.DataFrame({**columns, "slope_norm": self.slope_norms()})
 
     def locate(self, points: np.ndarray) -> np.ndarray:
-        """The region (n,) that each point (n, 2) lies in, the innermost; -1 outside the window."""
+        """The region (n,) that contains each point (n, 2), the innermost; -1 outside the window."""
         regions = np.full(len(points), -1)
         corners = self.polygons.vertices
         sides = np.roll(corners, -1, 1) - corners
@@ -99,7 +99,7 @@ class Folds:
     """Segments of folded hyperplanes: where a unit is zero, within one region of earlier layers.
 
     They are the facets F_{l,k,w} of "Batch Normalization Explained", Eq. 11. For a pooling they are
-    where its maximum changes place.
+    where another value becomes the maximum.
 
     Attributes:
         layer: (S,), index into ``Partition.layers``.
@@ -119,7 +119,7 @@ class Folds:
         return self.take((self.layer == layer) & (unit is None or self.unit == unit))
 
     def take(self, index: np.ndarray) -> Folds:
-        """The segments at these indices, or where a mask is true."""
+        """Select segments by indices or a mask."""
         return Folds(self.layer[index], self.unit[index], self.ends[index])
 
     def lengths(self) -> np.ndarray:
@@ -134,9 +134,9 @@ class Partition:
     Attributes:
         slice: the slice.
         layers: the activations and poolings in the order in which they run.
-        regions: on each of which every unit keeps its state and the network is affine.
+        regions: on each, every unit keeps its state and the network is affine.
         folds: the folded hyperplanes of all layers.
-        output_shape: of the network's output for one input.
+        output_shape: the output's for one input.
     """
 
     slice: Slice
@@ -148,9 +148,9 @@ class Partition:
     def zero_set(self, output: int, other: int | None = None) -> np.ndarray:
         """Where an output is zero, or equal to another: segments (S, 2, 2).
 
-        The decision boundary of a classifier with one output is ``zero_set(0)``, between two of
-        its classes ``zero_set(i, j)``. Next to a region on which the difference is zero throughout,
-        a segment is listed where the output is positive, or the larger one, on its other side.
+        The decision boundary of a classifier with one output is ``zero_set(0)``, between classes i
+        and j ``zero_set(i, j)``. Next to a region with zero difference throughout, a segment is
+        listed if the output is positive, or the larger one, on its other side.
         """
         maps = self.regions.maps
         lines = maps[:, output] if other is None else maps[:, output] - maps[:, other]
@@ -176,9 +176,9 @@ class Partition:
 
         Args:
             axes: of matplotlib.
-            layer: the layer in colour, those before it in grey. By default all layers in colour.
+            layer: the layer in colour, earlier ones in grey. By default all layers in colour.
             values: (units,), a number for each unit of ``layer``, drawn by the colour map.
-            color: of the lines where no ``values`` are given.
+            color: of the lines without ``values``.
             linewidth: in points.
 
         Returns:
@@ -204,7 +204,7 @@ class Partition:
         return lines
 
     def fill(self, axes: Axes, values: np.ndarray, **options: Any) -> Any:
-        """Fill each region by the colour of a number of its own, as in ``regions.slope_norms()``.
+        """Colour each region by a number, such as ``regions.slope_norms()``.
 
         Args:
             axes: of matplotlib.
@@ -222,7 +222,7 @@ class Partition:
         if np.shape(values) != (len(self.regions),):
             raise UserError(f"values: shape {np.shape(values)}; {len(self.regions)} regions")
         corners: Any = self.regions.polygons.vertices
-        # Polygons with edges of their own colour leave no gaps between neighbours.
+        # Edges in the polygons' colour leave no gaps between neighbours.
         drawn: dict[str, Any] = {"edgecolors": "face", "linewidths": 0.2, "zorder": 0.5} | options
         polygons = PolyCollection(corners, array=np.asarray(values), **drawn)
         axes.add_collection(polygons)

@@ -47,14 +47,14 @@ def slice_of(
 ) -> Slice:
     """The slice through one, two or three inputs.
 
-    The first input has the coordinates (0, 0), the second lies on the s-axis. Of one or two the
-    remaining directions are random: standard normal, then made orthonormal.
+    The first input has the coordinates (0, 0), the second is on the s-axis. With one or two inputs,
+    the remaining directions are random: standard normal, then made orthonormal.
 
     Args:
         points: (1 to 3, *input shape), not on one line.
         window: (k, 2), the vertices of a convex polygon in the slice's coordinates. By default
             the bounding rectangle of the points; one point needs a window.
-        margin: how far the default window reaches beyond that rectangle, in its larger side.
+        margin: how far the default window extends the rectangle, relative to its larger side.
         seed: of the random directions.
 
     Raises:
@@ -109,7 +109,7 @@ def slice_along(
         )
     first, second = along.flatten(1)
     u = first / first.norm()
-    # Twice: where the directions are nearly parallel, once leaves an angle that is off by rounding.
+    # Twice: once leaves an angle off by rounding if the directions are nearly parallel.
     v = second - (second @ u) * u
     v = v - (v @ u) * u
     if not bool(v.norm() > 1e-12 * second.norm()):
@@ -126,13 +126,13 @@ def rectangle(low: Sequence[float] | np.ndarray, high: Sequence[float] | np.ndar
 
 def _inputs(inputs: torch.Tensor | np.ndarray | Sequence) -> torch.Tensor:
     if not isinstance(inputs, torch.Tensor):
-        # Torch would round Python's numbers to float32.
+        # torch would round Python numbers to float32.
         inputs = np.asarray(inputs, dtype=np.float64)
     return torch.as_tensor(inputs).detach().cpu().double()
 
 
 def _convex(window: np.ndarray | Sequence[Sequence[float]]) -> np.ndarray:
-    """The window counterclockwise; ``UserError`` where it is not convex."""
+    """The window counterclockwise; raises ``UserError`` if it is not convex."""
     corners = np.array(window, dtype=np.float64)
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
         raise UserError(f"window: shape {corners.shape}; give (k, 2) with at least 3 vertices")
@@ -141,7 +141,7 @@ def _convex(window: np.ndarray | Sequence[Sequence[float]]) -> np.ndarray:
     turns = sides[:, 0] * after[:, 1] - sides[:, 1] * after[:, 0]
     if np.all(turns < 0):
         return _convex(corners[::-1].copy())
-    # Once around: a star turns as a convex polygon does, and more often.
+    # Once around: a star turns like a convex polygon, but more often.
     angles = np.arctan2(turns, (sides * after).sum(1))
     if not np.all(turns > 0) or angles.sum() > 3 * np.pi:
         raise UserError("window: not a convex polygon with distinct corners, in order around it")

@@ -1,4 +1,4 @@
-"""BatchNorm statistics set from data, layer by layer, and random networks that have some."""
+"""Set BatchNorm statistics from data, layer by layer; random networks with such statistics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
     """Set every BatchNorm's running statistics to the mean and variance over a data set, in place.
 
     "Batch Normalization Explained", Eq. 3 with the whole set as the batch: the variance is the
-    population's. The layers are set in the order in which they run, so that each sees its input as
-    the layers before it, already set, produce it. In a float32 network the statistics are rounded:
-    the zero sets of a linear layer then pass by the data's mean at about 1e-7, and through it in
-    float64; those of a convolution by the mean patch.
+    population's. Layers are set in the order in which they run, so that each sees inputs from
+    earlier layers that are already set. In a float32 network the statistics are rounded: the zero
+    sets of a linear layer then miss the data's mean by about 1e-7, and contain it in float64; those
+    of a convolution contain the mean patch.
 
     Args:
         network: with BatchNorm layers that keep running statistics.
@@ -55,8 +55,8 @@ _BatchNorm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def random_network(width: int, depth: int, *, batch_norm: bool = True, seed: int = 0) -> nn.Module:
     """A leaky-ReLU network of two inputs and one output with random weights, in eval mode.
 
-    With BatchNorm its statistics are set from 50 Gaussian points; without, the biases are PyTorch's
-    random ones.
+    With BatchNorm, statistics are set from 50 Gaussian points; without, biases are PyTorch's random
+    ones.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -80,20 +80,20 @@ def adapt_layers(
     """Update layers from the moments of a data set, in the order in which they run, in place.
 
     Args:
-        network: run in eval mode; afterwards its modules' modes are as before.
-        layers: of the network. Those that never run are left as they are.
+        network: runs in eval mode; its modules' modes are restored.
+        layers: of the network. Those that never run are not changed.
         inputs: a tensor (n, *input shape), or batches, which run once for every layer; an object
-            that iterates anew each time is not held in memory.
+            that can be iterated again is not held in memory.
         measure: of a layer and its input: the values (n, channels, ...) whose moments are taken.
         update: of a layer, and the mean and population variance (channels,) of its values over the
-            data and all places. It changes the layer before the layer runs.
+            data and all positions. It changes the layer before the layer runs.
 
     Raises:
-        UserError: where a layer runs twice in one pass, so that its moments would depend on itself,
-            where its values are not finite, or the inputs are no tensors.
+        UserError: a layer runs twice in one pass, so that its moments would depend on itself, its
+            values are not finite, or the inputs are not tensors.
     """
     batches = [inputs] if isinstance(inputs, torch.Tensor) else inputs
-    if isinstance(batches, Iterator):  # they come but once; what begins anew is not held
+    if isinstance(batches, Iterator):  # can be iterated only once
         batches = list(batches)
     first = _first_batch(batches)
     order: list[nn.Module] = []
@@ -152,11 +152,11 @@ def _run(
 
 
 class _ReachedError(Exception):
-    """Ends a run behind the layer that was to be measured."""
+    """Ends a run after the measured layer."""
 
 
 class _Moments:
-    """The mean and population variance over batches, in float64, merged as Chan et al. do."""
+    """The mean and population variance over batches, in float64, merged as in Chan et al."""
 
     def __init__(self, measure: Measure) -> None:
         self.measure, self.count = measure, 0

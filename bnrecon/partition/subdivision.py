@@ -28,12 +28,12 @@ from bnrecon.partition.result import Folds, Partition, Regions
 from bnrecon.partition.slice import Slice
 from bnrecon.runtime.errors import RunError, UserError
 
-NUMBERS = 2**20  # in the largest array of a chunk of regions: 8 MB, about what a cache holds
-CORNERS = 8  # vertices of a region, at most in nearly all
+NUMBERS = 2**20  # in the largest array of a chunk of regions: 8 MB, about a cache's size
+CORNERS = 8  # vertices that nearly no region exceeds
 
 
 def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000) -> Partition:
-    """The exact partition of a slice of the input space by a piecewise-affine network.
+    """Compute the exact partition of a slice of the input space by a piecewise-affine network.
 
     Every unit's zero set is computed from its affine map on each region of the layers before it
     ("Batch Normalization Explained", Eq. 10-11), in float64 and without a grid. The network runs in
@@ -42,18 +42,18 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
 
     Tolerances: a vertex within 5e-11 of the window's larger side from a zero line counts as on it,
     so that coincident and concurrent lines leave no slivers (``bnrecon.partition.cells``). A unit
-    that is zero on a whole region, as a ReLU network without bias can be, has no segment there.
+    that is zero on a whole region, as in some ReLU networks without bias, has no segment there.
 
     Args:
         network: any piecewise-affine network; it is not changed.
         slice_: the slice and its window.
-        max_regions: more are refused, as the memory grows with their number;
-            ``forecast`` says about how many there will be.
+        max_regions: more raise an error, as memory grows with their number; ``forecast`` estimates
+            how many there will be.
 
     Raises:
-        UserError: where an operation is not supported or has values that are not finite, or there
-            are more than ``max_regions``.
-        RunError: where a region's affine map does not agree with the network.
+        UserError: an operation is not supported or has values that are not finite, or there are
+            more than ``max_regions``.
+        RunError: a region's affine map does not agree with the network.
 
     Two units, zero on the two axes: four regions.
 
@@ -89,8 +89,8 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
 class _Chunk:
     """Regions at a layer whose units are affine on each of them.
 
-    Their values are those of the regions that they are parts of, and are copied only when the
-    chunk's turn comes: a wide layer cuts one region into more than would fit in memory.
+    Their values are those of the larger regions that contain them, copied only when the chunk is
+    processed: a wide layer cuts one region into more than would fit in memory.
     """
 
     position: int  # of the layer's step
@@ -103,7 +103,7 @@ class _Chunk:
         return len(self.polygons)
 
     def split(self, most: int) -> Iterator[_Chunk]:
-        """Chunks of at most so many regions."""
+        """Split into chunks of at most ``most`` regions."""
         for start in range(0, len(self), most):
             rows = np.arange(start, min(start + most, len(self)))
             yield replace(self, polygons=self.polygons.take(rows), parent=self.parent[rows])
@@ -115,13 +115,13 @@ class _Chunk:
 
 
 class _TooMany(Exception):
-    """There are more regions than asked for."""
+    """There are more regions than allowed."""
 
 
 class _Collector:
     def __init__(self, max_regions: int) -> None:
         self.max_regions = max_regions
-        self.count = 1  # of regions, also of those that are to be cut further
+        self.count = 1  # of regions, including those to be cut further
         self.polygons: list[Polygons] = []
         self.maps: list[np.ndarray] = []
         self.layers: list[np.ndarray] = [np.zeros(0, dtype=int)]
@@ -140,7 +140,7 @@ class _Collector:
         self.ends.append(ends[real])
 
     def collect(self, centre: np.ndarray, scale: float) -> tuple[Regions, Folds]:
-        """Everything in the slice's coordinates."""
+        """Convert everything to the slice's coordinates."""
         layers = np.concatenate(self.layers)
         order = np.argsort(layers, kind="stable")
         units, ends = np.concatenate(self.units)[order], np.concatenate(self.ends)[order]
@@ -156,7 +156,7 @@ class _Collector:
 def _descend(
     steps: PiecewiseAffine, slice_: Slice, centre: np.ndarray, scale: float, max_regions: int
 ) -> _Collector:
-    """Take chunks of regions through the network, in units of ``scale``: the deepest full batch."""
+    """Run chunks of regions through the network in units of ``scale``, deepest full batch first."""
     window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
     points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     most = {-1: 1} | {k: max(1, NUMBERS // (CORNERS * n)) for k, n in enumerate(steps.widest)}
@@ -164,7 +164,7 @@ def _descend(
     start = _Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))
     waiting, regions = {-1: [start]}, Counter({-1: 1})  # by layer
     while regions := +regions:
-        # As many regions at once as fit, since every step reads its weights once for all of them.
+        # As many regions at once as fit, since every step reads its weights once per batch.
         full = [k for k, count in regions.items() if count >= most[k]]
         layer = max(full) if full else min(regions)
         batch, count = [waiting[layer].pop()], 0
@@ -179,7 +179,7 @@ def _descend(
 
 
 def _advance(steps: PiecewiseAffine, chunks: list[_Chunk], collector: _Collector) -> _Chunk | None:
-    """Take a layer's chunks to the next layer and cut them there; none at the end."""
+    """Run a layer's chunks to the next layer and cut them there; ``None`` at the end."""
     first, layer = chunks[0], chunks[0].layer + 1
     polygons = concatenate([chunk.polygons for chunk in chunks])
     state = {node: torch.cat([chunk.values(node) for chunk in chunks]) for node in first.parents}
@@ -202,7 +202,7 @@ def _advance(steps: PiecewiseAffine, chunks: list[_Chunk], collector: _Collector
 def _cut_activation(
     source: torch.Tensor, polygons: Polygons, layer: int, collector: _Collector
 ) -> tuple[np.ndarray, Units]:
-    """Record an activation's zero sets; the units that cut a region, and which region."""
+    """Record an activation's zero sets; return units that cut a region, and which region."""
     lines, floor, values = _at_vertices(source, polygons)
     tolerance = thresholds(lines, floor[:, None])
     crossed, along = crossings(values, tolerance)
@@ -219,12 +219,12 @@ def _cut_activation(
 def _cut_pooling(
     source: torch.Tensor, members: np.ndarray, polygons: Polygons, layer: int, collector: _Collector
 ) -> tuple[np.ndarray, Units]:
-    """Record where a pooling's maximum changes; the units that cut a region, and which region."""
+    """Record where a pooling's maximum changes; return units that cut a region, and which one."""
     lines, floor, values = _at_vertices(source, polygons)
     of_pools = values[:, :, members]  # (R, V, units, m)
     winner = of_pools.mean(1).argmax(2)[:, None, :, None]
     won = np.take_along_axis(of_pools, winner, 3)[..., 0]
-    # Most poolings have one winner at all vertices: only the others need the test by pairs.
+    # Most poolings have one winner at all vertices: only others need the test by pairs.
     row, unit = np.nonzero((won < of_pools.max(3)).any(1))
     units = Units(lines[row[:, None], members[unit]], floor[row])
     cut = np.flatnonzero(units.cut(np.arange(len(row)), polygons.vertices[row]))
@@ -241,7 +241,7 @@ def _record_pooling(
     layer: int,
     collector: _Collector,
 ) -> None:
-    """Where two values of a pooling are equal and no other is larger."""
+    """Record where two values of a pooling are equal and no other is larger."""
     which, size = np.arange(len(row)), units.functions.shape[1]
     for i in range(size):
         for j in range(i + 1, size):
@@ -288,18 +288,18 @@ def _at_centres(flat: torch.Tensor, polygons: Polygons) -> torch.Tensor:
 
 
 def _check(steps: PiecewiseAffine, slice_: Slice, regions: Regions) -> tuple[int, ...]:
-    """Compare every region with the network at a point inside; the shape of its output."""
+    """Compare every region with the network at a point inside; return the output's shape."""
     inside = 0.63 * regions.centres() + 0.37 * regions.polygons.vertices[:, 0]
     most = max(1, CORNERS * NUMBERS // max(steps.widest[0], slice_.origin.numel()))
     error, largest, shape = 0.0, 1.0, ()
     for start in range(0, len(regions), most):
         points, maps = inside[start : start + most], regions.maps[start : start + most]
-        # The first ones by the network's own convolutions, which show whether ours are right.
+        # The first ones use PyTorch's convolutions, which shows whether ours are right.
         with FastConvolutions() if start else contextlib.nullcontext():
             outputs = steps.module(slice_.inputs(points))
         expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], points)
         differences = np.abs(outputs.reshape(len(outputs), -1).numpy() - expected)
-        # A difference that is not a number is kept.
+        # np.maximum keeps NaN.
         error = float(np.maximum(error, differences.max()))
         largest, shape = max(largest, float(outputs.abs().max())), tuple(outputs.shape[1:])
     if not error <= 1e-8 * largest:

@@ -1,7 +1,7 @@
 """The library call: plan, solve, assemble; a source network from any target.
 
-``reconstruct`` does all of it. The three calls that it is made of can be made one by one, for
-instance to store solutions between them:
+``reconstruct`` runs all three steps. They can also be called one by one, for instance to store
+solutions between them:
 
 >>> import torch
 >>> from bnrecon.features import FeatureSpec

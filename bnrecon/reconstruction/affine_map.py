@@ -1,4 +1,4 @@
-"""The affine map that a BatchNorm does in eval mode, and the parameters that it has for it."""
+"""The affine map that a BatchNorm computes in eval mode, and the parameters that give it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bnrecon.reconstruction.kernels import Norm
 
 
 class AffineMap(NamedTuple):
-    """An affine map y = scale · x + shift by channel (float64), and running statistics.
+    """An affine map y = scale · x + shift per channel (float64), and running statistics.
 
-    The statistics are in the layer's own precision, once ``rounded``.
+    ``rounded`` gives the statistics the layer's precision.
     """
 
     scale: torch.Tensor
@@ -23,9 +23,9 @@ class AffineMap(NamedTuple):
     variance: torch.Tensor
 
     def values(self, eps: float) -> tuple[torch.Tensor, ...]:
-        """What a BatchNorm that computes this map holds: γ, β, mean and variance.
+        """Return γ, β, mean and variance of a BatchNorm that computes this map.
 
-        These are γ = s · sqrt(var + eps) and β = t + s · mean.
+        Here γ = s · sqrt(var + eps) and β = t + s · mean.
         """
         gamma = self.scale * (self.variance.double() + eps).sqrt()
         return gamma, self.shift + self.scale * self.mean.double(), self.mean, self.variance
@@ -40,7 +40,7 @@ class AffineMap(NamedTuple):
 
     @classmethod
     def join(cls, maps: Sequence[AffineMap]) -> AffineMap:
-        """One map of all channels from maps of groups of them."""
+        """Concatenate the maps of groups of channels."""
         return cls(*map(torch.cat, zip(*maps, strict=True)))
 
     @classmethod
@@ -54,21 +54,21 @@ class AffineMap(NamedTuple):
 def norm_values(
     norm: Norm, detach: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """γ, β, running mean and variance, all of which a source layer's normalization has."""
+    """Return γ, β, running mean and variance, which every source layer's normalization has."""
     gamma, beta = norm.weight, norm.bias
     statistics = cast(tuple[torch.Tensor, torch.Tensor], (norm.running_mean, norm.running_var))
     return (gamma.detach(), beta.detach(), *statistics) if detach else (gamma, beta, *statistics)
 
 
 def write_map(norm: Norm, wanted: AffineMap) -> None:
-    """Make a normalization compute with this map."""
+    """Make a normalization compute this map."""
     with torch.no_grad():
         for held, value in zip(norm_values(norm), wanted.values(norm.eps), strict=True):
             held.copy_(value)
 
 
 def present_map(norm: Norm, wanted: AffineMap | None) -> AffineMap:
-    """The map that a normalization does now: the one written or, once changed, its parameters'."""
+    """Return a normalization's map: the one written or, if changed since, its parameters'."""
     gamma, beta, mean, variance = held = norm_values(norm)
     if wanted is not None:
         values = zip(wanted.values(norm.eps), held, strict=True)
@@ -90,7 +90,7 @@ def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
 
 
 def shifts_at_output(pairs: Sequence[Features], shift: torch.Tensor) -> torch.Tensor:
-    """The same for the intermediate channels and outputs of all groups."""
+    """``shift_at_output`` for all groups, concatenated."""
     parts = shift.chunk(len(pairs))
     return torch.cat([shift_at_output(*each) for each in zip(pairs, parts, strict=True)])
 
@@ -98,20 +98,19 @@ def shifts_at_output(pairs: Sequence[Features], shift: torch.Tensor) -> torch.Te
 def fold_inner_shift(
     pairs: Sequence[Features], first: AffineMap, second: AffineMap
 ) -> tuple[AffineMap, AffineMap]:
-    """The same layer with a first BatchNorm whose β is 0, nothing nonlinear being in between.
+    """Make the first BatchNorm's β 0 by moving its shift to the second; no activation in between.
 
-    All padding comes before A, so that a shift t of the intermediate channels reaches every place
-    of the output as the constant B t, the kernel's taps summed. The first map x -> s ∘ x + t
-    becomes s ∘ (x - μ), μ being its running mean; what the output loses, B (t + s ∘ μ), the second
-    map adds. A pair then has c1 + 2 c2 trainable parameters (Burkholz 2024, Sect. 3.2) instead of
-    2 (c1 + c2).
+    All padding comes before A, so a shift t of the intermediate channels reaches every output pixel
+    as the constant B t, summed over the kernel's taps. The first map x -> s ∘ x + t becomes s ∘ (x
+    - μ) with its running mean μ; the second map adds B (t + s ∘ μ), which the output loses. A pair
+    then has c1 + 2 c2 trainable parameters (Burkholz 2024, Sect. 3.2) instead of 2 (c1 + c2).
 
     Args:
         pairs: the frozen pair of each group.
         first: s and t (groups c1,).
         second: the map (c2,) of B's output; its running mean moves with that output.
     """
-    shift = -first.scale * first.mean.double()  # with which β = t + s ∘ μ is 0
+    shift = -first.scale * first.mean.double()  # makes β = t + s ∘ μ vanish
     added = shifts_at_output(pairs, shift - first.shift)
     moved = second.shift - second.scale * added
     mean = second.mean.double() + added

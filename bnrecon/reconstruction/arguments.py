@@ -1,4 +1,4 @@
-"""What a library user gives: checked by the name of the argument, and turned into specs."""
+"""Check a library user's arguments, naming them in errors, and turn them into specs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def check_model(model: nn.Module) -> None:
     if "eval" in vars(model):  # torch.export replaces it by one that raises
         raise UserError("the model is an exported program; give the module it was made of")
     if training := [name for name, module in model.named_modules() if module.training]:
-        whole = "" in training  # else parts came after its eval()
+        whole = "" in training  # else parts were added after eval()
         which = "the model is" if whole else f"{shorten(training)}: parts of the model are"
         state = "in training mode, its normalization not yet fixed"
-        when = "before reconstruct" if whole else "after what adds them (weight_norm, quantization)"
+        when = "before reconstruct" if whole else "after adding them (weight_norm, quantization)"
         raise UserError(f"{which} {state}; call model.eval() {when}")
     if changes := changes_to_torch():
         raise UserError(
@@ -52,7 +52,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Raise ``UserError`` unless parameters are of a dtype and on a device that can be computed on.
+    """Raise ``UserError`` unless the dtype and device of all parameters are supported.
 
     >>> check_parameters(nn.Linear(2, 2).half())
     Traceback (most recent call last):
@@ -95,7 +95,7 @@ def check_seed(seed: object) -> None:
 
 
 def feature_spec(features: object, oversampling: float | None = None) -> FeatureSpec:
-    """The spec of ``features``, a name or a spec, with ``oversampling`` where that is given.
+    """Return the spec for ``features``, a name or a spec, with ``oversampling`` if given.
 
     >>> feature_spec("id_cond").name, feature_spec(FeatureSpec(strict=True), 2.0).oversampling
     ('id_cond', 2.0)
@@ -108,7 +108,7 @@ def feature_spec(features: object, oversampling: float | None = None) -> Feature
 
 
 def solver_spec(solver: object) -> SolverSpec:
-    """The spec of ``solver``, a name or a spec.
+    """Return the spec for ``solver``, a name or a spec.
 
     >>> solver_spec("lu").tolerance
     1e-10

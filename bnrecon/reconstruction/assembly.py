@@ -1,4 +1,4 @@
-"""From solutions to the source network: features, and the normalizations that they take."""
+"""Build the source network from solutions: its features and normalizations."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from bnrecon.solvers.base import Solution
 from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.solving import relative_residual
 
-OTHER_SYSTEM = "its solution solves another system: one of another seed, model or features"
-NO_RANGE = 1e-6  # inputs that are never larger than this tell no range
+OTHER_SYSTEM = "its solution belongs to another system, of another seed, model or features"
+NO_RANGE = 1e-6  # inputs that never exceed this have no usable range
 
 
 @outside_torch_modes
@@ -44,17 +44,17 @@ def assemble(
     All layers of the plan are replaced, all else is copied, and only normalizations stay trainable.
 
     Args:
-        plan: from ``plan_layers``; its model is left as it is.
-        solutions: by the layer's name, from ``solve_layer``.
-        moments: by the layer's name, from ``gather``: what running statistics are computed from,
-            and the range of inputs that an activation needs. Without them means are 0, variances 1.
+        plan: from ``plan_layers``; its model is not changed.
+        solutions: from ``solve_layer``, by layer name.
+        moments: from ``gather``, by layer name, to compute running statistics and the range of
+            inputs that an activation needs. Without them, means are 0 and variances 1.
 
     Returns:
         The source network, with a report for every layer; outputs are not compared.
 
     Raises:
-        UserError: a solution or the moments are missing, or not of this plan; the model has
-            changed since it was planned.
+        UserError: a solution or the moments are missing or belong to another plan, or the model has
+            changed since planning.
         RunError: a number overflows in the network's precision.
     """
     checked = check_moments(plan, moments)
@@ -70,7 +70,7 @@ def assemble(
 
 
 def join_layers(plan: Plan, built: Sequence[BuiltLayer]) -> Reconstruction:
-    """The source network of a plan's layers, each built by ``build_layer``, in their order."""
+    """Join a plan's layers, built by ``build_layer``, in order, into the source network."""
     targets = [layer.folded for layer in plan.layers]
     network = pack(substitute(plan.model, replacements(targets, (part.layer for part in built))))
     notes = list(plan.notes)
@@ -86,7 +86,7 @@ def check_moments(
     """The moments of each layer that images reached.
 
     Raises:
-        UserError: the activation needs a range that the moments do not tell.
+        UserError: the activation needs a range that the moments lack.
         RunError: moments are not finite.
     """
     activation = plan.features.activation
@@ -101,20 +101,19 @@ def check_moments(
         if seen is not None and not seen.is_finite():
             raise RunError(
                 f"{layer.label}: on these images, which are finite, its inputs or outputs are not "
-                f"finite in {dtype_name(layer.folded.module.weight.dtype)}; are they with "
-                "model.double()?"
+                f"finite in {dtype_name(layer.folded.module.weight.dtype)}; try model.double()"
             )
         if activation == "identity":
             continue
         if seen is None or seen.largest_input is None:
             raise UserError(
-                f"{layer.label}: the images do not reach it, or within torch.vmap, so that its "
-                f"range is not known; activation={activation} needs it"
+                f"{layer.label}: the images do not reach it, or only within torch.vmap, so its "
+                f"range is unknown; activation={activation} needs it"
             )
         if (largest := float(seen.largest_input.max())) < NO_RANGE:
             raise UserError(
                 f"{layer.label}: on the images its inputs are at most {largest:.0e}, too small to "
-                "tell their range; give images as the network will see them, or none and "
+                "tell their range; give images like those that the network will see, or use "
                 "activation=identity"
             )
     return reached
@@ -138,13 +137,13 @@ def build_layer(
 
     Args:
         planned: the layer.
-        solution: scales (c1,) for it, from ``solve_layer``; the residual that it reports is
-            computed again, from this layer's system.
+        solution: its scales (c1,), from ``solve_layer``; the reported residual is recomputed from
+            this layer's system.
         moments: of images, for its running statistics; mean 0 and variance 1 without them.
-        pairs: what ``planned.draw_groups()`` gave, where it has been called.
+        pairs: the result of ``planned.draw_groups()``, if already drawn.
 
     Raises:
-        UserError: the solution is of another layer.
+        UserError: the solution belongs to another layer.
         RunError: a number overflows in the network's precision.
     """
     source, spec = planned.folded, planned.features
@@ -163,7 +162,7 @@ def build_layer(
         system, spec_of_group = layer_problem(planned, target, pair)
         reports.append(_checked(system, spec_of_group.tolerance, scale, solution.report))
         scales = system.scales(scale.to(system.rhs))
-        del system  # its float64 factors, before the layer's errors form others
+        del system  # frees its float64 factors before the layer's errors form others
         seen = None if moments is None else moments.of_group(group, len(pairs))
         largest = None if seen is None else seen.largest_input
         reach = None if largest is None else spec.margin * largest
@@ -187,7 +186,7 @@ def build_layer(
 def _checked(
     system: System, tolerance: float, scale: torch.Tensor, report: SolverReport
 ) -> SolverReport:
-    """The report with the residual that the scales, be they of another plan, have in this one."""
+    """Recompute the report's residual in this system; the scales may be of another plan."""
     residual = relative_residual(system, scale.to(system.rhs))
     converged = residual <= tolerance
     why = OTHER_SYSTEM if report.converged and not converged else report.diagnosis
@@ -204,9 +203,9 @@ def _maps(
     region: LinearRegion,
     moments: LayerMoments | None,
 ) -> tuple[AffineMap, AffineMap]:
-    """The maps of the normalizations with which a pair is outer ∘ B (inner ∘ A x) + b."""
-    # In the linear region φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c: the second one divides
-    # by m v and subtracts B (m t + c).
+    """Return the normalization maps that make a pair compute outer ∘ B (inner ∘ A x) + b."""
+    # In the linear region φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so the second map
+    # divides by m v and subtracts B (m t + c).
     source, activation = planned.folded, FIRST_ACTIVATIONS[planned.features.activation]
 
     def of_group(values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Attention whose projections are layers of their own, as ``nn.MultiheadAttention``'s are not."""
+"""Attention whose projections are separate layers, unlike those of ``nn.MultiheadAttention``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SWIN = "torchvision.models.swin_transformer"
 
 
 class Attention(Unpacked):
-    """What an ``nn.MultiheadAttention`` computes, with four linear layers.
+    """An ``nn.MultiheadAttention`` with four linear layers.
 
-    Its weights are packed into one tensor, or lie beside it, and no module applies them. Here
-    ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj`` are modules, which can be replaced; they
-    share memory with the packed weights. Attention itself is PyTorch's own function, given
-    projections that change nothing.
+    ``nn.MultiheadAttention`` packs its weights into one tensor, or keeps three, and applies them
+    without a module. Here ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj`` are modules that can
+    be replaced; they share memory with the packed weights. PyTorch's function computes the
+    attention, with identity projections.
 
     >>> _ = torch.manual_seed(0)
     >>> packed, x = nn.MultiheadAttention(4, 2).eval(), torch.randn(3, 1, 4)
@@ -98,7 +98,7 @@ class Attention(Unpacked):
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    """A linear layer in the memory of this weight."""
+    """A linear layer that shares this weight's memory."""
     (outputs, inputs), trained = weight.shape, weight.requires_grad
     shift = None if bias is None else nn.Parameter(bias.detach(), trained)
     kernel = nn.Parameter(weight.detach(), trained)
@@ -106,7 +106,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 def attention_refusal(module: nn.MultiheadAttention) -> str | None:
-    """Why the projections of an attention cannot be taken apart, if they cannot."""
+    """Say why an attention's projections cannot be unpacked; ``None`` if they can."""
     code = (type(module).forward, type(module.out_proj).forward)
     if code != (nn.MultiheadAttention.forward, nn.Linear.forward) or "forward" in vars(module):
         return f"{type(module).__name__} computes something of its own, not a plain attention"
@@ -125,14 +125,14 @@ def _has_fast_path(model: nn.Module) -> bool:
 def fast_path_notes(model: nn.Module) -> list[str]:
     """What a user of ``unpack`` should know."""
     note = (
-        "the fast path of TransformerEncoderLayer, which goes past its parts, is off in the source "
-        "network; where a padding mask hides positions, that path may write zeros there instead"
+        "the fast path of TransformerEncoderLayer, which bypasses its parts, is off in the source "
+        "network; with a padding mask, that path may write zeros to hidden positions"
     )
     return [note] if _has_fast_path(model) else []
 
 
 def _windows() -> ModuleType | None:
-    """What is done for torchvision's Swin, where there may be a module of it."""
+    """The module that handles torchvision's Swin, if a model may contain it."""
     if SWIN not in sys.modules:
         return None
     from bnrecon.reconstruction import window_attention
@@ -141,12 +141,12 @@ def _windows() -> ModuleType | None:
 
 
 def reads_projections(module: nn.Module) -> bool:
-    """Whether a module is a Swin's attention, which reads its projections' weights past them."""
+    """Whether a Swin attention reads its projections' weights instead of calling them."""
     return (windows := _windows()) is not None and windows.reads_projections(module)
 
 
 def pack(network: nn.Module) -> nn.Module:
-    """Make attentions of Swin whose projections are linear layers torchvision's own, in place."""
+    """Turn Swin attentions with linear projections back into torchvision's, in place."""
     if (windows := _windows()) is not None:
         for module in network.modules():
             windows.pack_projections(module)
@@ -154,14 +154,14 @@ def pack(network: nn.Module) -> nn.Module:
 
 
 def unpack(model: nn.Module, kept: Callable[[str], bool] = lambda _: False) -> nn.Module:
-    """The model with every attention taken apart, or itself where there is nothing to do.
+    """Copy a model with its attentions unpacked; return the model itself if there are none.
 
-    These are ``nn.MultiheadAttention`` and torchvision's ``ShiftedWindowAttention`` (Swin). A
-    ``TransformerEncoderLayer`` computes all of itself from its parts' weights in eval mode, past
-    the parts themselves: in the copy it does not.
+    These are ``nn.MultiheadAttention`` and torchvision's ``ShiftedWindowAttention`` (Swin). In eval
+    mode a ``TransformerEncoderLayer`` computes with its parts' weights without calling the parts;
+    in the copy it calls them.
 
-    The model is left as it is; the copy shares its tensors. ``kept`` says whether the attention of
-    a name stays as it is.
+    The model is not changed, and the copy shares its tensors. ``kept`` says by name which
+    attentions stay packed.
     """
     modules = {name: module for name, module in model.named_modules() if not kept(name)}
     taken: dict[int, object] = {
@@ -179,7 +179,7 @@ def unpack(model: nn.Module, kept: Callable[[str], bool] = lambda _: False) -> n
             windows.call_projections(unpacked.get_submodule(name))
     for module in unpacked.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = 0  # what it asks for before it takes the fast path
+            module.activation_relu_or_gelu = 0  # turns the fast path off
         elif isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
     return unpacked

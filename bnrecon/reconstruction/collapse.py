@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _composed(
     layer: SourceLayer, *maps: tuple[torch.Tensor, torch.Tensor]
 ) -> list[list[torch.Tensor]]:
-    """For each pair of scales the kernels outer ∘ (B diag(inner) A) of all groups."""
+    """For each pair of scales, the kernels outer ∘ (B diag(inner) A) of all groups."""
     kernels: list[list[torch.Tensor]] = [[] for _ in maps]
     count = len(layer.pairs)
     for group, features in enumerate(layer.pairs):
@@ -40,10 +40,10 @@ def _composed(
 
 @outside_torch_modes
 def collapse_layer(layer: SourceLayer) -> Layer:
-    """The one layer that a source layer computes, from its float64 maps and its features.
+    """Build the one layer that a source layer computes, from its float64 maps and its features.
 
-    Its weight is W' = outer ∘ (B diag(inner) A): nothing of the target enters. With an activation
-    that is only nearly linear, this is the layer it would be if it were.
+    Its weight is W' = outer ∘ (B diag(inner) A); the target is not used. An activation that is only
+    nearly linear is taken to be linear.
     """
     kind, dtype = layer.kind, layer.second_norm.weight.dtype
     first, second = layer.present_maps()
@@ -60,13 +60,13 @@ def collapse_layer(layer: SourceLayer) -> Layer:
     if layer.folded and layer.geometry.dims < 2:
         refuse = refuse_unbatched if layer.geometry.dims else refuse_sequences
         made.register_forward_pre_hook(refuse)
-    if getattr(made, "padding_mode", "zeros") != "zeros":  # the target's, whatever its padding says
+    if getattr(made, "padding_mode", "zeros") != "zeros":  # where ``padding`` may not tell
         made._reversed_padding_repeated_twice = list(layer.geometry.pads)
     return made
 
 
 def collapsed_bias(layer: SourceLayer) -> torch.Tensor:
-    """The bias of that layer, (c2,) in float64."""
+    """The bias of the collapsed layer, (c2,) in float64."""
     first, second = layer.present_maps()
     slope, offset = layer.linearized.slope, layer.linearized.offset
     shift = shifts_at_output(layer.pairs, slope * first.shift + offset)
@@ -74,15 +74,15 @@ def collapsed_bias(layer: SourceLayer) -> torch.Tensor:
 
 
 def present_layer(layer: SourceLayer) -> Layer:
-    """The same, made again only when a normalization has changed since."""
+    """Return the collapsed layer, built again only if a normalization has changed."""
     held, cached = layer.held(), layer.__dict__.get("_present")
-    # Their numbers are compared: versions would not count writes to ``.data``.
+    # Compares numbers: version counters would miss writes to ``.data``.
     if cached is None or not all(
         a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
         for a, b in zip(held, cached[1], strict=True)
     ):
         cached = collapse_layer(layer), [value.clone() for value in held]
-        layer.__dict__["_present"] = cached  # not as a part of the network
+        layer.__dict__["_present"] = cached  # not as a submodule
     return cached[0]
 
 
@@ -91,7 +91,7 @@ class LayerErrors(NamedTuple):
 
     ``exact`` is the relative error in float64, ``exact_channel`` the largest of one output's
     weights; ``assembled`` and ``assembled_channel`` are the same in the network's precision, and
-    ``channel`` is the output of which that is.
+    ``channel`` is the output of the latter.
     """
 
     exact: float
@@ -109,14 +109,13 @@ def layer_errors(
 ) -> LayerErrors:
     """The relative errors of a layer's kernel in float64 and in the network's precision.
 
-    The first from its float64 maps and its features; the second from the rounded parameters that
-    its BatchNorm layers hold, in the precision the network runs in. Of several groups it is the
-    largest error of one.
+    The first uses the float64 maps and the features; the second uses the rounded parameters of the
+    BatchNorm layers, in the network's precision. Each is the largest error of any group.
 
     Args:
         layer: the source layer.
         kernel: the target's (c2, c0 / groups, *kernel).
-        inputs: (c0,), sizes of the layer's inputs, by which the weights of one output are weighed.
+        inputs: (c0,), sizes of the layer's inputs, by which each output's weights are multiplied.
         bias: (c2,), the target's, which adds to the size of an output.
     """
     first, second = layer.present_maps()

@@ -1,4 +1,4 @@
-"""Both networks on the same images: how far the source's outputs are from the model's."""
+"""Compare the outputs of the source network and the model on the same images."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import callers_default_device, one_thread_at_a_time
 
-FAR = 0.1  # of an output's spread: farther off, the two are not the same network
-NUDGE = 1e-4  # of the images' size: about what rounding in float32 may come to
-JUMP = 1e-2  # of the spread: outputs that change by more when images are nudged are taken to jump
-FLAT = 1e-2  # of a tensor's largest number: the least that counts as a spread
+FAR = 0.1  # of an output's spread: a larger difference is an error
+NUDGE = 1e-4  # of the images' size: about the effect of float32 rounding
+JUMP = 1e-2  # of the spread: a larger change of nudged images' outputs is a jump
+FLAT = 1e-2  # of a tensor's largest number: the smallest spread
 
 
 @one_thread_at_a_time
@@ -33,15 +33,15 @@ def compare(
 ) -> tuple[OutputDifference | None, list[str]]:
     """Compare both networks' outputs on up to 64 images, tensor by tensor.
 
-    Each, and each channel of it, is compared by its own spread, the largest distance of its numbers
-    from their mean: a small one may be wrong beside a large one. Of both networks a copy is run.
+    Each tensor, and each of its channels, is compared relative to its spread, the largest distance
+    from the mean: large outputs must not hide errors of small ones. Copies of both networks run.
 
     Returns:
-        The difference of the tensor for which it is largest, and notes. Outputs that are random, or
-        that jump, tell nothing: the difference is ``None`` then.
+        The largest difference of any tensor, and notes. The difference is ``None`` if outputs are
+        random or jump.
 
     Raises:
-        RunError: the source network fails, or its outputs are of other shapes, or not finite where
+        RunError: the source network fails, or its outputs have other shapes or are not finite where
             the model's are.
 
     >>> compare(nn.ReLU(), nn.ReLU6(), torch.tensor([[0.0], [2.0]]))
@@ -58,11 +58,11 @@ def compare(
             ours = _numbers(_source_output(network, images.clone()))
         others = (part for part in leaves(output) if not isinstance(part, str | None))
         if names := {type(part).__name__ for part in others if _as_tensor(part) is None}:
-            notes.append(f"not compared: what the model puts out as {shorten(sorted(names))}")
+            notes.append(f"not compared: outputs of type {shorten(sorted(names))}")
         if missed := [name for name, count in ran.items() if not count]:
             notes.append(f"not compared, as these images do not reach them: {shorten(missed)}")
         if not theirs:
-            return None, ["outputs were not compared: the model puts out no tensors", *notes]
+            return None, ["outputs were not compared: the model returns no tensors", *notes]
         difference = _difference(ours, theirs, len(images))
         if difference.largest == 0 and not any(map(_has_two_values, theirs)):
             why = "all numbers of each output are the same, or not finite"
@@ -75,13 +75,13 @@ def compare(
         shapes = [shorten(list(map(str, _shapes(parts)))) for parts in (ours, theirs)]
         raise RunError(
             f"outputs are of shape {shapes[0]} where the model's are {shapes[1]}: their shape "
-            "depends on their values, or on something that a replaced layer does not give"
+            "depends on their values, or on something that a replaced layer does not have"
         )
     finite = [all(bool(part.isfinite().all()) for part in parts) for parts in (ours, theirs)]
     if finite == [False, True]:
         raise RunError(
-            "the source network's outputs are not finite, the model's are; are those of a source "
-            "network of model.double() for these images?"
+            "the source network's outputs are not finite, the model's are; try model.double() on "
+            "these images"
         )
     return difference, notes
 
@@ -89,10 +89,10 @@ def compare(
 def explain_difference(
     difference: OutputDifference | None, why: str, accepted: bool = False
 ) -> list[str]:
-    """A note on outputs that are off by more than rounding usually is.
+    """Return a note on outputs that are off by more than rounding usually is.
 
-    ``why`` is what is known about it. Raises ``RunError`` where they are off by more than a tenth
-    of their spread, unless that is ``accepted``.
+    ``why`` is the likely cause. Raises ``RunError`` if they are off by more than a tenth of their
+    spread, unless ``accepted``.
     """
     if difference is None or difference.relative <= NOTED:
         return []
@@ -116,7 +116,7 @@ def _count_calls(layers: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
 
 
 def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
-    """The source network's output; the model's own code may ask its layers for what these lack."""
+    """Run the source network; its layers may lack what the model's code asks them for."""
     try:
         with callers_default_device():
             return network(images)
@@ -126,14 +126,14 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
         what = f"{type(error).__name__}: {first_line(error)}"
         raise RunError(
             f"with its layers replaced the network does not run ({what}): the model's own code "
-            "asks a replaced layer for something that it does not have"
+            "needs something that a replaced layer does not have"
         ) from error
 
 
 def _unsteady(
     model: nn.Module, images: torch.Tensor, theirs: list[torch.Tensor], difference: OutputDifference
 ) -> str | None:
-    """Why a difference means nothing, where the model's own outputs differ as much."""
+    """Say why a difference means nothing, if the model's outputs themselves differ as much."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
     nudged = images + NUDGE * images.abs().max() * noise
     for inputs, when, least in (
@@ -152,7 +152,7 @@ def _unsteady(
 def _difference(
     ours: list[torch.Tensor], theirs: list[torch.Tensor], images: int
 ) -> OutputDifference:
-    """The difference of the tensor that is farthest off by its own spread."""
+    """The difference of the tensor that is farthest off relative to its spread."""
     if _shapes(ours) != _shapes(theirs):
         return OutputDifference(math.inf, 1.0, images)
     differences = [
@@ -164,9 +164,9 @@ def _difference(
 
 
 def _gaps(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[float, float]]:
-    """The largest difference and the spread: of all numbers, and of a channel or entry alone."""
+    """Yield the largest difference and the spread of all numbers and of single channels."""
     same = (a == b) | (a.isnan() & b.isnan())
-    if not a.is_floating_point():  # of whole numbers, as classes are, the share that differs
+    if not a.is_floating_point():  # for integers, such as classes, the share that differs
         yield float((~same).double().mean()), 1.0
         return
     gaps = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
@@ -182,7 +182,7 @@ def _gaps(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[float, float]]:
 
 
 def _has_two_values(values: torch.Tensor) -> bool:
-    """Whether a tensor has two numbers that differ: one that has none is easily met."""
+    """Whether a tensor has two different numbers; a constant is too easy to match."""
     finite = values[values.isfinite()]
     return bool(finite.numel() and (finite != finite[0]).any())
 

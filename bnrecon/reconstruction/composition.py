@@ -22,11 +22,11 @@ class Composition:
 
     With s = γ / sqrt(variance + eps) and t = β - s ∘ mean it is (B diag(s) A) x + B t. Mean and
     variance are the running ones; in training those of the batch, A μ and diag(A Σ A^T) for the
-    mean μ and covariance Σ of x, exactly, as A has one tap and all padding comes before it.
+    mean μ and covariance Σ of x; exact, as A has one tap and all padding comes before it.
     Values, gradients and running statistics are those of the two convolutions, up to rounding.
 
-    A call and its gradient cost 2 n c1 operations each, whatever the number of pixels. Features
-    in memory are held once more, as a solver reads them; others are made or read at each call.
+    A call and its gradient cost 2 n c1 operations each, whatever the number of pixels. Features in
+    memory are copied for the products; others are generated or read at each call.
     """
 
     def __init__(self, pairs: tuple[Features, ...]):
@@ -34,11 +34,11 @@ class Composition:
         self._held: tuple[Any, list[Operator], torch.Tensor | None] | None = None
 
     def __deepcopy__(self, _memo: dict) -> Composition:
-        """One of the same features, which are never copied."""
+        """Share the features, which are never copied."""
         return Composition(self.pairs)
 
     def __call__(self, layer: SourceLayer, x: torch.Tensor) -> torch.Tensor:
-        """B N(A x) for the padded input of the layer whose normalization N is."""
+        """B N(A x) for the padded input x and the layer's normalization N."""
         groups, kernel = len(self.pairs), layer.geometry.kernel
         norm = layer.first_norm
         gamma, beta, mean, variance = norm_values(norm, detach=False)
@@ -55,7 +55,7 @@ class Composition:
     def _batch_statistics(
         self, layer: SourceLayer, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and biased variance (c1,) of A x; the running ones move as in a BatchNorm."""
+        """Mean and biased variance (c1,) of A x; updates running statistics as a BatchNorm does."""
         pixels = x.movedim(1, -1).flatten(0, -2).unflatten(1, (len(self.pairs), -1)).transpose(0, 1)
         inputs, covariance = input_moments(pixels)
         if self.pairs[0].identity:
@@ -103,7 +103,7 @@ class Composition:
         key = like.device, like.dtype
         if self._held is None or self._held[0] != key:
             device, dtype = key
-            # In float64 nothing is held of features that are not in memory.
+            # In float64, features that are not in memory are not held.
             exact = dtype if self.pairs[0].in_memory else torch.float64
             matrices = [feature_operator(pair, exact, device) for pair in self.pairs]
             sums = None
@@ -120,7 +120,7 @@ def _sum_taps(pair: Features, device: torch.device) -> torch.Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """Products of all groups, whose gradients are the transposed ones: nothing is kept between."""
+    """Products of all groups; gradients are transposed products, which need nothing saved."""
 
     @staticmethod
     def forward(x: torch.Tensor, matrices: list[Operator], transposed: bool) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""How long solving takes, roughly: operations over a measured rate."""
+"""Estimate how long solving takes: operations over a measured rate."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from bnrecon.solvers.iterative import expected_iterations, integers_pay
 from bnrecon.solvers.krylov import MOST_ITERATIONS
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
-# Of the matrices whose product is timed. To launch one of 1,024 takes a GPU longer than to do it.
+# Of the timed matrices; a GPU takes longer to launch a product of 1,024 than to compute it.
 SIDES = {"cpu": 1024, "cuda": 4096}
 REGENERATION = 1.2  # times a product with stored features (scripts/bench_storage.py)
-# In float64: corrections and checks of the solve, the errors of the layer as it is built and as it
-# comes back from its file, its collapsed form.
+# In float64: corrections and checks of the solve, the errors of the layer when built and when
+# loaded, its collapsed form.
 EXACT_PRODUCTS = 13
 EXACT_BESIDE_INTEGERS = 8  # one correction is enough
-DRAWN_SECONDS = 12e-9  # a normal number, drawn again for a float64 product, and multiplied
-DISK_RATE = 1e9  # bytes a second, of a disk that was not measured
+DRAWN_SECONDS = 12e-9  # to draw and multiply one normal number in float64
+DISK_RATE = 1e9  # assumed bytes per second
 PASSES = 20  # over exact features: corrections and checks of the solve, errors, digests
 
 
 def rate(dtype: torch.dtype, device: torch.device) -> float:
-    """Operations a second of a matrix product in this precision, measured now.
+    """Measure the operations per second of a matrix product in this precision.
 
-    Of a processor that others use too it is the rate that it has alone: its own time counts.
+    On a shared CPU, process time gives the rate that it has alone.
     """
     side = SIDES[device.type]
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
@@ -61,14 +61,14 @@ def solving_seconds(layers: Sequence[PlannedLayer]) -> list[float]:
 
 
 def _in_integers(layer: PlannedLayer) -> bool:
-    """Whether a layer's iterations multiply in 8-bit integers, as far as its name tells."""
+    """Whether a layer's iterations multiply in 8-bit integers, judged by its features' name."""
     name = layer.features.name
     signs = name == "sign" or (name == "er_sign" and layer.storage == "memory")
     return signs and _integers_pay(layer, signs)
 
 
 def _gradients_in_integers(layer: PlannedLayer) -> bool:
-    """Whether half of its products do: those of M^T, of features in memory."""
+    """Whether half of its products do: those with M^T, for features in memory."""
     others = layer.storage == "memory" and not _in_integers(layer)
     return others and _integers_pay(layer, signs=False)
 
@@ -81,7 +81,7 @@ def _integers_pay(layer: PlannedLayer, signs: bool) -> bool:
 def _group_seconds(layer: PlannedLayer, rates: Mapping[torch.dtype, float]) -> float:
     """Seconds of a group: ln(1/tol) / (½ ln(c1/n)) times two products, or an LU of (2/3) n³."""
     shape, c1 = layer.shape, layer.width
-    n = max(1, layer.rows)  # beside a skip connection there may be none
+    n = max(1, layer.rows)  # with a skip connection there may be none
     name, spec = layer.choice.solver, layer.solver
     single = rates[torch.float32]
     integers = _in_integers(layer)
@@ -107,9 +107,9 @@ def _group_seconds(layer: PlannedLayer, rates: Mapping[torch.dtype, float]) -> f
 
 
 def storage_seconds(layer: PlannedLayer) -> float:
-    """Seconds that a layer takes longer because its features are not in memory, roughly.
+    """Estimate the additional seconds of a layer whose features are not in memory.
 
-    Files are read at the speed of memory while they fit into what is free of it.
+    Files that fit into free memory are read at its speed.
     """
     size = layer.feature_bytes
     if layer.storage == "regenerate" and layer.features.name != "sign":

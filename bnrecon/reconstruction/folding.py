@@ -42,7 +42,7 @@ class FoldedLayer:
 
 @dataclass(frozen=True)
 class Inventory:
-    """All weight layers of a network: those that can be rebuilt, and the others with the reason."""
+    """All weight layers of a network: those that can be rebuilt, and reasons for refused ones."""
 
     layers: list[FoldedLayer]
     refused: dict[str, str]
@@ -54,13 +54,12 @@ def find_layers(
 ) -> Inventory:
     """List a network's layers in the order of its modules.
 
-    A BatchNorm is folded into the layer before it when it alone uses that layer's output, and
-    nothing else its numbers or the layer's bias, which is read off a symbolic trace (torch.fx) of a
-    call with one argument, and off a run where there are ``images``. Where the network cannot be
-    traced, nothing is folded: normalizations stay as they are, and a note says so. Refused are
-    layers that compute something else than a convolution with their weight, and weights that are
-    used without a module; ``images``, one batch for the network, show the latter better than a
-    trace. Without ``fold_norms`` all normalizations stay as they are.
+    A BatchNorm is folded into the layer before it if it alone uses that layer's output, and nothing
+    else uses its numbers or the layer's bias. A symbolic trace (torch.fx) of a call with one
+    argument decides, and a run if there are ``images``. If the network cannot be traced, nothing is
+    folded, and a note says so. Layers that compute more than a convolution with their weight are
+    refused, as are weights that are used without a module; ``images``, one batch for the network,
+    show the latter better than a trace. Without ``fold_norms`` all normalizations are kept.
 
     >>> layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.LSTM(4, 4)]
     >>> net = nn.Sequential(*layers).eval()
@@ -87,7 +86,7 @@ def find_layers(
 def replacements(
     layers: Sequence[FoldedLayer], modules: Iterable[nn.Module]
 ) -> dict[int, nn.Module]:
-    """By ``id``, the module for each layer; a BatchNorm that was folded in is left out."""
+    """Map ``id`` of each layer to its module, and of each folded BatchNorm to an identity."""
     replaced: dict[int, nn.Module] = {}
     for layer, module in zip(layers, modules, strict=True):
         replaced[id(layer.module)] = module
@@ -102,7 +101,7 @@ def _is_part(name: str, refused: dict[str, str]) -> bool:
 
 
 def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
-    """Why a module with weights cannot be rebuilt, if it cannot."""
+    """Say why a module with weights cannot be rebuilt; ``None`` if it can."""
     if isinstance(module, SourceLayer):
         return "it is a source layer already"
     if isinstance(module, torch.jit.ScriptModule):
@@ -127,8 +126,8 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
 def _with_norm(
     name: str, module: Layer, norm_name: str | None, modules: dict[str, nn.Module]
 ) -> FoldedLayer:
-    """A layer with the BatchNorm that follows it; one that does more than normalize is kept."""
-    # A name among these is that of a BatchNorm with running statistics (``Usage.norms``).
+    """Fold the BatchNorm that follows a layer, unless it does more than normalize."""
+    # ``Usage.norms`` names only BatchNorms with running statistics.
     norm = cast(Norm, modules[norm_name]) if norm_name else None
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not is_plain(norm)):
         norm_name = norm = None
@@ -136,7 +135,7 @@ def _with_norm(
 
 
 def run_weight_hooks(module: nn.Module) -> None:
-    """Compute the weight that hooks compute before each call: it is that of the last call."""
+    """Run the hooks that compute a weight before each call; until then it is the last call's."""
     with torch.no_grad():  # a weight with a gradient's history could not be copied with its module
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WEIGHT_HOOKS):
@@ -144,7 +143,7 @@ def run_weight_hooks(module: nn.Module) -> None:
 
 
 def has_other_hooks(module: nn.Module) -> bool:
-    """Whether a module has forward hooks that do something else."""
+    """Whether a module has forward hooks that do more than compute its weight."""
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks)
 
@@ -152,14 +151,13 @@ def has_other_hooks(module: nn.Module) -> bool:
 def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torch.Tensor]:
     """Fold a BatchNorm in eval mode into the layer before it, in float64; also return the gain.
 
-    W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A weight that a hook
-    computes (``weight_norm``, ``spectral_norm``, pruning) is computed first, as a forward pass
-    would.
+    W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A hook that computes the
+    weight (``weight_norm``, ``spectral_norm``, pruning) runs first, as in a forward pass.
     """
     run_weight_hooks(module)
     weight = kernel_of(module).detach().double()
     zeros = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
-    # Cloned: what is planned stays where the model's own bias changes.
+    # Cloned, so that the plan keeps it if the model's bias changes.
     bias = zeros if module.bias is None else module.bias.detach().double().clone()
     gain = torch.ones_like(bias)
     if norm is not None:

@@ -17,23 +17,22 @@ from bnrecon.reconstruction.kernels import CONVOLVE, TRANSPOSED, Layer
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a layer moves over its input; a linear layer has no sides to move along."""
+    """How a layer moves over its input; a linear layer has no spatial sides."""
 
     kernel: tuple[int, ...] = ()  # sides of the kernel, as for the next two
     stride: tuple[int, ...] = ()  # of the convolution
     dilation: tuple[int, ...] = ()  # of its kernel
-    # As ``F.pad`` takes them, last side first: (left, right, top, bottom). All padding comes
+    # In the order of ``F.pad``, last side first: (left, right, top, bottom). All padding comes
     # before the first source layer
     pads: tuple[int, ...] = ()
-    pad_mode: str = "constant"  # what is padded
+    pad_mode: str = "constant"  # as of ``F.pad``
     groups: int = 1  # of channels
-    # Of a transposed convolution, the distance to which the inputs are moved apart, with
-    # zeros in between
+    # For a transposed convolution, the distance between inputs after inserting zeros
     spread: tuple[int, ...] = ()
 
     @property
     def dims(self) -> int:
-        """How many sides the kernel moves along."""
+        """The number of spatial dimensions."""
         return len(self.kernel)
 
     @property
@@ -50,8 +49,8 @@ def geometry_of(module: Layer) -> Geometry:
     """
     if isinstance(module, nn.Linear):
         return Geometry()
-    # What PyTorch reads when it is called, which code may have set since the layer was made: the
-    # weight's sides, numbers in place of tuples, and the pads of a padding that is not by zeros.
+    # What PyTorch reads when called, since code may have changed it: the weight's sides, numbers in
+    # place of tuples, and the pads of a padding that is not by zeros.
     kernel = tuple(module.weight.shape[2:])
     stride, dilation = (_by_side(value, kernel) for value in (module.stride, module.dilation))
     reach = [step * (side - 1) for step, side in zip(dilation, kernel, strict=True)]
@@ -78,7 +77,7 @@ def geometry_of(module: Layer) -> Geometry:
 
 
 def _by_side(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, ...]:
-    """A number for each side: one alone holds for all."""
+    """Return one number per side; a single one holds for all."""
     numbers = (value,) if isinstance(value, int) else tuple(value)
     return tuple(map(int, numbers)) * (len(kernel) if len(numbers) == 1 else 1)
 
@@ -88,7 +87,7 @@ def pad(
 ) -> torch.Tensor:
     """Pad a layer's input x (N, c0, *sides) as the target does.
 
-    A transposed convolution may be given the sides of its output, in place of its own.
+    For a transposed convolution, ``output_sides`` may replace its default output size.
     """
     pads = geometry.pads
     if geometry.spread:
@@ -99,7 +98,7 @@ def pad(
 
 
 def _spread(x: torch.Tensor, distances: Sequence[int]) -> torch.Tensor:
-    """Move pixels apart, with zeros in between."""
+    """Insert zeros between pixels."""
     sides = [(side - 1) * step + 1 for side, step in zip(x.shape[2:], distances, strict=True)]
     spread = x.new_zeros(*x.shape[:2], *sides)
     take(spread, [slice(None, None, step) for step in distances]).copy_(x)
@@ -124,7 +123,7 @@ def centre(
 ) -> torch.Tensor:
     """The part of a padded x (N, c0, *sides) that the kernel's centre passes over.
 
-    ``sides`` are those of the layer's output; its strides are applied where ``strided``.
+    ``sides`` are the layer's output sides; its strides are applied if ``strided``.
     """
     return _at_tap(x, [side // 2 for side in geometry.kernel], geometry, sides, strided)
 
@@ -136,7 +135,7 @@ def _at_tap(
     sides: Sequence[int],
     strided: bool = False,
 ) -> torch.Tensor:
-    """What one tap of a kernel passes over, as a view, with strides applied or not."""
+    """What one tap of a kernel passes over, as a view, with or without strides."""
     along = zip(tap, geometry.stride, geometry.dilation, sides, strict=True)
     window = [
         slice(i * dilation, i * dilation + (side - 1) * step + 1, step if strided else 1)
@@ -146,7 +145,7 @@ def _at_tap(
 
 
 def take(x: torch.Tensor, sides: Sequence[slice]) -> torch.Tensor:
-    """A part of each of the last sides, as a view."""
+    """Slice the last sides, as a view."""
     index: Any = (..., *sides)
     return x[index]
 
@@ -161,9 +160,9 @@ def identity_output(
 ) -> torch.Tensor:
     """Sum φ(s_l x_j + t_l) over the features l = (i, tap, j) of each output i.
 
-    That is the output of B, (N, c2, *sides), for M = I: no weight is formed. Of the padded input x
-    (N, c0, *sides) it takes scale s and shift t (groups n,) of the first normalization; ``shape``
-    is that of one group. Without φ the sum is one convolution.
+    This is the output of B, (N, c2, *sides), for M = I, without forming weights. The padded input x
+    is (N, c0, *sides), the first normalization's scale s and shift t are (groups n,), and ``shape``
+    is one group's. Without φ the sum is one convolution.
     """
     table = (-1, shape.taps, shape.inputs)
     scale, shift = scale.reshape(table), shift.reshape(table)

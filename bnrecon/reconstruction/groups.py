@@ -1,4 +1,4 @@
-"""The groups of a grouped convolution: drawn one by one, solved together where they are small."""
+"""The groups of a grouped convolution: drawn one by one, solved together if small."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
 TOGETHER_BYTES = 32 * 2**20  # of the matrices that are solved in one call
-SMALL_BYTES = 2**20  # of one group's matrix, up to which a call for it alone costs more than it
+SMALL_BYTES = 2**20  # of one group's matrix: up to it, the overhead of a separate call dominates
 
 
 def group_number(layer: int, group: int) -> int:
-    """The number that a group's features are drawn by: for the first group that of the layer.
+    """Return the number that a group's features are drawn by; the first group has the layer's.
 
     >>> group_number(3, 0), group_number(3, 1)
     (3, 4294967299)
@@ -32,13 +32,13 @@ def group_number(layer: int, group: int) -> int:
 
 
 def joined(parts: Iterable[torch.Tensor | None]) -> torch.Tensor:
-    """The parts of all groups as one; a single part is not copied."""
+    """Concatenate the parts of all groups; a single part is not copied."""
     tensors = [part for part in parts if part is not None]
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def joined_digest(groups: Sequence[Features]) -> str:
-    """The digest of a layer's features; of one group, that of its own."""
+    """The digest of a layer's features; for a single group, that group's digest."""
     digests = [features.digest() for features in groups]
     return digests[0] if len(digests) == 1 else content_key({"groups": digests})
 
@@ -49,8 +49,8 @@ Problem: TypeAlias = tuple[System, SolverSpec]
 def solve_groups(problems: Iterable[Problem]) -> Solution:
     """Solve the systems of all groups of a layer.
 
-    Small dense systems that the user chose no solver for are solved together, by least squares;
-    those that do not come out well are solved again one by one, which also tells why.
+    If the user chose no solver, small dense systems are solved together by least squares. Those
+    that miss the tolerance are solved again one by one, which also tells why.
     """
     solutions: list[Solution] = []
     block: list[Problem] = []
@@ -70,13 +70,13 @@ def solve_groups(problems: Iterable[Problem]) -> Solution:
 
 
 def join_solutions(solutions: Sequence[Solution]) -> Solution:
-    """The scales of all groups one after the other, and the report of the weakest."""
+    """Concatenate the scales of all groups; the report is the weakest group's."""
     scale = torch.cat([solution.scale for solution in solutions])
     return Solution(scale, weakest([solution.report for solution in solutions]))
 
 
 def together_bytes(rows: int, columns: int, groups: int) -> int:
-    """Bytes of the systems that are solved in one call: one by one, stacked, and factorized."""
+    """Bytes of the systems that are solved in one call: separate, stacked and factorized."""
     size = 8 * rows * columns
     small = rows <= columns and size <= SMALL_BYTES
     return 3 * min(groups * size, TOGETHER_BYTES + size) if small else 0
@@ -104,7 +104,7 @@ def _solve_block(block: list[Problem], before: int) -> list[Solution]:
 
 
 def _minimum_norm(matrices: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
-    """The solutions (groups, c1) with one correction; not numbers where there are none."""
+    """The solutions (groups, c1) with one correction; NaN if the factorization fails."""
     driver = "gelsy" if rhs.device.type == "cpu" else "gels"
     x = torch.zeros_like(matrices[:, :1].mT)
     try:
@@ -124,7 +124,7 @@ def _solve_one(system: System, spec: SolverSpec, group: int) -> Solution:
 def weakest(reports: Sequence[SolverReport]) -> SolverReport:
     """One report for all groups: that of the group with the largest residual.
 
-    Converged are all of them or it says no; seconds are summed.
+    It has converged only if all have; seconds are summed.
     """
     if len(reports) == 1:
         return reports[0]

@@ -1,4 +1,4 @@
-"""Images that a library user gives: a tensor or batches, checked before a network sees them."""
+"""Check a library user's images, a tensor or batches, before a network sees them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line, shorten
 from bnrecon.runtime.torch_modes import callers_default_device
 
-END = object()  # behind a user's last batch
-# These say what is wrong.
+END = object()  # marks the end of a user's batches
+# Errors that say what is wrong.
 CLEAR_ERRORS = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
     """The first batch of ``images``, and all batches, the first included, on the model's device.
 
-    Batches without an image are left out.
+    Empty batches are skipped.
 
     Args:
-        images: a tensor (N, C, H, W), or whatever the model takes, or an iterable of such; of
-            batches that are pairs (images, labels), as a DataLoader gives them, the first part is
-            taken, of mappings ``pixel_values``, ``image``, ``images`` or ``img``.
-        model: what will be given them; its parameters' dtype must be the images'.
+        images: a tensor (N, C, H, W) or of any shape that the model takes, or an iterable of such.
+            Of pairs (images, labels), as from a DataLoader, the first part is taken; of mappings,
+            ``pixel_values``, ``image``, ``images`` or ``img``.
+        model: the model that will run them; its parameters must have the images' dtype.
 
     Raises:
-        UserError: there is no image, or a batch is no tensor of the model's dtype, or the model
+        UserError: there is no image, a batch is not a tensor of the model's dtype, or the model
             does not take it.
 
     >>> first, batches = checked_images([(torch.zeros(2, 3), torch.zeros(2))], nn.Linear(3, 1))
@@ -43,7 +43,7 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
         images = [images]
     tensors = itertools.chain(model.parameters(), model.buffers())
     parameter = next((t for t in tensors if t.is_floating_point()), torch.empty(()))
-    array = hasattr(images, "__array__")  # of another library, no iterable of batches
+    array = hasattr(images, "__array__")  # another library's array, not an iterable of batches
     iterable = isinstance(images, Iterable) and not isinstance(images, str | bytes)
     if not isinstance(images, torch.Tensor) and (array or not iterable):
         raise UserError(
@@ -61,7 +61,7 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
 
 
 def run_model(model: nn.Module, images: torch.Tensor) -> Any:
-    """The model's output; ``UserError`` where its own code does not take these images.
+    """Return the model's output; raise ``UserError`` if its code does not take these images.
 
     >>> run_model(nn.Linear(3, 1), torch.zeros(2, 3)).shape
     torch.Size([2, 1])
@@ -71,7 +71,7 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
             return model(images)
     except CLEAR_ERRORS:
         raise
-    except Exception as error:  # the user's own forward: anything can come out of it
+    except Exception as error:  # the user's forward can raise anything
         raise UserError(
             f"images of shape {tuple(images.shape[1:])}: the model does not take them "
             f"({first_line(error)}); the first dimension of a batch counts its images"
@@ -83,20 +83,20 @@ def _each_batch(images: Any) -> Iterator[Any]:
         with callers_default_device():
             batches = iter([images] if isinstance(images, torch.Tensor) else images)
         while True:
-            with callers_default_device():  # a loader's, which may draw from a generator there
+            with callers_default_device():  # a loader may draw from a generator there
                 batch = next(batches, END)
             if batch is END:
                 return
             yield batch
     except CLEAR_ERRORS:
         raise
-    except Exception as error:  # the user's own loader
+    except Exception as error:  # the user's loader
         what = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"images: going through them ended in an error ({what})") from error
+        raise UserError(f"images: iterating over them raised an error ({what})") from error
 
 
 def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
-    """One batch on the model's device, the images alone of a pair with labels."""
+    """Return one batch on the model's device, without labels."""
     if isinstance(batch, Mapping):
         key = next((name for name in IMAGE_KEYS if name in batch), None)
         if key is None:
@@ -113,8 +113,8 @@ def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     if batch.dtype != like.dtype:
         wanted = dtype_name(like.dtype)
         raise UserError(
-            f"images are {dtype_name(batch.dtype)}, the model is {wanted}: give them as it takes "
-            f"them, as {wanted} and normalized"
+            f"images are {dtype_name(batch.dtype)}, the model is {wanted}: give them as {wanted}, "
+            "normalized as the model needs them"
         )
     if batch.is_nested or batch.layout != torch.strided:
         raise UserError("images: they are sparse or nested; give them as a tensor of one shape")

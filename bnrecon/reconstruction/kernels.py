@@ -1,4 +1,4 @@
-"""The kinds of layers that are rebuilt, their weights as kernels of one form, and these applied."""
+"""The layer types that are rebuilt: their weights as convolution kernels, and these applied."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 Layer: TypeAlias = nn.Linear | Convolution | Transposed
 
-# By the number of dimensions that a kernel moves over; a linear layer's moves over none.
+# Indexed by the number of spatial dimensions: none for a linear layer.
 PLAIN: tuple[type[Any], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LAYERS: tuple[type[Any], ...] = (*PLAIN, *TRANSPOSED)
 NORMS: list[type[Norm]] = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d]
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BUILT_IN: tuple[type[Any], ...] = (*LAYERS, *NORMS[1:])
-METHODS = ("forward", "_conv_forward")  # of which a convolution's forward calls the second
+METHODS = ("forward", "_conv_forward")  # a convolution's forward calls the second
 FILES = {sys.modules[kind.__module__].__file__ for kind in BUILT_IN}
 
 
@@ -33,9 +33,9 @@ class Unpacked(nn.Module):
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether a module is a layer or batch normalization that computes just what PyTorch's does.
+    """Whether a module is a layer or batch normalization that computes exactly what PyTorch's does.
 
-    A subclass may, where it has no computation of its own.
+    A subclass qualifies if it overrides no computation.
 
     >>> is_plain(nn.Linear(2, 3)), is_plain(nn.ReLU())
     (True, False)
@@ -50,13 +50,13 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def _file_of(kind: type[Any], method: str) -> str | None:
-    """The file of a method's code, which a wrapper of that name does not share; or ``None``."""
+    """Return the file of a method's code, or ``None``; a wrapper of that name has another file."""
     function = getattr(kind, method, None)
     return None if function is None else function.__code__.co_filename
 
 
 def changes_to_torch() -> list[str]:
-    """What is not PyTorch's own of the classes that are rebuilt, and of every module's call.
+    """List changes to the methods of rebuilt classes, and hooks on every module's call.
 
     >>> changes_to_torch()
     []
@@ -83,7 +83,7 @@ def norm_class(module: Layer) -> type[Norm]:
 
 
 def output_channels(module: Layer) -> int:
-    """How many channels a layer puts out, by its weight, as PyTorch counts them."""
+    """The number of a layer's output channels, counted from its weight, as PyTorch does."""
     outputs, inputs = module.weight.shape[:2]
     return inputs * module.groups if isinstance(module, TRANSPOSED) else outputs
 
@@ -91,8 +91,8 @@ def output_channels(module: Layer) -> int:
 def kernel_of(module: Layer) -> torch.Tensor:
     """A layer's weight as the kernel (c2, c0 / groups, taps) of a convolution.
 
-    A linear layer's is 1x1. A transposed convolution is a convolution of its input with zeros in
-    between, by the kernel that is turned round.
+    A linear layer's kernel is 1x1. A transposed convolution is a convolution of its input, with
+    zeros inserted, by the flipped kernel.
 
     >>> kernel_of(nn.Linear(3, 2)).shape, kernel_of(nn.ConvTranspose1d(4, 6, 5, groups=2)).shape
     (torch.Size([2, 3, 1, 1]), torch.Size([6, 2, 5]))
@@ -105,36 +105,36 @@ def kernel_of(module: Layer) -> torch.Tensor:
 
 
 def weight_of(kernel: torch.Tensor, kind: type[Any], groups: int) -> torch.Tensor:
-    """The weight that a layer of a kind has for a kernel: ``kernel_of`` undone."""
+    """The weight of a layer of this class for a kernel: the inverse of ``kernel_of``."""
     if kind is nn.Linear:
         return kernel[:, :, 0, 0]
     return _turned(kernel, groups) if kind in TRANSPOSED else kernel
 
 
 def _turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
-    """Inputs and outputs of each group exchanged, taps in the opposite order; its own inverse."""
+    """Exchange inputs and outputs of each group and reverse the taps; its own inverse."""
     exchanged = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     return exchanged.flip(tuple(range(2, weight.ndim)))
 
 
 def group_shape(module: Layer) -> LayerShape:
-    """The shape of one group of a layer, of all of it where there are no groups."""
+    """The shape of one group of a layer, or of the whole layer without groups."""
     kernel = kernel_of(module)
     outputs = len(kernel) // getattr(module, "groups", 1)
     return LayerShape(outputs, kernel.shape[1], tuple(kernel.shape[2:]))
 
 
 def kind_of(module: Layer) -> type[Any]:
-    """PyTorch's own class of a layer, whatever a subclass adds."""
+    """The PyTorch class of a layer, also for a subclass."""
     return next(kind for kind in LAYERS if isinstance(module, kind))
 
 
 def make_layer(
     kind: type[Any], weight: nn.Parameter, bias: nn.Parameter | None = None, **options: Any
 ) -> Any:
-    """A layer of this class, in eval mode, that holds these parameters; nothing is drawn or copied.
+    """Make a layer of this class in eval mode from these parameters, without drawing or copying.
 
-    The ``options`` are what the class is called with besides.
+    ``options`` are further arguments of the class.
     """
     module = kind(**options, bias=bias is not None, device="meta")
     module.weight, module.bias = weight, bias
@@ -142,7 +142,7 @@ def make_layer(
 
 
 def frozen_layer(kernel: torch.Tensor, dtype: torch.dtype, groups: int, **options: Any) -> Any:
-    """A bias-free layer of this weight, frozen; it shares the features' memory where it can.
+    """Make a frozen layer without bias; it shares the features' memory if possible.
 
     The kernel is (c2, c0 / groups, *taps), without taps for a linear layer; ``options`` are stride
     and dilation.
@@ -162,14 +162,14 @@ def apply_kernel(
     groups: int = 1,
     **options: Any,
 ) -> torch.Tensor:
-    """Convolve x (N, c0, *sides), padded, or multiply where the kernel has no taps.
+    """Convolve padded x (N, c0, *sides) with a kernel, or multiply if it has no taps.
 
-    It is (c2, c0 / groups, *taps), the bias (c2,); ``options`` are stride and dilation.
+    The kernel is (c2, c0 / groups, *taps), the bias (c2,); ``options`` are stride and dilation.
     """
     if kernel.ndim == 2:
         return F.linear(x, kernel, bias)
     if groups == len(kernel) > 1 and kernel.shape[1] > 1 and bias is None:
-        # One output a group: channels convolved each by itself and summed are twice as fast.
+        # One output per group: convolving each channel alone and summing is twice as fast.
         alone = kernel.flatten(0, 1)[:, None]
         single = CONVOLVE[kernel.ndim - 2](x, alone, groups=len(alone), **options)
         return single.unflatten(1, (groups, -1)).sum(2)

@@ -1,4 +1,4 @@
-"""What is reported of a layer that was built: its errors, and what they are due to."""
+"""The report of a built layer: its errors and their causes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers.report import SolverReport
 
-ASSEMBLED = 1e3  # units of rounding by which a layer may be off: 1.2e-4 in float32
-CHANNEL = 1e3  # tolerances of the whole layer by which the weights of one output may be off
+ASSEMBLED = 1e3  # machine epsilons by which a layer may be off: 1.2e-4 in float32
+CHANNEL = 1e3  # layer tolerances by which the weights of one output may be off
 PROBES = 64  # random inputs
 UNREACHED_PIVOT = (
     "the eliminated system is solved, but recovering the second scales amplifies what is left: "
@@ -39,12 +39,12 @@ def report_layer(
     digest: str,
     moments: LayerMoments | None = None,
 ) -> LayerReport:
-    """The report of a layer, its errors computed from what it holds.
+    """Report a layer's errors, computed from its parameters and features.
 
-    By the size of its inputs, which ``moments`` tell, the weights of an output are weighed. They
-    are needed for an activation that is only nearly linear, whose outputs are tried besides.
+    ``moments`` give the size of the inputs, by which the weights of an output are weighted. An
+    activation that is only nearly linear requires them; its outputs are tested too.
 
-    Raises ``RunError`` where a number overflows in the network's precision.
+    Raises ``RunError`` if a number overflows in the network's precision.
     """
     target, precision = planned.folded.target, layer.second_norm.weight.dtype
     inputs = None if moments is None else moments.input_sizes()
@@ -86,7 +86,7 @@ def report_layer(
 def _failure(
     planned: PlannedLayer, errors: LayerErrors, precision: torch.dtype, weighed: bool
 ) -> str | None:
-    """Why a solved layer (its weights ``weighed``) is off by too much; empty where unknown."""
+    """Say why a solved layer, ``weighed`` by its inputs or not, is off; empty if unknown."""
     tolerance = planned.solver.tolerance
     rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
     if errors.exact > tolerance:
@@ -97,7 +97,7 @@ def _failure(
             f"{errors.assembled:.0e}: large scales cancel; take more features "
             "(oversampling=1.1), or a model in double precision"
         )
-    # One output's share of a layer's error may be large beside its own weights.
+    # A small error of the layer may be large for the weights of one output.
     solved = errors.exact_channel <= CHANNEL * tolerance
     if not (solved and errors.assembled_channel <= max(CHANNEL * tolerance, rounding)):
         inputs = ", each times the size of its input on the images" if weighed else ""
@@ -111,7 +111,7 @@ def _failure(
 
 
 def _over_epsilon(layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments) -> str | None:
-    """Why a layer fails whose outputs are off by more than epsilon, as rounding may make them."""
+    """Say why a layer fails if rounding puts its outputs off by more than epsilon."""
     assert moments.largest_input is not None
     error = output_error(layer, planned.folded, moments.largest_input)
     spec = planned.features
@@ -125,7 +125,7 @@ def _over_epsilon(layer: SourceLayer, planned: PlannedLayer, moments: LayerMomen
 
 
 def _rank(pairs: Sequence[Features]) -> int | None:
-    """Rank of M, the smallest of the groups' where M is small enough for singular values."""
+    """Rank of M, the smallest of any group; ``None`` if M is too large for singular values."""
     if pairs[0].identity or pairs[0].shape.equations > 3000:
         return None
     matrices = (feature_operator(pair, torch.float64, torch.device("cpu")) for pair in pairs)
@@ -134,9 +134,9 @@ def _rank(pairs: Sequence[Features]) -> int | None:
 
 @torch.no_grad()
 def output_error(layer: SourceLayer, target: FoldedLayer, largest: torch.Tensor) -> float:
-    """The largest difference of an output to the target layer's in float64.
+    """The largest difference of an output from the target layer's in float64, on random inputs.
 
-    These are as large as the kernel, and uniform within the bound ``largest`` (c0,) by channel.
+    They have the kernel's size and are uniform within ±``largest`` (c0,) per channel.
     """
     weight, geometry = target.module.weight, geometry_of(target.module)
     cropped = -min(0, *geometry.pads) if geometry.pads else 0

@@ -1,4 +1,4 @@
-"""The library call: a network in eval mode -> a source network that computes the same function."""
+"""The library call: rebuild a network in eval mode as a source network of the same function."""
 
 from __future__ import annotations
 
@@ -45,47 +45,47 @@ def reconstruct(
     unsupported: str = "raise",
     fold: bool = True,
 ) -> Reconstruction:
-    """Rebuild a network from frozen random convolutions by its normalization parameters alone.
+    """Rebuild a network from frozen random convolutions by choosing normalization parameters alone.
 
-    Every convolution, transposed convolution and linear layer becomes two frozen random ones, for
-    images A (c1, c0, 1, 1) and B (c2, c1, kh, kw), each followed by a BatchNorm (Burkholz 2024,
-    Lemma 2.1, Theorems 2.2-2.4); so does each group of a grouped convolution, and each projection
-    of an ``nn.MultiheadAttention`` or of torchvision's Swin. A BatchNorm that follows a layer is
-    folded into it first. All else is copied, and only normalizations stay trainable. The model
-    itself is left as it is.
+    Each convolution, transposed convolution and linear layer is replaced by two frozen random
+    layers (for images A (c1, c0, 1, 1) and B (c2, c1, kh, kw)), each followed by a BatchNorm
+    (Burkholz 2024, Lemma 2.1, Theorems 2.2-2.4). So is each group of a grouped convolution, and
+    each projection of ``nn.MultiheadAttention`` or torchvision's Swin. A BatchNorm that follows a
+    layer is folded into it first. Everything else is copied, only normalizations stay trainable,
+    and the model itself is not changed.
 
-    This is ``plan_layers``, ``solve_layer`` for each layer and ``assemble``, which can be called on
-    their own, and a comparison of both networks' outputs on the first batch of ``images``.
+    This combines ``plan_layers``, ``solve_layer`` for each layer and ``assemble``, which are public
+    too, and compares both networks' outputs on the first batch of ``images``.
 
     Args:
-        model: any ``nn.Module`` in eval mode, in float32 or float64; of a model that
-            ``torch.compile`` wrapped, the module inside is rebuilt.
+        model: any ``nn.Module`` in eval mode, in float32 or float64. The module inside a
+            ``torch.compile`` wrapper is rebuilt.
         features: a distribution in ``bnrecon.features.DISTRIBUTIONS``, or a ``FeatureSpec`` with
             widths, activation and skip connection.
-        oversampling: c1 / n features for the n = c2 · c0 · kh · kw equations of a layer; by default
-            1.5, and 1 for id_cond, ortho_cond and solvers of square systems.
+        oversampling: c1 / n, where n = c2 · c0 · kh · kw is the number of a layer's equations; by
+            default 1.5, and 1 for id_cond, ortho_cond and solvers of square systems.
         solver: a solver in ``bnrecon.solvers.SOLVERS``, ``"auto"``, or a ``SolverSpec``. A layer
-            has converged when the solver's residual and the layer's relative error are within the
-            spec's tolerance, and its error in the network's own precision is at most 1,000 units of
-            rounding (1.2e-4 in float32) or the tolerance, whichever is larger.
-        seed: what all features are drawn from, 0 to 2^63 - 1.
-        images: (N, C, H, W), or an iterable of such batches, as a DataLoader: running statistics
-            are computed from them. Without images means are 0 and variances 1. An activation needs
-            images: it is used where it is linear on their range.
-        unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are.
-        fold: whether a BatchNorm that follows a layer is rebuilt with it, and an ``nn.Identity``
-            in the source network. Without, all normalizations stay as they are.
+            has converged if the solver's residual and the layer's relative error are within the
+            spec's tolerance, and its error in the network's precision is at most 1,000 machine
+            epsilons (1.2e-4 in float32) or the tolerance, whichever is larger.
+        seed: the seed of all features, 0 to 2^63 - 1.
+        images: (N, C, H, W), or an iterable of such batches, like a DataLoader, to compute running
+            statistics from. Without images, means are 0 and variances 1. An activation needs
+            images: their range determines how its inputs are moved into its linear region.
+        unsupported: ``"raise"``, or ``"keep"`` to keep layers that cannot be rebuilt.
+        fold: whether to rebuild a BatchNorm with the layer before it; an ``nn.Identity`` replaces
+            it in the source network. If False, all normalizations are kept.
 
     Returns:
-        ``.network``, the source as an ``nn.Module`` on the model's device; ``.layers``, a report
-        for each layer; ``.verified``, whether outputs agree, ``None`` where they were not compared,
-        as without images; ``.difference`` of outputs; ``.notes``; ``.save``.
+        ``.network``, the source network, an ``nn.Module`` on the model's device; ``.layers``, a
+        report for each layer; ``.verified``, whether outputs agree (``None`` if not compared, as
+        without images); ``.difference`` of outputs; ``.notes``; ``.save``.
 
     Raises:
-        UserError: an argument, the model or a layer is not possible; checked before any work.
-        RunError: a system is singular, memory does not suffice, a number overflows in the network's
-            precision; the model computes something else once its layers are replaced; or the
-            outputs are far from the model's, and ``error.reconstruction`` is what was rebuilt.
+        UserError: an argument, the model or a layer is not supported; checked before any work.
+        RunError: a system is singular, memory is insufficient, or a number overflows in the
+            network's precision; replacing layers changes what the model computes; or the outputs
+            are far from the model's, and ``error.reconstruction`` has the result.
 
     >>> _ = torch.manual_seed(0)
     >>> layers = [nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3)]
@@ -109,7 +109,7 @@ def reconstruct(
     targets = [layer.folded for layer in plan.layers]
     moments = None if batches is None else gather(plan.model, targets, batches)
     checked = check_moments(plan, moments)
-    if logger.isEnabledFor(logging.INFO):  # the time is measured
+    if logger.isEnabledFor(logging.INFO):  # the estimate runs a benchmark
         expected = format_duration(max(1, plan.seconds))
         logger.info("%d layers, about %s of solving", len(plan.layers), expected)
     built = []
@@ -117,7 +117,7 @@ def reconstruct(
         for layer in layers:
             equations = layer.groups * layer.shape.equations
             layers.set_postfix_str(f"{layer.label}, {equations} equations")
-            pairs = layer.draw_groups()  # once for both
+            pairs = layer.draw_groups()  # once, for solving and building
             solution = solve_layer(layer, pairs=pairs)
             built.append(build_layer(layer, solution, checked.get(layer.name), pairs))
     return _describe(_compare(join_layers(plan, built), target, first, plan), plan)
@@ -126,27 +126,27 @@ def reconstruct(
 def _compare(
     rebuilt: Reconstruction, model: nn.Module, images: torch.Tensor | None, plan: Plan
 ) -> Reconstruction:
-    """The same with the difference of outputs; a ``RunError`` about them holds what was rebuilt."""
+    """Add the difference of outputs; a ``RunError`` about it carries the reconstruction."""
     if images is None:
-        note = "outputs were not compared with the model's: give images, and they are"
+        note = "outputs were not compared with the model's: give images to compare them"
         return dataclasses.replace(rebuilt, notes=[note, *rebuilt.notes])
     try:
         difference, notes = compare(rebuilt.network, model, images)
-        spec = plan.features  # of which some need not suffice, so that outputs may be off
+        spec = plan.features  # some are approximate by choice
         approximate = not FIRST_ACTIVATIONS[spec.activation].exact or spec.keep is not None
         accepted = approximate or spec.allow_below_minimum
         off = explain_difference(difference, _explain(rebuilt), accepted)
     except RunError as error:
         error.reconstruction = rebuilt
         raise
-    if plan.trial is None or plan.trial.relative <= NOTED:  # else it is known why, and said
+    if plan.trial is None or plan.trial.relative <= NOTED:  # else the trial's note says why
         notes += off
     notes = list(dict.fromkeys(rebuilt.notes + notes))
     return dataclasses.replace(rebuilt, difference=difference, notes=notes)
 
 
 def _explain(rebuilt: Reconstruction) -> str:
-    """What is known of layers whose network's outputs are off."""
+    """Say why the network's outputs may be off."""
     failed = [report for report in rebuilt.layers if not report.converged]
     if failed:
         names = shorten([report.name or "the model" for report in failed])
@@ -154,14 +154,14 @@ def _explain(rebuilt: Reconstruction) -> str:
         return f"not converged: {names} ({why})" if why else f"not converged: {names}"
     worst = max(rebuilt.layers, key=lambda report: report.channel_error or 0)
     return (
-        f"alone, each layer's outputs are rebuilt to {worst.channel_error:.0e} of their weights "
-        f"({layer_label(worst.name)} is the worst); see whether model.double() or "
-        "features=id_cond are as far off, which rounding that adds up is not"
+        f"each layer alone is rebuilt to {worst.channel_error:.0e} of each output's weights "
+        f"({layer_label(worst.name)} is the worst); if model.double() or features=id_cond is as "
+        "far off, the cause is not accumulated rounding"
     )
 
 
 def _describe(rebuilt: Reconstruction, plan: Plan) -> Reconstruction:
-    """The same with notes on layers that failed, on folding, and on the range of an activation."""
+    """Add notes on layers that failed, on folding, and on the range of an activation."""
     notes = []
     for report in rebuilt.layers:
         if not report.converged:
@@ -174,14 +174,14 @@ def _describe(rebuilt: Reconstruction, plan: Plan) -> Reconstruction:
     layers = [layer.folded for layer in plan.layers]
     if folded := [f"{one.norm_name} into {one.name}" for one in layers if one.norm is not None]:
         notes.append(
-            f"folded: {shorten(folded)}; each is an Identity in the source network, whoever else "
-            "uses it (fold=False keeps all)"
+            f"folded: {shorten(folded)}; each is an Identity in the source network, also for other "
+            "code that uses it (fold=False keeps all)"
         )
     spec = plan.features
     if spec.activation != "identity":
         notes.append(
             f"activation={spec.activation} is linear for inputs of a layer up to {spec.margin:g} "
-            "times the largest on these images; beyond, the source network is another one, and "
-            "layer.outside of each source layer counts such numbers"
+            "times the largest on these images; beyond them the source network deviates, and "
+            "layer.outside of each source layer counts such values"
         )
     return dataclasses.replace(rebuilt, notes=rebuilt.notes + notes)

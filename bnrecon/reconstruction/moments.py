@@ -26,9 +26,9 @@ ZERO = torch.zeros((), dtype=torch.float64, device="cpu")  # added to sums on an
 class LayerMoments:
     """Float64 sums over images and pixels of a layer's padded input x and its output o.
 
-    A source layer's first output A x is linear in x, so that its mean is A μ and its variance
-    diag(A Σ A^T): the statistics that BatchNorm would take from these images follow exactly,
-    without running the wide layer.
+    A source layer's first output A x is linear in x, so its mean is A μ and its variance diag(A Σ
+    A^T). These are exactly the statistics that BatchNorm would take from the images, without
+    running the wide layer.
     """
 
     count: int = 0
@@ -43,10 +43,10 @@ class LayerMoments:
     centre_with_output: torch.Tensor = ZERO
 
     def add(self, x: torch.Tensor, output: torch.Tensor, centred: torch.Tensor) -> None:
-        """Add a batch, in float64: the padded input x (c0, pixels) and the output (c2, places).
+        """Add a batch in float64: the padded input x (c0, pixels) and the output (c2, positions).
 
-        That is before any folding; ``centred`` (c0, places) is the input at the kernel's centre,
-        where a skip connection reads.
+        The output is the one before folding; ``centred`` (c0, positions) is the input at the
+        kernel's centre, which a skip connection reads.
         """
         self.count += x.shape[1]
         self.input_sum = self.input_sum + x.sum(1)
@@ -79,7 +79,7 @@ class LayerMoments:
         return (self.input_products.diagonal() / self.count).sqrt()
 
     def is_finite(self) -> bool:
-        """Whether all that was seen is finite: what is not shows in the squares."""
+        """Whether all inputs and outputs were finite, as the sums of squares show."""
         squares = (self.input_products, self.output_squares)
         return all(bool(torch.isfinite(sums).all()) for sums in squares)
 
@@ -106,19 +106,19 @@ class LayerMoments:
         at_output: torch.Tensor,
         beside: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance (c2,) of what the second normalization sees.
+        """Mean and variance (c2,) of the second normalization's input.
 
-        That is z = (gain ∘ (o - bias) - S x) / outer + ``at_output``, the part of the first shift.
+        This is z = (gain ∘ (o - bias) - S x) / outer + ``at_output``, the first shift's part.
 
-        Outputs that are switched off (outer 0) get the shift's part alone as their mean, and
-        variance 1: nothing depends on them.
+        Outputs that are switched off (outer 0) get mean ``at_output`` and variance 1, since nothing
+        depends on them.
 
         Args:
-            gain: (c2,), by which folding multiplied the target's weight.
-            bias: (c2,), of the target's own convolution.
+            gain: (c2,), the factor of the target's weight from folding.
+            bias: (c2,), the target's before folding.
             outer: (c2,), the second scales.
             at_output: (c2,), see above.
-            beside: S (c2, c0), a skip connection that joins only behind the normalization.
+            beside: S (c2, c0), a skip connection added only after the normalization.
         """
         count = self.output_count
         mean = self.output_sum / count
@@ -151,9 +151,9 @@ def gather(
 ) -> Mapping[str, LayerMoments]:
     """Run images through the target once and collect the moments of every layer's input and output.
 
-    A copy is run: what the model's forward changes stays as it is.
+    A copy runs, so that the model's state does not change.
 
-    Raises ``UserError`` where the model does not take a batch.
+    Raises ``UserError`` if the model does not take a batch.
     """
     moments = {layer.name: LayerMoments() for layer in layers}
     running = share_parameters(model)
@@ -162,7 +162,7 @@ def gather(
         module = running.get_submodule(layer.name)
         module.register_forward_hook(hook, with_kwargs=True)
     device = layers[0].module.weight.device if layers else torch.device("cpu")
-    # Not in inference mode, in which what a model caches could not be used afterwards.
+    # Not in inference mode: tensors that a model caches there are unusable afterwards.
     with torch.no_grad(), exact_float32(), keep_freed_memory():
         for batch in batches:
             run_model(running, batch.to(device))
@@ -180,7 +180,7 @@ def _add_call(
     # Detached: a model may turn gradients on.
     x, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
     if torch._C._functorch.is_batchedtensor(x):
-        return  # within torch.vmap, out of which no sum may be carried
+        return  # sums cannot leave torch.vmap
     if not geometry.dims:
         x, output = (part.reshape(-1, part.shape[-1]).T.double() for part in (x, output))
         moments.add(x, output, x)

@@ -12,15 +12,15 @@ from bnrecon.reconstruction.duration import solving_seconds
 from bnrecon.reconstruction.planned_layer import PlannedLayer, disk_bytes, host_bytes, memory_bytes
 from bnrecon.reconstruction.report import OutputDifference
 
-FILE_BYTES = 24  # a feature's scale and shift in float64 and statistics in float32
+FILE_BYTES = 24  # per feature: scale and shift in float64, statistics in float32
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be rebuilt: ``layers`` of ``model``, and ``notes`` on what was found.
+    """What will be rebuilt: ``layers`` of ``model``, and ``notes`` for the user.
 
-    ``kept`` has the reason for each layer that is left as it is, ``trial`` how far outputs are off
-    once layers are replaced by others that compute the same, where images were given.
+    ``kept`` maps each layer that is not rebuilt to the reason. If images were given, ``trial`` is
+    the difference of outputs once layers are replaced by equivalent ones.
     """
 
     layers: list[PlannedLayer]
@@ -32,17 +32,17 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes that all layers take together, and solving the largest of them."""
+        """Bytes for all layers together and for solving the largest."""
         return memory_bytes(self.layers)
 
     @property
     def host_memory(self) -> int:
-        """Bytes of the host's memory that layers on a GPU take; 0 for those on a processor."""
+        """Bytes of host memory for layers on a GPU; 0 for layers on a CPU."""
         return host_bytes(self.layers)
 
     @property
     def disk(self) -> int:
-        """Bytes of the source network's file: a scale, a shift and two statistics a feature."""
+        """Bytes of the source network's file: a scale, a shift and two statistics per feature."""
         return FILE_BYTES * sum(layer.groups * layer.width for layer in self.layers)
 
     @property
@@ -52,13 +52,13 @@ class Plan:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds that solving, building and checking all layers take, roughly, on this machine.
+        """Estimated seconds to solve, build and check all layers on this machine.
 
-        Operations over the rate of a matrix product, which is measured now: 0.1 to 0.5 seconds.
+        Operations divided by the rate of a matrix product, measured first (0.1 to 0.5 seconds).
         """
         return sum(solving_seconds(self.layers))
 
     @property
     def storage(self) -> str:
-        """Where all features are: ``memory``, ``disk``, or ``regenerate`` for nowhere."""
+        """Where features are stored: ``memory``, ``disk``, or ``regenerate`` (nowhere)."""
         return self.layers[0].storage if self.layers else "memory"

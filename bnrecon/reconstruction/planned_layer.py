@@ -1,4 +1,4 @@
-"""What a plan says of each layer that is rebuilt: features, solver, memory."""
+"""What a plan decides for each layer: features, solver, memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from bnrecon.solvers.register import lookup
 from bnrecon.solvers.solving import Choice, choose
 from bnrecon.solvers.spec import SolverSpec
 
-MAP_BYTES = 32  # a feature's scale, shift and statistics in float64; BatchNorm has them too
-VECTOR_BYTES = 48  # the same, and those of a BatchNorm in float32
-DRAWING = 3  # times the features, while they pass through a matrix factorization
+MAP_BYTES = 32  # per feature: scale, shift and statistics in float64, besides BatchNorm's
+VECTOR_BYTES = 48  # the same with those of a float32 BatchNorm
+DRAWING = 3  # times the features' size, while a matrix factorization draws them
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class PlannedLayer:
 
     Args:
         folded: the layer, with the BatchNorm that follows it folded in.
-        width: c1, the number of features; of a grouped convolution, of each group.
-        number: of the layer among those found; its features depend on it.
-        features: what they are drawn as.
+        width: c1, the number of features, per group of a grouped convolution.
+        number: the layer's index among those listed; its features depend on it.
+        features: how features are drawn.
         solver: how the layer is solved.
-        seed: what features are drawn from.
-        storage: where they are: ``memory``, ``disk``, or ``regenerate`` for nowhere.
-        room: bytes of memory that are left to the solver; ``auto`` chooses by it.
+        seed: the seed of the features.
+        storage: where features are stored: ``memory``, ``disk``, or ``regenerate`` (nowhere).
+        room: bytes of memory for the solver; ``auto`` chooses by it.
     """
 
     folded: FoldedLayer
@@ -64,21 +64,21 @@ class PlannedLayer:
 
     @property
     def label(self) -> str:
-        """What a message calls the layer."""
+        """The layer's name in messages."""
         return layer_label(self.folded.name)
 
     @property
     def shape(self) -> LayerShape:
-        """The target layer's shape; of a grouped convolution, that of one group."""
+        """The target layer's shape; for a grouped convolution, that of one group."""
         return self.folded.target.shape
 
     @property
     def groups(self) -> int:
-        """How many groups the layer has, each with features of its own."""
+        """The number of groups, each with separate features."""
         return self.folded.target.groups
 
     def draw(self, group: int = 0) -> Features:
-        """Draw the layer's features, or those of one group, the same ones each time."""
+        """Draw the features of the layer or of one group, the same at each call."""
         spec, number = self.features, group_number(self.number, group)
         drawn_with = (spec.strict, spec.skip, self.storage)
         return draw(spec.name, self.shape, self.width, self.seed, number, *drawn_with)
@@ -111,7 +111,7 @@ class PlannedLayer:
 
     @property
     def choice(self) -> Choice:
-        """The solver that was named, or the one that ``auto`` chooses."""
+        """The requested solver, or the one that ``auto`` chooses."""
         return self._choose(self.solver.name, self.width)
 
     def _choose(self, name: str, columns: int) -> Choice:
@@ -123,7 +123,7 @@ class PlannedLayer:
 
     @property
     def solver_memory(self) -> int:
-        """Bytes that the solver needs beside the operator, for one group after the other."""
+        """Bytes that the solver needs besides the operator, for one group at a time."""
         choices, kept = [self.choice], self.features.kept(self.width)
         if self.rows <= kept < self.width:
             choices.append(self._choose("auto", kept))  # solves again with these features alone
@@ -143,10 +143,10 @@ class PlannedLayer:
 
     @cached_property
     def working_bytes(self) -> int:
-        """Bytes it takes besides while it is solved: what is multiplied by, and the solver's own.
+        """Additional bytes while the layer is solved, for the operator and the solver.
 
-        Where features are not in memory, it may be what the source layer takes to compute; those
-        that no part of can be made alone are drawn in memory before they are written.
+        If features are not in memory, this covers at least the source layer's forward pass.
+        Features that cannot be drawn in parts are drawn in memory before they are written.
         """
         needed = self.operator_bytes(self.choice.solver) + self.solver_memory
         if self.storage == "memory":
@@ -156,10 +156,10 @@ class PlannedLayer:
         return max(needed, source_layer.FORWARD_BYTES)
 
     def operator_bytes(self, solver: str) -> int:
-        """Bytes of what a solver multiplies by, for one group, and of the tiles that it does so in.
+        """Bytes of one group's operator for a solver, with the tiles of its products.
 
-        Of features in memory these are a transposed and a rounded copy. Else they are rounded
-        features (bits, of signs), unless they are on disk too.
+        Features in memory have a transposed and a rounded copy. Others have rounded features (bits
+        for signs), unless those are on disk too.
         """
         width, device = self.width, self.device
         numbers = self.shape.feature_bytes(1) // 4
@@ -181,13 +181,13 @@ class PlannedLayer:
 
 
 def memory_bytes(layers: Sequence[PlannedLayer]) -> int:
-    """Bytes that layers take together: what each one stores, and the largest one's work."""
+    """Bytes for all layers together: what each stores, and the most that one works with."""
     largest = max((layer.working_bytes for layer in layers), default=0)
     return sum(layer.stored_bytes for layer in layers) + largest
 
 
 def host_bytes(layers: Sequence[PlannedLayer]) -> int:
-    """Bytes of the host's memory, for layers on a GPU: drawn weights, and one layer on its way."""
+    """Bytes of host memory for layers on a GPU: drawn weights, and one layer in transfer."""
     sizes = [
         layer.feature_bytes
         for layer in layers

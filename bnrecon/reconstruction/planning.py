@@ -1,4 +1,4 @@
-"""Before any work: which layers are rebuilt, with how many features, and what cannot be done."""
+"""Plan before any work: which layers are rebuilt, their widths, and what is not possible."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def plan_layers(
     images: torch.Tensor | None = None,
     fold: bool = True,
 ) -> Plan:
-    """Choose the width of every layer, and refuse what cannot be done before any work.
+    """Choose the width of every layer; raise an error before any work if one cannot be rebuilt.
 
     Args:
         model: a network in eval mode.
-        features: what every layer is given; a name stands for ``FeatureSpec(name)``.
+        features: the features of every layer; a name stands for ``FeatureSpec(name)``.
         solver: how every layer is solved; a name stands for ``SolverSpec(name)``.
-        seed: what features are drawn from.
-        unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are
-            and to plan as many as memory holds together.
-        images: one batch, (N, C, H, W), that is run to see how the model uses its weights, and
-            whether it computes the same once its layers are replaced.
-        fold: whether a BatchNorm that follows a layer is rebuilt with it.
+        seed: the seed of all features.
+        unsupported: ``"raise"``, or ``"keep"`` to keep layers that cannot be rebuilt, and to plan
+            as many layers as fit into memory together.
+        images: one batch (N, C, H, W), run to see how the model uses its weights and whether
+            replacing its layers changes its outputs.
+        fold: whether to rebuild a BatchNorm with the layer before it.
 
     Returns:
         The plan. Its ``model`` is a copy that shares the parameters.
 
     Raises:
-        UserError: an option or a layer is not possible; ``RefusedLayers`` has the reason for each.
-        RunError: memory does not suffice for the solver, or the model computes something else once
-            its layers are replaced.
+        UserError: an option or a layer is not supported; ``RefusedLayers`` has each layer's reason.
+        RunError: memory is insufficient for the solver, or replacing layers changes what the model
+            computes.
 
     >>> _ = torch.manual_seed(0)
     >>> plan = plan_layers(nn.Linear(3, 4).eval(), FeatureSpec(width="minimum"))
@@ -104,7 +104,7 @@ def plan_layers(
         instead = f"; {storage.advise(wanted, features)}" if too_large else ""
         raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{instead}", refused)
     refused |= storage.fit_together(planned, free, host, unsupported)
-    planned = storage.give_room(planned, free)  # of those that remain
+    planned = storage.give_room(planned, free)  # with some layers removed
     if not planned:
         raise_nothing_to_rebuild(refused)
     kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
@@ -121,7 +121,7 @@ def plan_layers(
 def _try_copy(
     model: nn.Module, target: nn.Module, planned: list[PlannedLayer], images: torch.Tensor | None
 ) -> tuple[OutputDifference | None, list[str]]:
-    """How far a copy, its layers others that compute the same, is off; not run without images."""
+    """Compare a copy of equivalent layers with the model; without images, it is not run."""
     layers = [layer.folded for layer in planned]
     if images is None:
         substitute(model, replacements(layers, (nn.Identity() for _ in layers)))
@@ -130,10 +130,10 @@ def _try_copy(
     network = pack(substitute(model, replacements(layers, trials)))
     difference, notes = compare(network, target, images[:TRIED])
     why = (
-        "nothing is solved yet, and each layer alone computes what the model's does up to "
-        "rounding. Look for code that asks for their type, settings or weights, or for a "
-        "BatchNorm's that is folded (not with fold=False), and for numbers so far from 0 that "
-        "rounding shows (not with model.double())"
+        "nothing is solved yet, and each layer alone agrees with the model's up to rounding. "
+        "Look for code that reads the type, settings or weights of a layer, or of a folded "
+        "BatchNorm (fold=False avoids this), and for numbers so far from 0 that rounding shows "
+        "(model.double() avoids this)"
     )
     return difference, notes + explain_difference(difference, why)
 
@@ -142,19 +142,19 @@ def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
     asked = (features.oversampling, features.excess, features.width)
     if asked == (None, None, None) and solver.name != "auto" and lookup(solver.name).square:
         return shape.equations
-    # That of id_cond is n - c2 + 1, skip connection or not: it has no feature to spare.
+    # id_cond's is n - c2 + 1 even with a skip connection: it has no feature to spare.
     if features.width == "minimum" and not distribution(features.name).widths:
         return max(1, minimum_width(shape, features.skip))
     return choose_width(features.name, shape, *asked)
 
 
-# Norms of weights below it, or above its inverse, vanish or overflow in float64.
+# Norms of smaller weights, or of weights above its inverse, under- or overflow in float64.
 SMALLEST = 1e-150
-TRIED = 8  # images that a network is tried with before its layers are solved
+TRIED = 8  # images of the trial run before layers are solved
 
 
 def _nothing_to_solve(layer: PlannedLayer) -> str | None:
-    """Why a layer's weights are no target, if they are none."""
+    """Say why a layer's weights cannot be a target; ``None`` if they can."""
     target = layer.folded.target
     if not target.weight.numel():
         return f"its weight is empty, of shape {tuple(target.weight.shape)}"

@@ -8,12 +8,12 @@ import torch
 
 from bnrecon.runtime.errors import UserError
 
-SHOWN = 3  # refused layers that a message names,
-LENGTH = 230  # in at most so many characters
+SHOWN = 3  # refused layers named in a message
+LENGTH = 230  # the most characters for them
 
 
 def layer_label(name: str) -> str:
-    """What a message calls a module; the model itself has no name.
+    """A module's name in messages; the model itself has none.
 
     >>> layer_label("features.0"), layer_label("")
     ('layer features.0', 'the model')
@@ -22,7 +22,7 @@ def layer_label(name: str) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """What a message calls a type."""
+    """A dtype's name in messages."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -34,11 +34,11 @@ class RefusedLayers(UserError):
         self.refused = dict(refused)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """For other processes: by default only the message would be given to ``__init__``."""
+        """Pickle both arguments; by default ``__init__`` would get the message alone."""
         return type(self), (str(self), self.refused)
 
     def advise_library_user(self) -> None:
-        """Add to the message what a library user can do; the command line has no such argument."""
+        """Add to the message what a library user can do; the command line lacks this argument."""
         advice = "error.refused has all reasons; unsupported='keep' leaves such layers as they are"
         self.args = (f"{self} ({advice})",)
 

@@ -1,4 +1,4 @@
-"""What stands in a network where a layer stood: one that moves over its input as that layer did."""
+"""The module that replaces a layer in a network and moves over its input in the same way."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bnrecon.reconstruction.kernels import Layer, apply_kernel, kind_of, output_
 
 
 class ReplacedLayer(nn.Module):
-    """Stands in the place of a layer, whose type, geometry and constants it reads, not its weight.
+    """Replaces a layer: has its type, geometry and constants, but not its weight.
 
-    It is no ``nn.Conv2d`` and no ``nn.Linear``: code of the model that asks for these sees it.
-    ``folded`` says whether a BatchNorm of the model went into it.
+    It is neither ``nn.Conv2d`` nor ``nn.Linear``, which code of the model may check. ``folded``
+    says whether it includes a BatchNorm of the model.
     """
 
     def __init__(self, module: Layer, folded: bool = False):
@@ -34,7 +34,7 @@ class ReplacedLayer(nn.Module):
     def forward(
         self, input: torch.Tensor, output_size: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """The function on (N, c0, *sides) or (c0, *sides), or on (..., c0) for a linear layer."""
+        """Apply the layer to (N, c0, *sides) or (c0, *sides), or to (..., c0) if linear."""
         dims = self.geometry.dims
         if not dims:
             if self.folded and not is_symbolic(input):
@@ -50,10 +50,10 @@ class ReplacedLayer(nn.Module):
 
 
 class TrialLayer(ReplacedLayer):
-    """Computes exactly what a layer and the BatchNorm folded into it do, without any features.
+    """Computes exactly what a layer and its folded BatchNorm do, without features.
 
-    A network in which it stands for every layer that will be rebuilt shows, before anything is
-    solved, whether the network's own code goes past the layers that it is made of.
+    Replacing every layer to be rebuilt by it shows, before anything is solved, whether the
+    network's code bypasses its layers.
     """
 
     def __init__(self, module: Layer, target: TargetLayer, folded: bool):
@@ -76,12 +76,12 @@ class TrialLayer(ReplacedLayer):
 
 
 def is_symbolic(x: object) -> bool:
-    """Whether a symbolic trace (torch.fx) follows it: it has no shape."""
+    """Whether x is a symbol of a trace (torch.fx), which has no shape."""
     return isinstance(x, fx.Proxy)
 
 
 def is_recorded(x: object) -> bool:
-    """Whether operations are written into a graph: torch.export, torch.jit.trace, torch.fx."""
+    """Whether operations are recorded in a graph: torch.export, torch.jit.trace, torch.fx."""
     traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
     return is_symbolic(x) or traced or torch.compiler.is_exporting()
 
@@ -89,7 +89,7 @@ def is_recorded(x: object) -> bool:
 def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
     """Raise ``ValueError`` for the input of a linear layer whose BatchNorm1d would see sequences.
 
-    A hook of the layer that a folded one is collapsed to, too.
+    Also a hook of the layer that a folded one collapses to.
     """
     if inputs[0].ndim > 2:
         why = "BatchNorm1d on a sequence normalizes its second dimension"
@@ -97,7 +97,7 @@ def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Non
 
 
 def refuse_unbatched(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-    """The same for the input (c0, length) of a one-dimensional convolution."""
+    """Raise ``ValueError`` for the input (c0, length) of a one-dimensional convolution."""
     if inputs[0].ndim == 2:
         why = "BatchNorm1d on (channels, length) normalizes its second dimension"
         raise ValueError(f"{why}; give the layer, which was rebuilt folded, a batch")

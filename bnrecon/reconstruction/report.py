@@ -23,8 +23,8 @@ COLUMNS = (  # of a row in ``result.json``
     *("assembled_error", "residual", "iterations", "seconds", "converged", "redrawn", "rank"),
     *("convolutions", "digest", "norm", "arithmetic", "reason", "diagnosis"),
 )
-PRINTED = 20  # layers, the worst ones
-NOTED = 1e-3  # of their spread: outputs that are farther off than rounding usually leads
+PRINTED = 20  # worst layers in a printed table
+NOTED = 1e-3  # of their spread: a difference of outputs that rounding rarely reaches
 
 
 @dataclass(frozen=True)
@@ -32,31 +32,28 @@ class LayerReport:
     """How well one layer was rebuilt.
 
     Args:
-        name: of the layer in the model.
-        shape: c2, c0 and the kernel's; of a grouped convolution, of one group, as the next two.
-        equations: n, the product of these.
+        name: the layer's name in the model.
+        shape: c2, c0, kernel; one group's for a grouped convolution, as the next two.
+        equations: n, the product of the shape.
         width: c1, the number of features.
         relative_error: ‖W' - W‖ / ‖W‖ in float64, from the float64 normalization parameters and the
             features.
-        assembled_error: the same from the parameters that the network holds, in the precision it
-            runs in.
-            Of several groups both are the largest of one.
-        converged: the solver has converged, ``relative_error`` is within its tolerance,
-            ``assembled_error`` is rounding, and so is ``channel_error``.
-        redrawn: features that came out all-zero and were drawn again.
-        rank: that of M where strict sparse features may lack it; ``None`` where it was not
-            computed.
-        convolutions: ``stored``, ``implicit`` where M = I is not formed, ``regenerated`` or
+        assembled_error: the same for the network's parameters in its precision. For several groups,
+            both are the largest of any group.
+        converged: whether the solver converged, ``relative_error`` is within its tolerance, and
+            ``assembled_error`` and ``channel_error`` are within rounding.
+        redrawn: how many all-zero features were drawn again.
+        rank: of M, computed for strict sparse features if M is small enough; else ``None``.
+        convolutions: ``stored``, ``implicit`` (M = I is not formed), ``regenerated`` or
             ``on disk``.
         digest: of the frozen weights.
-        solution: the solver's report, of several groups that of the one with the largest residual;
-            its ``diagnosis`` says why the layer did not converge, where a reason was found.
-        groups: of a grouped convolution, each rebuilt from features of its own.
-        kept: how many of the features may have a scale that is not 0, of each group; ``None``
-            without pruning.
-        channel_error: ‖(W' - W)_i‖ / ‖W_i‖ of the output i for which it is largest, as assembled;
-            each weight is multiplied by the size of its input where images tell it. ``None`` where
-            an earlier version did not compute it.
+        solution: the solver's report, for several groups the one with the largest residual; its
+            ``diagnosis`` says why the layer did not converge, if known.
+        groups: the number of groups, each rebuilt from separate features.
+        kept: how many features of each group may have a nonzero scale; ``None`` without pruning.
+        channel_error: the largest ‖(W' - W)_i‖ / ‖W_i‖ of any output i, as assembled. If images
+            were given, each weight is multiplied by the size of its input. ``None`` in files of
+            earlier versions that did not compute it.
     """
 
     name: str
@@ -77,10 +74,10 @@ class LayerReport:
 
     solver = property(attrgetter("solution.solver"), doc="Name of the solver.")
     residual = property(attrgetter("solution.relative_residual"), doc="‖M x - b‖ / ‖b‖ in float64.")
-    iterations = property(attrgetter("solution.iterations"), doc="Of the solver; direct ones: 0.")
+    iterations = property(attrgetter("solution.iterations"), doc="Of the solver; 0 if direct.")
     seconds = property(attrgetter("solution.seconds"), doc="Seconds that the solver took.")
     norm = property(attrgetter("solution.norm"), doc="Which of many solutions this is.")
-    precision = property(attrgetter("solution.precision"), doc="Of the solver's products.")
+    precision = property(attrgetter("solution.precision"), doc="Precision of the products.")
     reason = property(attrgetter("solution.reason"), doc="Why ``auto`` chose the solver.")
     diagnosis = property(attrgetter("solution.diagnosis"), doc="Why it did not converge, if known.")
 
@@ -105,11 +102,11 @@ class LayerReport:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LayerReport:
-        """Read such a row; keys that a layer does not have are passed over.
+        """Read such a row; unknown keys are ignored.
 
-        Old rows lack ``norm`` and what follows; ``at_limit`` is there only where it is true,
-        ``groups`` where there are several, ``kept`` where features were pruned. There is no
-        ``memory`` of the solver's report, whose ``converged`` is taken to be the layer's.
+        Old rows lack ``norm`` and later columns. ``at_limit`` is present only if true, ``groups``
+        only if there are several, ``kept`` only with pruning. Of the solver's report, ``memory`` is
+        not stored, and ``converged`` is taken from the layer.
 
         Raises ``KeyError`` or ``TypeError`` for anything else.
         """
@@ -126,15 +123,15 @@ class LayerReport:
 class OutputDifference:
     """How far the outputs of the source network are from the model's.
 
-    Of several tensors it is that of the one that is farthest off by its ``size``.
+    If there are several output tensors, this is the largest ``relative`` difference of any.
 
     Args:
-        largest: the largest difference of two numbers.
-        size: the spread of the model's: the largest distance of one from their mean, at least a
+        largest: the largest absolute difference of two numbers.
+        size: the spread of the model's outputs: the largest distance from their mean, at least a
             hundredth of the largest.
         images: how many were compared.
-        output: which tensor of the outputs this is, from 0.
-        outputs: how many there are.
+        output: the index of the output tensor.
+        outputs: the number of output tensors.
     """
 
     largest: float
@@ -152,15 +149,15 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A source network and how it was made; printed as a table of its layers, the worst first.
+    """A source network with its reports; prints as a table of its layers, the worst first.
 
     Args:
         network: the source network.
         layers: a report for each layer that was rebuilt.
         recipes: what each layer's features are drawn from.
         notes: what a user should know.
-        difference: of the outputs; ``None`` without images, and where a note says why they could
-            not be compared.
+        difference: of the outputs; ``None`` without images, or if a note says why they could not be
+            compared.
 
     >>> from torch import nn
     >>> Reconstruction(nn.Identity(), [], [], difference=OutputDifference(0.2, 1.0, 64)).verified
@@ -177,13 +174,13 @@ class Reconstruction:
     def verified(self) -> bool | None:
         """Whether outputs agree to a thousandth of their spread, ``None`` if not compared.
 
-        What the images do not reach is not compared either: a note names such layers.
+        Layers that the images do not reach are not compared; a note names them.
         """
         return None if self.difference is None else self.difference.relative <= NOTED
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each layer, in the model's order, with all that its report says."""
-        import pandas as pd  # a second that only who asks for a table waits
+        """Return the layers' reports as rows, in the model's order."""
+        import pandas as pd  # takes a second; only tables need it
 
         return pd.DataFrame([layer.to_json() for layer in self.layers])
 
@@ -205,7 +202,7 @@ class Reconstruction:
         return f"{text}; {'verified' if self.verified else 'NOT VERIFIED'}: {off} of their spread"
 
     def _worst(self) -> pd.DataFrame:
-        """The layers for a reader: those that did not converge, then by error."""
+        """Return the layers to print: those that did not converge, then by error."""
         import pandas as pd
 
         worst = sorted(self.layers, key=lambda layer: (layer.converged, -layer.relative_error))
@@ -226,9 +223,9 @@ class Reconstruction:
     def save(self, path: str | Path, full: bool = False) -> Path:
         """Save the network as its seed and normalization parameters.
 
-        ``full`` saves all its weights instead. The short form is read by
-        ``bnrecon.load_source(path, model)``, the full one by ``load_state_dict`` of
-        ``safetensors.torch.load_file(path)``.
+        ``full`` saves all its weights instead. Read the short form with
+        ``bnrecon.load_source(path, model)``, the full one with
+        ``load_state_dict(safetensors.torch.load_file(path))``.
         """
         from bnrecon.reconstruction import source_file  # results are read without torch
 

@@ -1,4 +1,4 @@
-"""One layer of a plan: draw its features, solve for the scales."""
+"""Solve a planned layer: draw its features, solve for the scales."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def solve_layer(
 
     Args:
         layer: one of ``Plan.layers``; it holds features, solver and seed.
-        checkpoint: where an iterative solver keeps its state, and goes on from; a grouped layer's
-            groups and layers that are pruned are solved without.
-        pairs: what ``layer.draw_groups()`` gave, where it has been called.
-        distributed: whether the processes of ``torch.distributed`` divide the layer's features.
-            All call this with the same layer, which is not grouped or pruned and whose solver only
-            multiplies (``auto`` is ``matrix_free``); all have the solution.
+        checkpoint: where an iterative solver saves its state and resumes from; grouped and pruned
+            layers do not use it.
+        pairs: the result of ``layer.draw_groups()``, if already drawn.
+        distributed: whether to divide the features among the processes of ``torch.distributed``.
+            All call this with the same layer, neither grouped nor pruned, and a solver that only
+            multiplies (``auto`` is ``matrix_free``); all get the solution.
 
     Returns:
-        The scales (c1,) in float64, of all groups one after the other, and the solver's report. A
-        solution that does not reach the tolerance has ``report.converged == False``.
+        The scales (c1,) in float64, group after group, and the solver's report. If the tolerance is
+        not reached, ``report.converged == False``.
 
     Raises:
         UserError: the solver does not apply to this system.
-        RunError: the system is singular, or memory does not suffice; both name the layer.
+        RunError: the system is singular, or memory is insufficient. Both errors name the layer.
 
     >>> import torch
     >>> from bnrecon.reconstruction.planning import plan_layers
@@ -78,7 +78,7 @@ def solve_layer(
 def _solve_distributed(
     layer: PlannedLayer, checkpoint: Checkpoint | None, pairs: Sequence[Features] | None
 ) -> Solution:
-    """Solve in several processes: every step is decided by numbers that all of them have."""
+    """Solve in several processes, which decide every step from the same numbers."""
     if not processes.joined():
         raise UserError("distributed=True: call torch.distributed.init_process_group before it")
     if layer.groups > 1 or layer.features.keep is not None:
@@ -87,8 +87,8 @@ def _solve_distributed(
     if not lookup(name).products or layer.width <= layer.shape.equations:
         raise UserError(
             f"solver={layer.solver.name} with {layer.width} features for {layer.shape.equations} "
-            "equations is for one process; several take a solver that only multiplies, as "
-            "matrix_free does, and more features than equations"
+            "equations is for one process; several need a solver that only multiplies, such as "
+            "matrix_free, and more features than equations"
         )
     (target,) = layer.folded.target.split()
     system, spec = layer_problem(layer, target, pairs[0] if pairs else layer.draw(), True)
@@ -96,7 +96,7 @@ def _solve_distributed(
     about = f"{plan} {tensor_digest({'target': system.rhs})}"
     if processes.any_rank(processes.run_on_first_rank(lambda: about) != about, layer.device):
         raise UserError(
-            "the processes have different plans or targets, or not all a checkpoint; build the "
+            "the processes have different plans or targets, or only some a checkpoint; build the "
             "same model in each, from the same weights or seed, and the same plan"
         )
     kept = None if checkpoint is None else OnFirstRank(checkpoint)
@@ -105,10 +105,10 @@ def _solve_distributed(
 
 @outside_torch_modes
 def solve_layers(layers: Sequence[PlannedLayer]) -> list[Solution]:
-    """Solve one layer of several networks by one LU (``SharedFactorization``).
+    """Solve one layer of several networks with one LU (``SharedFactorization``).
 
-    The features of a layer depend on distribution, shape, width, seed and the layer's number, and
-    on nothing of the network: networks of one architecture have the same.
+    A layer's features depend on distribution, shape, width, seed and the layer's number, but not on
+    weights: networks of one architecture share them.
 
     Args:
         layers: the same layer in a plan of each network, with at most n features and the solver
@@ -118,8 +118,8 @@ def solve_layers(layers: Sequence[PlannedLayer]) -> list[Solution]:
         The solutions, in the order of the layers.
 
     Raises:
-        UserError: the layers' features are not the same, are more than n, or are pruned, the
-            layers are grouped, or their solver is another.
+        UserError: the layers' features differ, are more than n or are pruned, the layers are
+            grouped, or the solver is another.
         RunError: the system is singular, or memory does not suffice.
 
     >>> import torch
@@ -136,17 +136,17 @@ def solve_layers(layers: Sequence[PlannedLayer]) -> list[Solution]:
 
 
 def solutions_in_turn(layers: Sequence[PlannedLayer]) -> Iterator[Solution]:
-    """The same, each when it is solved."""
+    """Yield the solutions of ``solve_layers`` as they are computed."""
     if len({features_key(layer) for layer in layers}) > 1:
         raise UserError(
             f"{layers[0].label}: seed, number, shape, width or distribution of its features is not "
-            "the same for all networks; take solve_layer"
+            "the same for all networks; use solve_layer"
         )
     for layer in layers:
         if layer.groups > 1 or layer.features.keep is not None:
-            raise UserError(f"{layer.label}: is grouped or pruned; take solve_layer")
+            raise UserError(f"{layer.label}: is grouped or pruned; use solve_layer")
         if layer.solver.name not in ("auto", "lu", "refined"):
-            raise UserError(f"{layer.label}: solver={layer.solver.name}; take solve_layer")
+            raise UserError(f"{layer.label}: solver={layer.solver.name}; use solve_layer")
     shared = pair = None
     for layer in layers:
         with labelled(layer.label):
@@ -167,9 +167,9 @@ def layer_problem(
 ) -> tuple[System, SolverSpec]:
     """The system of a layer, or of one group of it, and the solver's settings for it.
 
-    The relative residual to reach is tolerance · min(1, ‖W‖ / ‖b‖), W being the target's weight and
-    b the right-hand side. A skip connection that has to be cancelled can make b far larger than W,
-    as can small outputs that are scaled up; the error is to be small relative to W.
+    The relative residual to reach is tolerance · min(1, ‖W‖ / ‖b‖) for the target's weight W and
+    the right-hand side b. The error must be small relative to W, but cancelling a skip connection
+    or scaling small outputs up can make b far larger.
     """
     orthogonal = distribution(layer.features.name).orthogonal
     system = layer_system(target, pair, layer.device, orthogonal, distributed)

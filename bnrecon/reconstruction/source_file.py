@@ -33,15 +33,15 @@ from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
 logger = logging.getLogger(__name__)
-ROLES = ("first", "second")  # of a source layer's normalizations,
-NORM_KEYS = ("gamma", "beta", "mean", "variance")  # of which a file has these
+ROLES = ("first", "second")  # the normalizations of a source layer
+NORM_KEYS = ("gamma", "beta", "mean", "variance")  # what a file stores of each
 
 
 @dataclass(frozen=True)
 class LayerRecipe:
     """What one layer's features are drawn from, and the digest that the draw must have.
 
-    Files written before there were skip connections lack the last two.
+    Files from before skip connections lack the last two fields.
     """
 
     name: str
@@ -54,11 +54,11 @@ class LayerRecipe:
     activation: str
     digest: str
     skip: str = "none"
-    reach: float | None = None  # with tanh or sigmoid, how far intermediate values may go
+    reach: float | None = None  # bound of intermediate values, with tanh or sigmoid
 
 
 def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
-    """The source layers of a network by name."""
+    """Return the source layers of a network by name."""
     modules = network.named_modules()
     return {name: module for name, module in modules if isinstance(module, SourceLayer)}
 
@@ -71,8 +71,8 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
     whole state dict is written, frozen weights included.
 
     Raises:
-        UserError: with ``full``, frozen weights are not in memory; without, the network's source
-            layers are not those of the recipes; the state holds something that is no tensor.
+        UserError: with ``full``, frozen weights are not in memory; without it, the source layers
+            differ from the recipes; the state dict holds something that is not a tensor.
     """
     layers, state = source_layers(network), network.state_dict()
     if others := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
@@ -93,7 +93,7 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
         norms = (layer.first_norm, layer.second_norm)
         for role, norm, present in zip(ROLES, norms, layer.present_maps(), strict=True):
             keys = (f"{name}|{role}.{key}" for key in NORM_KEYS)
-            # For an eps that may have been changed since: of the layers that are made when loading.
+            # The eps of a new layer, as loading makes it: this one's may have been changed.
             eps = type(norm)(1).eps
             tensors |= dict(zip(keys, present.values(eps), strict=True))
     prefixes = _prefixes(layers)
@@ -103,17 +103,17 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
 
 
 def _run_hooks_of(layer: SourceLayer) -> None:
-    """Compute pruned scales: after a step of training they are old until the next call."""
+    """Compute pruned scales, which are outdated between a training step and the next call."""
     for part in layer.modules():
         run_weight_hooks(part)
 
 
 def _check_drawn(layers: Mapping[str, SourceLayer], recipes: Sequence[LayerRecipe]) -> None:
-    """Raise ``UserError`` where the layers are not those that the recipes draw again."""
+    """Raise ``UserError`` unless the recipes draw these layers again."""
     names, digests = set(layers), {recipe.name: recipe.digest for recipe in recipes}
     if differing := sorted(names ^ set(digests)):
         labels = shorten(list(map(layer_label, differing)))
-        raise UserError(f"{labels}: no source layer when rebuilt, or none now")
+        raise UserError(f"{labels}: source layers only when rebuilt, or only now")
     for name, layer in layers.items():
         if layer.frozen_digest() != digests[name]:
             what = "its frozen weights are not those that its seed draws"
@@ -126,17 +126,17 @@ def _prefixes(layers: Mapping[str, SourceLayer]) -> tuple[str, ...]:
 
 @outside_torch_modes
 def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn.Module:
-    """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
+    """Rebuild a saved source network: ``model`` gives the architecture, its weights are ignored.
 
     Frozen weights are drawn again from the seed and compared with the saved digest. Raises
-    ``RunError`` where they differ (an orthogonal kind on another machine) or the file holds
-    something else, ``UserError`` for a model in half precision, ``ValueError`` where the file is
-    damaged, ``FileNotFoundError`` where there is none.
+    ``RunError`` if they differ (orthogonal features on another machine) or the file holds something
+    else, ``UserError`` for a model in half precision, ``ValueError`` if the file is damaged,
+    ``FileNotFoundError`` if there is none.
 
     Args:
-        path: of the file.
+        path: the file.
         model: the architecture.
-        storage: of features, as in ``FeatureSpec``.
+        storage: where features are stored, as in ``FeatureSpec``.
     """
     check_module(model)
     check_parameters(model)
@@ -178,7 +178,7 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
 
 
 def _layer_of(recipe: LayerRecipe, modules: Mapping[str, nn.Module], misfit: str) -> Layer:
-    """The layer that a recipe is for; ``RunError`` where the architecture does not have it."""
+    """Return a recipe's layer; raise ``RunError`` if the architecture lacks it."""
     module = modules.get(recipe.name)
     if module is None or (recipe.norm is not None and recipe.norm not in modules):
         raise RunError(f"{misfit}: it has no layer {recipe.name}")
@@ -187,8 +187,8 @@ def _layer_of(recipe: LayerRecipe, modules: Mapping[str, nn.Module], misfit: str
         raise RunError(f"{misfit}: {recipe.norm} is {kind}, where a BatchNorm was")
     if reads_projections(modules[recipe.name.rpartition(".")[0]]):
         raise RunError(
-            f"{misfit}: the attention around {recipe.name} does not call it as a layer (it has a "
-            "forward or hooks of its own)"
+            f"{misfit}: the attention around {recipe.name} does not call it as a layer (it "
+            "overrides forward or has hooks)"
         )
     if not isinstance(module, LAYERS):
         raise RunError(f"{misfit}: layer {recipe.name} is {type(module).__name__}")
@@ -196,13 +196,13 @@ def _layer_of(recipe: LayerRecipe, modules: Mapping[str, nn.Module], misfit: str
 
 
 def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
-    """Whether an attention was left as it was when the file was written."""
+    """Whether an attention was still packed when the file was written."""
     prefix = f"rest|{name}." if name else "rest|"
     return f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
 
 
 def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> str:
-    """Where features are; ``auto`` takes memory unless they would fill half of it."""
+    """Choose where features are; ``auto`` takes memory unless they would fill half of it."""
     require_choice("storage=", storage, STORAGES)
     if storage != "auto":
         return storage
@@ -237,7 +237,7 @@ def _rebuild(
     drawn_with = (recipe.strict, recipe.skip, storage)
     pairs = [draw(kind, shape, recipe.width, recipe.seed, i, *drawn_with) for i in numbers]
     if joined_digest(pairs) != recipe.digest:
-        reason = "its shape may be another"
+        reason = "its shape may differ"
         if not distribution(kind).portable:
             reason = (
                 f"{kind} weights pass through a factorization that differs between machines and "
@@ -263,16 +263,16 @@ def _rebuild(
 def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     """Merge A, γ and B of every source layer back into one layer, W' = outer ∘ (B diag(inner) A).
 
-    Computed from the float64 scales and the drawn weights alone; exact while an activation between
-    A and B stays in its linear region. ``UserError`` is raised where a layer's frozen weights have
-    been changed, and, but for ``trainable``, where it has hooks, which would be lost.
+    Only the float64 scales and the drawn weights are used; exact while an activation between A and
+    B stays in its linear region. Raises ``UserError`` if a layer's frozen weights have been changed
+    or, unless ``trainable``, if it has hooks, which would be lost.
 
-    With ``trainable`` the layers compose B diag(inner) A from the source's own scales at every
-    call: a step of training takes a few times as long as the target's. Values, gradients and
-    running statistics are the source's up to rounding, in eval mode and in training. Parameters,
-    their names and buffers are those of ``network``, the same tensors: what is trained is there in
-    both, and ``rebuilt.save`` saves it. Move or convert ``network`` before, not afterwards. Layers
-    with an activation between their convolutions stay as they are, which a warning says.
+    With ``trainable``, the layers compose B diag(inner) A from the source's scales at every call: a
+    training step takes a few times as long as the target's. Values, gradients and running
+    statistics equal the source's up to rounding, in eval and in training mode. Parameters and
+    buffers are shared with ``network`` under the same names: training changes both, and
+    ``rebuilt.save`` saves the result. Move or convert ``network`` before, not afterwards. A warning
+    names layers with an activation between their convolutions, which are not collapsed.
 
     >>> import bnrecon
     >>> rebuilt = bnrecon.reconstruct(nn.Linear(3, 2).eval())
@@ -303,7 +303,7 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
             layer.composition = Composition(layer.pairs)
     if nonlinear:
         logger.warning(
-            "%s: an activation between the convolutions; not collapsed, its steps are the source's",
+            "%s: an activation between the convolutions; not collapsed, so training is not faster",
             shorten(nonlinear),
         )
     return shared

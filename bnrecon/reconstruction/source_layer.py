@@ -33,20 +33,20 @@ IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M 
 class SourceLayer(ReplacedLayer):
     """Convolution A (1x1), BatchNorm, activation, convolution B, BatchNorm for one layer.
 
-    Of that ``module`` it takes geometry, type and device, not the weight. Where the features have a
-    skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm. Both
-    weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first
-    normalization's shift then reaches the border as it reaches every other pixel, and without an
-    activation the second normalization can take it over (``fold_inner_shift``): the first one's β
-    is 0 and frozen then. So do the zeros between the inputs of a transposed convolution: B is the
-    convolution that moves over them. For a linear layer both are ``nn.Linear``. The groups of a
-    grouped convolution, each with features of its own, are groups of A and of B.
+    It takes geometry, type and device from ``module``, but not the weight. A skip connection of the
+    features is added before (``outer``) or after (``inner``) the second BatchNorm. Both weights are
+    frozen; ``set_maps`` sets the normalizations. All padding comes before A, so the first
+    normalization's shift reaches the border like every other pixel. Without an activation the
+    second normalization takes the shift over (``fold_inner_shift``), and the first one's β is 0 and
+    frozen. The zeros between the inputs of a transposed convolution also come before A; B convolves
+    over them. For a linear layer both are ``nn.Linear``. Each group of a grouped convolution has
+    separate features and is a group of A and of B.
 
-    In eval mode the intermediate channels are worked through in chunks, so that memory stays
-    bounded however wide the layer is. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no
-    weights in memory: since M = I, each intermediate channel is one input, scaled and shifted,
-    added to one output at one tap, which is what is computed. Features that are regenerated or on
-    disk are not in memory either: each chunk makes or reads its own.
+    In eval mode the intermediate channels are processed in chunks, so memory is bounded for any
+    width. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no weights in memory: since M =
+    I, each intermediate channel is one input, scaled and shifted, added to one output at one tap,
+    which is computed directly. Regenerated features and those on disk are not in memory either:
+    each chunk generates or reads its part.
     """
 
     first: nn.Linear | nn.Conv2d
@@ -58,7 +58,7 @@ class SourceLayer(ReplacedLayer):
         self, pairs: Features | Sequence[Features], module: Layer, activation: str = "identity"
     ):
         super().__init__(module)
-        self.pairs = (pairs,) if isinstance(pairs, Features) else tuple(pairs)  # one a group
+        self.pairs = (pairs,) if isinstance(pairs, Features) else tuple(pairs)  # one per group
         features, count, dtype = self.features, len(self.pairs), module.weight.dtype
         stored = count * features.shape.feature_bytes(features.width)
         self.implicit = features.identity and stored > IMPLICIT_FROM
@@ -71,7 +71,7 @@ class SourceLayer(ReplacedLayer):
         self.first_norm.bias.requires_grad_(self.inner_shift)
         self.maps: tuple[AffineMap, AffineMap] | None = None
         self.region = (0.0, math.inf) if self.linearized.one_sided else (-math.inf, math.inf)
-        self.composition: Composition | None = None  # of which the layer is computed, if there is
+        self.composition: Composition | None = None  # computes the layer, if set
         self.outside = 0  # intermediate values outside the region where the activation is linear
         if features.skip != "none":
             skip = joined(pair.skip_weight for pair in self.pairs)
@@ -95,7 +95,7 @@ class SourceLayer(ReplacedLayer):
 
     @property
     def features(self) -> Features:
-        """The features; of several groups, which are of one size, those of the first."""
+        """The features of the first group; all groups have the same size."""
         return self.pairs[0]
 
     def _pointwise(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,7 @@ class SourceLayer(ReplacedLayer):
     def set_maps(self, first: AffineMap, second: AffineMap) -> None:
         """Make the layer compute with these affine maps; their statistics are rounded.
 
-        Without an activation the first one's shift moves to the second.
+        Without an activation, the first map's shift moves to the second.
         """
         precision = self.first_norm.weight.dtype
         first = first.rounded(precision)
@@ -122,9 +122,9 @@ class SourceLayer(ReplacedLayer):
             affine_map.write_map(norm, wanted)
 
     def present_maps(self) -> tuple[AffineMap, AffineMap]:
-        """The maps of the normalizations as they are now.
+        """The current maps of the normalizations.
 
-        Those that were set or, where parameters have changed since, those of the parameters.
+        These are the maps that were set or, if parameters changed since, the parameters' maps.
         """
         present, (first, second) = affine_map.present_map, self.maps or (None, None)
         return present(self.first_norm, first), present(self.second_norm, second)
@@ -141,9 +141,9 @@ class SourceLayer(ReplacedLayer):
             )
         two_sides = self.geometry.dims == 2 and self.geometry.groups == 1
         if self.composition is None and two_sides and not recorded:
-            # Channels last is 1.1 to 1.6 times as fast on a processor for so many channels; the
-            # output comes back as the input came in, since what follows may take a view of it.
-            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # as torch.vmap can, too
+            # Channels last is 1.1 to 1.6 times as fast on a CPU for so many channels; the output
+            # keeps the input's layout, since later code may take a view of it.
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # works in torch.vmap, too
         if self.composition is not None:
             out = self.composition(self, x)
         elif self.implicit and not self.training:
@@ -164,7 +164,7 @@ class SourceLayer(ReplacedLayer):
         return self.second_norm(out) + skipped
 
     def _calls_parts(self) -> bool:
-        """Whether its parts are called one by one: for hooks, or statistics of the batch."""
+        """Whether its parts must be called one by one, for hooks or statistics of the batch."""
         hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
         parts = [part for part in self.children() if part is not self.second_norm]
         hooked = any(getattr(part, name) for part in parts for name in hooks)
@@ -188,12 +188,12 @@ class SourceLayer(ReplacedLayer):
             )
 
     def _blocks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[slice]]]:
-        """Runs of groups, and of features of each, of which one intermediate map is formed."""
+        """Yield the groups, and the parts of their features, of one intermediate map at a time."""
         count, width = len(self.pairs), self.features.width
-        if is_recorded(x):  # in one piece, for a graph of any batch
+        if is_recorded(x):  # undivided, for a graph of any batch
             yield slice(0, count), [slice(0, width)]
             return
-        numbers, shape = len(x) * x.shape[2:].numel(), self.features.shape  # a feature
+        numbers, shape = len(x) * x.shape[2:].numel(), self.features.shape  # per feature
         if not self.features.in_memory:
             numbers = max(numbers, shape.inputs, shape.outputs * shape.taps)
         room = CHUNK_BYTES // max(1, x.element_size() * numbers)
@@ -204,7 +204,7 @@ class SourceLayer(ReplacedLayer):
             yield slice(start, min(start + many, count)), parts
 
     def _block(self, x: torch.Tensor, groups: slice, parts: list[slice]) -> torch.Tensor:
-        """The output of B for a run of groups, summed over the features' parts."""
+        """The output of B for some groups, summed over the features' parts."""
         count = groups.stop - groups.start
         if count < len(self.pairs):
             x = x.unflatten(1, (len(self.pairs), -1))[:, groups].flatten(1, 2)
@@ -214,7 +214,7 @@ class SourceLayer(ReplacedLayer):
     def _convolve_part(
         self, x: torch.Tensor, groups: slice, count: int, part: slice
     ) -> torch.Tensor:
-        """What some of the intermediate channels of some groups add to the output of B."""
+        """The part of B's output from some intermediate channels of some groups."""
 
         def of(values: torch.Tensor) -> torch.Tensor:
             return values.unflatten(0, (len(self.pairs), -1))[groups, part].flatten(0, 1)
@@ -262,7 +262,7 @@ class SourceLayer(ReplacedLayer):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight of the one layer that this computes, for code that reads a layer's weight."""
+        """The weight of the one layer that this computes, for code that reads it."""
         return present_layer(self).weight
 
     @property
@@ -276,13 +276,13 @@ class SourceLayer(ReplacedLayer):
 
     @property
     def unheld(self) -> int:
-        """How many frozen weights are no parameters, being regenerated or on disk."""
+        """How many frozen weights are not parameters, being regenerated or on disk."""
         shape, width = self.features.shape, self.features.width
         each = width * (shape.inputs + shape.outputs * shape.taps)
         return 0 if self.features.in_memory else len(self.pairs) * each
 
     def holds_drawn_weights(self) -> bool:
-        """Whether the frozen weights in memory are those that were drawn, in the layer's type."""
+        """Whether the frozen weights in memory equal the drawn ones in the layer's dtype."""
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         if self.features.skip != "none":
             pairs.append((self.skip, joined(pair.skip_weight for pair in self.pairs)))
@@ -293,7 +293,7 @@ class SourceLayer(ReplacedLayer):
         return all(torch.equal(weight, drawn.to(weight.dtype)) for weight, drawn in held)
 
     def frozen_digest(self) -> str:
-        """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
+        """SHA-256 of the frozen weights; equals the features' digest while unchanged."""
         return joined_digest(self.pairs) if self.holds_drawn_weights() else "changed"
 
 
@@ -303,11 +303,11 @@ def holds_weights(name: str) -> bool:
 
 
 def weight_bytes(name: str, shape: LayerShape, width: int, module: Layer) -> int:
-    """Bytes of memory that the frozen weights of a source layer take where it is.
+    """Bytes of memory that a source layer's frozen weights take on its device.
 
-    Beside the layer's own weights a processor's memory has those that were drawn, in float32: the
-    same tensors in a float32 network, unless those of several groups were joined. Signs and
-    patterns are formed for the layer alone.
+    CPU memory holds the layer's weights and the drawn float32 ones. In a float32 network these are
+    the same tensors, unless those of several groups were concatenated. Signs and patterns are
+    formed for the layer alone.
 
     ``shape`` and ``width`` are those of one group of the target layer.
 

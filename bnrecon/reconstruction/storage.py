@@ -1,4 +1,4 @@
-"""Where features are: in memory, in a temporary file, or made wherever they are used."""
+"""Where features are stored: in memory, in a temporary file, or generated at each use."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bnrecon.solvers.register import lookup
 def store(
     wanted: list[PlannedLayer], features: FeatureSpec, free: int, host: int
 ) -> list[PlannedLayer]:
-    """Choose where the features of all layers are.
+    """Choose where the features of all layers are stored.
 
-    ``auto`` takes the first that fits: memory, where all is fastest; regenerated features, where
-    that can be; the disk. Where nothing does, it is what takes the least memory.
+    ``auto`` takes the first that fits: memory, which is fastest; regenerated features, if possible;
+    the disk. If none fits, it takes the one that needs the least memory.
 
     ``free`` are bytes of memory where the layers are solved, ``host`` those of the host. Raises
-    ``UserError`` where they cannot be stored in this way, ``RunError`` for too small a disk.
+    ``UserError`` if features do not support this storage, ``RunError`` if the disk is too small.
     """
     kind = distribution(features.name)
     if features.storage != "auto":
@@ -33,7 +33,7 @@ def store(
             raise RunError(f"storage=disk: {shortage}")
         return chosen
     ways = [give_room(_all(wanted, way), free) for way in kind.storages]
-    for chosen in ways:  # the disk is looked at only where nothing before it fits
+    for chosen in ways:  # checks the disk only if nothing before it fits
         if _fit(chosen, free, host) and not _disk_shortage(chosen):
             return chosen
     return min((chosen for chosen in ways if not _disk_shortage(chosen)), key=memory_bytes)
@@ -44,7 +44,7 @@ def _all(layers: Sequence[PlannedLayer], storage: str) -> list[PlannedLayer]:
 
 
 def give_room(layers: list[PlannedLayer], free: int) -> list[PlannedLayer]:
-    """The layers with the memory that all of them leave to each one's solver."""
+    """Set the ``room`` of each layer: the memory that all layers leave to its solver."""
     remaining = free - sum(layer.stored_bytes for layer in layers)
     return [replace(layer, room=remaining - layer.operator_bytes("refined")) for layer in layers]
 
@@ -53,7 +53,7 @@ def _disk_shortage(layers: Sequence[PlannedLayer]) -> str | None:
     need = disk_bytes(layers)
     if need == 0 or need <= (room := disk_room()):
         return None
-    there = f"{format_bytes(room)} are free" if room else "which is kept in memory"
+    there = f"{format_bytes(room)} are free" if room else "which is in memory, not on disk"
     return (
         f"features take {format_bytes(need)} in {disk_folder()}, {there}; "
         "set TMPDIR to a folder on a larger disk"
@@ -61,7 +61,7 @@ def _disk_shortage(layers: Sequence[PlannedLayer]) -> str | None:
 
 
 def advise(layers: Sequence[PlannedLayer], features: FeatureSpec) -> str:
-    """What takes less memory than these features do."""
+    """Say what takes less memory than these features."""
     ways = distribution(features.name).storages
     if features.storage == "memory" and "regenerate" in ways:
         return f"storage=auto regenerates features={features.name} instead of storing them"
@@ -73,9 +73,9 @@ def advise(layers: Sequence[PlannedLayer], features: FeatureSpec) -> str:
 
 
 def solver_shortage(layer: PlannedLayer, stored: int, free: int) -> str | None:
-    """The memory that a layer's solver lacks, where a matrix-free one would have enough.
+    """Say what memory a layer's solver lacks, if a matrix-free one would have enough.
 
-    ``stored`` are bytes that source layers take beside it, ``free`` those there are.
+    ``stored`` are the bytes of source layers, ``free`` those available.
     """
     need = layer.solver_memory
     beside = stored + layer.working_bytes - need
@@ -89,7 +89,7 @@ def solver_shortage(layer: PlannedLayer, stored: int, free: int) -> str | None:
 
 
 def memory_shortage(layer: PlannedLayer, free: int) -> str | None:
-    """The memory that a layer lacks by itself, if it does."""
+    """Say what memory a layer alone lacks, if any."""
     need = memory_bytes([layer])
     if need <= free:
         return None
@@ -103,7 +103,7 @@ def memory_shortage(layer: PlannedLayer, free: int) -> str | None:
 def fit_together(
     planned: list[PlannedLayer], free: int, host: int, unsupported: str
 ) -> dict[str, str]:
-    """Take the largest layers out of the plan until the others fit; return them with the reason."""
+    """Remove the largest layers until the plan fits; return them with the reason."""
     if _fit(planned, free, host):
         return {}
     device, need, there = planned[0].device.type, memory_bytes(planned), free
@@ -130,5 +130,5 @@ def _fit(layers: Sequence[PlannedLayer], free: int, host: int) -> bool:
 
 
 def show_count(number: int) -> str:
-    """A number of features, short where no machine could hold as many."""
+    """Format a number of features, shortened if no machine could hold as many."""
     return str(number) if abs(number) < 1e9 else f"{number:.3g}"

@@ -30,17 +30,17 @@ def freeze(network: nn.Module) -> list[str]:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that ``torch.compile`` wrapped, or the model itself where it was not compiled."""
+    """The module that ``torch.compile`` wrapped, or the model itself."""
     inner = getattr(model, "_orig_mod", None)
     return inner if isinstance(inner, nn.Module) else model
 
 
 def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
-    """Copy a network with some of its objects, by ``id``, replaced; those are never copied.
+    """Copy a network, replacing some objects by ``id``; replacements are never copied.
 
-    Tensors with a gradient's history, such as an output that a module keeps, lose it.
+    Tensors with an autograd history, such as an output that a module keeps, lose it.
 
-    Raises ``UserError`` where something in the network cannot be copied.
+    Raises ``UserError`` if something in the network cannot be copied.
     """
     if isinstance(module := replaced.get(id(model)), nn.Module):
         return module
@@ -48,16 +48,16 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
         return copy.deepcopy(model, _without_history(model) | dict(replaced)).eval()
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # whatever the user's own objects say
+    except Exception as error:  # the user's objects can raise anything
         what, hint = _uncopied(model, replaced)
         raise UserError(f"{what} cannot be copied ({first_line(error)}); {hint}") from error
 
 
 def share_parameters(model: nn.Module, others: Iterable[object] = ()) -> nn.Module:
-    """A copy in eval mode that shares the parameters.
+    """Copy a model in eval mode; the copy shares the parameters.
 
-    It is run in the model's place: buffers and settings that a ``forward`` changes are the copy's,
-    as are hooks. The ``others`` are modules or buffers that are not copied.
+    It runs instead of the model: a ``forward`` changes only its buffers and settings, and hooks are
+    its own. ``others`` are modules or buffers to share as well.
     """
     return substitute(model, {id(value): value for value in (*model.parameters(), *others)})
 
@@ -69,7 +69,7 @@ def _without_history(model: nn.Module) -> dict[int, object]:
 
 
 def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, str]:
-    """What in a network cannot be copied, and what to do."""
+    """Say what in a network cannot be copied, and what to do."""
     modules: dict[int, object] = {id(module): module for module in model.modules()}
     modules |= replaced
     for name, module in model.named_modules():
@@ -77,7 +77,7 @@ def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, st
             try:
                 copy.deepcopy(value, dict(modules))
             except Exception:
-                # Whatever a user's object raises: it is this one that cannot be copied.
+                # Whatever it raises, this object cannot be copied.
                 what = f"{layer_label(name)}: its {key.lstrip('_')}"
                 return what, "take it off the model while it is rebuilt"
     return "the model", "copy.deepcopy(model) has to work"
@@ -93,7 +93,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """All that nested tuples, lists, mappings and dataclasses hold, in order."""
+    """All leaves of nested tuples, lists, mappings and dataclasses, in order."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     elif is_dataclass(value) and not isinstance(value, type):

@@ -15,13 +15,13 @@ from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, norm_clas
 from bnrecon.reconstruction.substitution import share_parameters, tensors_in
 from bnrecon.runtime.torch_modes import callers_default_device
 
-# Functions that take type, device or shape from a tensor, and nothing of its values.
+# Functions that take type, device or shape from a tensor, but not its values.
 METADATA = {
     *("to", "type_as", "expand_as", "view_as", "reshape_as", "getattr", "size", "dim"),
     *(f"new_{value}" for value in ("zeros", "ones", "empty", "full", "tensor")),
     *(f"{value}_like" for value in ("zeros", "ones", "empty", "rand", "randn", "full")),
 }
-PROPERTIES = {  # of a tensor, that are not its numbers
+PROPERTIES = {  # of a tensor, other than its values
     getattr(torch.Tensor, name).__get__
     for name in ("dtype", "device", "shape", "ndim", "layout", "is_cuda", "requires_grad")
 }
@@ -31,9 +31,9 @@ ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # of arguments
 class Trace(NamedTuple):
     """What a plain call of the network computes.
 
-    ``read`` names the parameters and buffers that it takes itself, outside of leaf modules,
-    ``constants`` those of them that went into a constant of the graph, and ``changed`` the modules
-    whose settings or buffers it changes, or that it runs in training mode.
+    ``read`` names the parameters and buffers that it reads outside of leaf modules, ``constants``
+    those that went into a constant of the graph, and ``changed`` the modules whose settings or
+    buffers it changes or that it runs in training mode.
     """
 
     graph: fx.Graph
@@ -43,11 +43,11 @@ class Trace(NamedTuple):
 
 
 def trace(model: nn.Module) -> Trace:
-    """Trace a call of the network with what it requires; other arguments have their defaults.
+    """Trace a call with the network's required arguments; others have their defaults.
 
-    What is traced is a copy that shares the parameters: a ``forward`` may keep what it is given.
+    This traces a copy that shares the parameters, since a ``forward`` may keep its inputs.
 
-    Raises whatever the network's own ``forward`` raises when it is given a symbol.
+    Raises whatever the network's ``forward`` raises for a symbol.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     >>> [node.op for node in trace(net).graph.nodes]
@@ -69,7 +69,7 @@ def trace(model: nn.Module) -> Trace:
 
 
 class _Tracer(fx.Tracer):
-    """Looks into no attention and no layer, a subclass's either, as into none of PyTorch's own."""
+    """Treats attentions and layers as leaves, also subclasses, as fx does PyTorch's modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class _Tracer(fx.Tracer):
         return leaf or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Callable, list[Any]]:
-        """A call of the root itself, with its hooks: torch.fx would give defaults symbols, too."""
+        """Call the root itself, with its hooks; torch.fx would replace defaults by symbols, too."""
         assert isinstance(self.root, nn.Module)
         every = signature(self.root.forward).parameters.values()
         required = [one for one in every if one.default is one.empty and one.kind not in ANY_NUMBER]
@@ -104,7 +104,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Reads(TorchFunctionMode):
-    """Which of the network's tensors functions are given, be it for a constant."""
+    """Records which of the network's tensors functions read, also for constants."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -126,7 +126,7 @@ class _Reads(TorchFunctionMode):
 
 
 def _read_in(graph: fx.Graph, model: nn.Module, names: Mapping[int, set[str]]) -> set[str]:
-    """The parameters and buffers that a graph takes; not a bias whose type alone is asked for."""
+    """The parameters and buffers that a graph reads, but no bias read for its type alone."""
     read = set[str]()
     for node in graph.nodes:
         if node.op == "get_attr":
@@ -147,13 +147,13 @@ def _read_in(graph: fx.Graph, model: nn.Module, names: Mapping[int, set[str]]) -
 
 
 def called_name(node: fx.Node) -> str:
-    """The function or method that a node calls, empty where it has no name."""
+    """The name of the function or method that a node calls; empty if it has none."""
     target = node.target
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
 def split_name(parameter: str) -> tuple[str, str]:
-    """A parameter's module and its name there, also where a parametrization computes it.
+    """Split a parameter's name into module and attribute, also if it is parametrized.
 
     >>> split_name("body.0.weight"), split_name("body.0.parametrizations.weight.original")
     (('body.0', 'weight'), ('body.0', 'weight'))
@@ -166,7 +166,7 @@ def split_name(parameter: str) -> tuple[str, str]:
 
 
 def _is_as_before(module: nn.Module, before: nn.Module) -> bool:
-    """Whether its constants, such as a stride or an eps, its mode and its buffers stayed."""
+    """Whether a module's constants, such as stride or eps, mode and buffers are unchanged."""
     names = (*getattr(module, "__constants__", ()), "training")
     if any(getattr(module, name, None) != getattr(before, name, None) for name in names):
         return False
@@ -180,11 +180,11 @@ def _is_as_before(module: nn.Module, before: nn.Module) -> bool:
 
 
 def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
-    """The BatchNorm layers that alone use one layer's output, by the name of that layer.
+    """Map each layer to the BatchNorm that alone uses its output.
 
-    Each is called once. None is there whose numbers, or the layer's bias, are read by others: they
-    would find those of the folded layer, or none. Nor is one beside which another stands
-    that this call does not use: which of them it is seems to be chosen at run time.
+    Both are called once. Pairs are left out if other code reads the BatchNorm's numbers or the
+    layer's bias, which folding changes or removes, and if this call does not use another BatchNorm
+    of the same module: the network seems to choose one at run time.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     >>> foldable(trace(net), net)
@@ -217,7 +217,7 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
 
 
 def _fits(layer: nn.Module | None, norm: nn.Module | None) -> bool:
-    """Whether a module is a BatchNorm with running statistics for the outputs of a layer."""
+    """Whether a module is a BatchNorm with running statistics for a layer's outputs."""
     return (
         isinstance(layer, LAYERS)
         and isinstance(norm, norm_class(layer))
@@ -227,7 +227,7 @@ def _fits(layer: nn.Module | None, norm: nn.Module | None) -> bool:
 
 
 def _calls(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Counter[str]:
-    """How often each module is called; what lies within a called one may be called there again."""
+    """Count calls of each module; parts of a called module may be called there again."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     names = {id(module): name for name, module in modules.items()}
     for target in list(calls):

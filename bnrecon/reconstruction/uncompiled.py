@@ -1,7 +1,7 @@
-"""Drawing, which works on raw bits in NumPy: torch.compile cannot follow it, and calls it as it is.
+"""Draw features outside of torch.compile, which cannot follow raw bits in NumPy.
 
-Imported by what draws in its forward, since ``torch.compiler.disable`` loads the compiler, a second
-of every command.
+Import it only where a forward draws: ``torch.compiler.disable`` loads the compiler, which would
+cost every command a second.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from bnrecon.reconstruction.tracing import METADATA, called_name, foldable, spli
 from bnrecon.runtime.errors import first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
-# What the layers that are rebuilt call, and all functions that mix channels by a weight.
+# Functions that rebuilt layers call, and all functions that mix channels by a weight.
 APPLYING = {"linear", *(f"conv{way}{n}d" for way in ("", "_transpose") for n in (1, 2, 3))}
 MIXING = APPLYING | {
     *("mm", "mv", "bmm", "matmul", "addmm", "addmv", "addbmm", "baddbmm", "bilinear"),
@@ -33,7 +33,7 @@ HARMLESS = (Unpacked, nn.Embedding, nn.EmbeddingBag, nn.PReLU, *NORMALIZATIONS)
 
 @dataclass(frozen=True)
 class Usage:
-    """What was seen of a network's weights.
+    """How a network uses its weights.
 
     ``norms`` maps a layer to the BatchNorm that can be folded into it. ``outside`` maps layers
     whose weight is read outside of their own call, and parameters that a function mixes channels
@@ -48,8 +48,8 @@ class Usage:
 def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     """Follow a network's weights through a trace (torch.fx) and, given ``images``, through a run.
 
-    A trace alone tells which BatchNorm follows which layer. Where there is none, and no images to
-    run, every matrix of parameters that belongs to no known layer counts as used outside.
+    Only a trace tells which BatchNorm follows which layer. Without a trace and images to run, every
+    parameter matrix that belongs to no known layer counts as used outside.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
     >>> find_usage(net).norms
@@ -60,7 +60,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     outside, normalized = (None, None) if images is None else _follow_run(model, images)
     try:
         traced = trace(model)
-    except Exception as error:  # tracing runs the user's own forward: anything can come out of it
+    except Exception as error:  # tracing runs the user's forward, which can raise anything
         what = f"{type(error).__name__}: {first_line(error)}"
         note = f"the network cannot be traced ({what}); its BatchNorm layers are kept, not folded"
         if outside is None:
@@ -70,7 +70,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
             outside = dict.fromkeys(_unknown_matrices(model), reason)
         return Usage({}, outside, note)
     norms = foldable(traced, model)
-    if normalized is not None:  # a run may take another path than a trace does
+    if normalized is not None:  # a run may take another path
         norms = {layer: norm for layer, norm in norms.items() if (norm, layer) in normalized}
     layers = {name for name, part in model.named_modules() if isinstance(part, LAYERS)}
     if outside is None:
@@ -83,7 +83,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
 
 
 class FollowedWeights:
-    """Which values are made of weights alone, and which of those were used outside of a layer."""
+    """Tracks which values depend on weights alone, and which are used outside of a layer."""
 
     def __init__(self, model: nn.Module):
         modules = dict(model.named_modules())
@@ -97,7 +97,7 @@ class FollowedWeights:
             first = first_names.setdefault(id(value), name)
             owners = {split_name(name)[0]} & self.watched
             self.owners[first] = self.owners.get(first, frozenset()) | owners
-        # A value made of these parameters and of nothing else.
+        # For values that depend on parameters alone, the names of these.
         self.weights: dict[Hashable, frozenset[str]] = {}
         self.outside: dict[str, str] = {}
 
@@ -127,20 +127,20 @@ class FollowedWeights:
                 self.outside |= dict.fromkeys(layers, reason)
             elif function in MIXING and None in made_of and any(name in each for each in mixing):
                 self.outside[name] = f"used by a call of {function}, not by a module"
-        applied = running in self.layers and function in APPLYING  # to a constant, as it may be
+        applied = running in self.layers and function in APPLYING  # perhaps to a constant
         if inputs and None not in made_of and not applied:
             self.weights[output] = names
 
 
 def _attention_mask(function: str, args: Sequence, kwargs: Mapping) -> Any:
-    """The additive mask that a call of attention is given, such as Swin's position bias."""
+    """The additive mask of a call of attention, such as Swin's position bias."""
     if function != "scaled_dot_product_attention":
         return None
     return kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
 
 
 def _follow_graph(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
-    """What a trace shows of weights that are used outside of layers."""
+    """Find weights that a trace shows to be used outside of layers."""
     followed = FollowedWeights(model)
     parameters = {name for name, value in model.named_parameters() if value.ndim > 1}
     for node in graph.nodes:
@@ -156,7 +156,7 @@ def _follow_graph(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
 
 
 class _WatchedRun(TorchFunctionMode):
-    """Sees which module calls which torch function in a run, and is given which layer's output."""
+    """Records which module calls which torch function in a run, and on which layer's output."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -165,14 +165,14 @@ class _WatchedRun(TorchFunctionMode):
             self.followed.weights[id(value)] = frozenset({name} if value.ndim > 1 else ())
         for buffer in model.buffers():
             self.followed.weights[id(buffer)] = frozenset()
-        self.results: list[object] = []  # a freed tensor's id would be taken by another
+        self.results: list[object] = []  # another tensor may take a freed one's id
         self.running: list[str] = []
         self.calls: Counter[str] = Counter()
         self.outputs: dict[str, weakref.ref[torch.Tensor]] = {}
         self.sources: dict[str, str] = {}
         for name in self.followed.watched:
             module = model.get_submodule(name)
-            # Before a hook that computes the weight: it, too, runs in the layer.
+            # First, since a hook that computes the weight runs in the layer, too.
             enter, leave = partial(self._enter, name), partial(self._leave, name)
             module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
             module.register_forward_hook(leave, always_call=True)
@@ -201,14 +201,14 @@ class _WatchedRun(TorchFunctionMode):
     def _leave(self, name: str, module: nn.Module, _: tuple, output: object) -> None:
         self.running.pop()
         self.calls[name] += 1
-        # A BatchNorm normalizes dimension 1, which is a linear layer's output for matrices alone.
+        # BatchNorm normalizes dimension 1, a linear layer's output only for matrices.
         if not isinstance(module, LAYERS) or not isinstance(output, torch.Tensor):
             return
         if not isinstance(module, nn.Linear) or output.ndim == 2:
             self.outputs[name] = weakref.ref(output)
 
     def pairs(self) -> set[tuple[str, str]]:
-        """Modules and layers that both ran once, the one on the other's output."""
+        """Pairs of a module and a layer that ran once, the module on the layer's output."""
         pairs = self.sources.items()
         return {pair for pair in pairs if all(self.calls[name] == 1 for name in pair)}
 
@@ -223,7 +223,7 @@ def _follow_run(
         getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod")
         for module in model.modules()
     )
-    # What torch.compile compiled is run as it is written: compiled code calls no hooks.
+    # Compiled modules run in eager mode, as compiled code calls no hooks.
     eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     with torch.no_grad(), eager, callers_default_device(), run:
         model(images[:1].clone())

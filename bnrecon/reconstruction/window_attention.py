@@ -1,4 +1,4 @@
-"""Swin's attention over windows, its projections called as layers, which torchvision's are not."""
+"""Swin's window attention, with projections called as layers, unlike torchvision's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bnrecon.reconstruction.kernels import Unpacked, is_plain
 
 
 class WindowAttention(Unpacked, ShiftedWindowAttention):
-    """What a ``ShiftedWindowAttention`` computes, by calls of its layers ``qkv`` and ``proj``.
+    """A ``ShiftedWindowAttention`` that calls its layers ``qkv`` and ``proj``.
 
-    torchvision's gives their weights to a function. Here that function is given, in place of each
-    weight, an object that calls the layer.
+    torchvision passes their weights to a function. Here the function gets an object that calls the
+    layer in place of each weight.
 
     >>> _ = torch.manual_seed(0)
     >>> packed = ShiftedWindowAttention(4, [2, 2], [1, 1], 2).eval()
@@ -35,10 +35,10 @@ class WindowAttention(Unpacked, ShiftedWindowAttention):
 
 
 class WindowAttentionV2(Unpacked, ShiftedWindowAttentionV2):
-    """The same of a ``ShiftedWindowAttentionV2``, which takes the bias off its keys.
+    """The same for ``ShiftedWindowAttentionV2``, which removes the bias from its keys.
 
-    Keys are normalized, and those of the zeros that fill up a window are 0. A source layer's, 0 up
-    to rounding, would become vectors of length 1: they are set to 0.
+    Keys are normalized, and those of the zeros that pad a window are 0. A source layer's keys, 0 up
+    to rounding, would become vectors of length 1, so they are set to 0.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ class WindowAttentionV2(Unpacked, ShiftedWindowAttentionV2):
 
 
 class _CalledWeight:
-    """Stands for a layer's weight: ``F.linear`` with it is a call of the layer."""
+    """Replaces a layer's weight: ``F.linear`` with it calls the layer."""
 
     def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]):
         self.call = call
@@ -80,8 +80,8 @@ class _Calls:
 
 
 def _unbiased_keys(qkv: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Queries, keys and values of x (windows, tokens, channels), with keys less their bias."""
-    # The bias is the key of one more token, which is 0; keys of others that are 0 are exactly 0.
+    """Queries, keys and values of x (windows, tokens, channels), the keys without bias."""
+    # The bias is the key of an added zero token; keys of other zero tokens are set to exactly 0.
     query, key, value = qkv(F.pad(x, (0, 0, 0, 1))).chunk(3, -1)
     filled = (x == 0).all(-1, keepdim=True)
     unbiased = (key[:, :-1] - key[:, -1:]).masked_fill(filled, 0)
@@ -92,16 +92,16 @@ CALLING = {ShiftedWindowAttention: WindowAttention, ShiftedWindowAttentionV2: Wi
 
 
 def reads_projections(module: nn.Module) -> bool:
-    """Whether a module is an attention that reads the weights of its projections, past them."""
+    """Whether an attention reads its projections' weights without calling the projections."""
     is_attention = isinstance(module, ShiftedWindowAttention)
     return is_attention and type(module).forward in {kind.forward for kind in CALLING}
 
 
 def call_projections(attention: nn.Module) -> None:
-    """Make an attention call its projections, in place, where it is torchvision's and unchanged.
+    """Make an unchanged torchvision attention call its projections, in place.
 
-    It is not with a ``forward`` of its own, with projections that have hooks, which torchvision's
-    does not run, and with parts that are not PyTorch's: a trace does not look inside.
+    Excluded are attentions that override ``forward``, whose projections have hooks (which
+    torchvision's does not run), or with parts that are not PyTorch's: a trace does not look inside.
     """
     calling = CALLING.get(type(attention))
     if calling is None or "forward" in vars(attention):
@@ -116,7 +116,7 @@ def call_projections(attention: nn.Module) -> None:
 
 
 def pack_projections(module: nn.Module) -> None:
-    """Make an attention torchvision's own again, in place, where its projections are linear."""
+    """Turn an attention with linear projections back into torchvision's, in place."""
     kinds: dict[type, type] = {calling: packed for packed, calling in CALLING.items()}
     packed = kinds.get(type(module))
     if packed and all(isinstance(part, nn.Linear) for part in (module.qkv, module.proj)):

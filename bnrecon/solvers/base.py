@@ -1,4 +1,4 @@
-"""What every solver is given and gives back."""
+"""The input and output of every solver."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bnrecon.solvers.report import SolverReport
 
 
 class Answer(NamedTuple):
-    """What a solver returns; a plain ``(x, iterations)`` does too.
+    """What a solver returns; a plain ``(x, iterations)`` is accepted too.
 
     Args:
         x: (c1,), the scales.
         iterations: 0 for direct solvers.
-        norm: which of many solutions this is, where that differs by system.
-        precision: what the products ran in.
-        at_limit: whether it stopped only because it had made as many iterations as it may.
+        norm: which of many solutions this is, if that depends on the system.
+        precision: of the products.
+        at_limit: whether it stopped only because it reached the limit of iterations.
     """
 
     x: torch.Tensor
@@ -32,13 +32,13 @@ class Answer(NamedTuple):
     at_limit: bool = False
 
 
-Solve = Callable[..., Answer]  # (system, spec), and a checkpoint where it can go on from one
+Solve = Callable[..., Answer]  # (system, spec), and a checkpoint if it can resume
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # missing in torch's stubs
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The scales x (c1,) in float64, and how they were found."""
+    """The scales x (c1,) in float64, and the solver's report."""
 
     scale: torch.Tensor
     report: SolverReport
@@ -59,7 +59,7 @@ def require_square(rows: int, columns: int, _orthogonal: bool) -> None:
 
 
 def require_memory(need: int, device: torch.device, name: str, instead: str) -> None:
-    """Raise ``RunError`` where a solver's memory is not free."""
+    """Raise ``RunError`` if a solver's memory is not free."""
     free = available_memory(device)
     if need > free:
         raise RunError(

@@ -1,4 +1,4 @@
-"""Where an iterative solve stands between two iterations, so that it can go on elsewhere."""
+"""The state of an iterative solve between two iterations, so that it can resume elsewhere."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from bnrecon.runtime import distributed
 
 
 class KrylovState(NamedTuple):
-    """The state of CGLS or Craig's method between two iterations, which determines the rest."""
+    """The complete state of CGLS or Craig's method between two iterations."""
 
-    x: torch.Tensor  # what is found so far, (c1,) by CGLS, (n,) by Craig's method
-    residual: torch.Tensor  # (n,), as it was updated
+    x: torch.Tensor  # the iterate, (c1,) of CGLS, (n,) of Craig's method
+    residual: torch.Tensor  # (n,), the updated one
     direction: torch.Tensor  # of the next step, of the size of ``x``
-    energy: torch.Tensor  # (), the squared norm that the next step is computed from
-    reference: torch.Tensor  # (), an energy to compare with: CGLS's first one, Craig's lowest
+    energy: torch.Tensor  # (), the squared norm for the next step
+    reference: torch.Tensor  # (), an energy to compare with: CGLS's first, Craig's lowest
     step: int = 0  # iterations made so far
-    marked: float = 1.0  # the residual's norm when it last fell notably
-    marked_at: int = 0  # the iteration of that
+    marked: float = 1.0  # the residual's norm at its last notable fall
+    marked_at: int = 0  # the iteration of that fall
 
     def on(self, like: torch.Tensor) -> KrylovState:
-        """The same with its tensors on another's device."""
+        """Move the tensors to the device of another."""
         x, residual, direction, energy, reference = (part.to(like.device) for part in self[:5])
         return KrylovState(x, residual, direction, energy, reference, *self[5:])
 
 
 @dataclass(frozen=True)
 class Corrected:
-    """The state of ``iterative.refine`` after a correction; with it, the rest is determined."""
+    """The complete state of ``iterative.refine`` after a correction."""
 
     x: torch.Tensor  # (c1,), the scales so far
-    residual: torch.Tensor  # (n,), b - M x as it was updated
+    residual: torch.Tensor  # (n,), b - M x, the updated one
     iterations: int  # made so far
-    # float64 is the last of them: how many there are in all depends on the machine
+    # float64 is the last; how many there are depends on the machine
     precisions_remaining: int
-    # The factor by which the next inner solve has to reduce the residual; ``None`` for that
-    # of its precision
+    # The factor by which the next inner solve must reduce the residual; ``None`` for its
+    # precision's
     reduction: float | None = None
-    names: tuple[str, ...] = ()  # the precisions that products ran in
-    # Where the next inner solve stands, in the last of these precisions, if it has begun
+    names: tuple[str, ...] = ()  # the precisions of the products
+    # The state of the next inner solve, in the last of these precisions, if it has begun
     inner: KrylovState | None = None
 
 
 class Checkpoint(Protocol):
-    """Keeps the state of one solve where a later process finds it."""
+    """Stores the state of one solve for a later process."""
 
     def load(self) -> Corrected | None:
-        """The state that was saved last; ``None`` where there is none of this solve."""
+        """Return the state that was saved last; ``None`` without one of this solve."""
 
     def save(self, state: Corrected) -> None:
-        """Keep a state, or do not: this is called after every iteration.
+        """Save a state, or skip it: this is called after every iteration.
 
         The next iteration changes tensors of ``state.inner`` in place.
         """
@@ -60,31 +60,31 @@ class Checkpoint(Protocol):
 
 @dataclass(frozen=True)
 class OnFirstRank:
-    """A checkpoint that the first of several processes keeps for all: their states are the same."""
+    """A checkpoint that the first of several processes stores for all, whose states are equal."""
 
     checkpoint: Checkpoint
 
     def load(self) -> Corrected | None:
-        """The state that the first process has."""
+        """Return the first process's state."""
         return distributed.run_on_first_rank(self.checkpoint.load)
 
     def save(self, state: Corrected) -> None:
-        """Keep a state, in the first process."""
+        """Save a state, in the first process."""
         if distributed.rank_and_world_size()[0] == 0:
             self.checkpoint.save(state)
 
 
 @dataclass(frozen=True)
 class InnerCheckpoint:
-    """The checkpoint of one inner solve: its state is kept beside that of the last correction."""
+    """The checkpoint of one inner solve, saved with the state of the last correction."""
 
-    outer: Checkpoint  # keeps both
-    corrected: Corrected  # the state after it; ``inner`` is where this solve goes on from
+    outer: Checkpoint  # stores both
+    corrected: Corrected  # the last correction's state; ``inner`` is this solve's
 
     def load(self) -> KrylovState | None:
-        """Where the inner solve stood; ``None`` where it has not begun."""
+        """Return the inner solve's state; ``None`` if it has not begun."""
         return self.corrected.inner
 
     def save(self, state: KrylovState) -> None:
-        """Keep where it stands."""
+        """Save the inner solve's state."""
         self.outer.save(replace(self.corrected, inner=state))

@@ -31,9 +31,8 @@ def closed_form(system: System, _spec: SolverSpec) -> Answer:
     ortho_cond's factors are orthogonal to float32 rounding only: each correction x += M^T (b - M x)
     multiplies the error by about 1e-6.
 
-    At id_cond's minimum width (Eq. 3) the first output tap and input of all outputs share feature
-    0, and w_i1 = γ2_i γ1_0, w_ij = γ2_i γ1_ij: γ1_0 = 1, γ1_ij = w_ij / w_i1, up to one common
-    factor.
+    At id_cond's minimum width (Eq. 3) all outputs share feature 0 for their first tap and input,
+    and w_i1 = γ2_i γ1_0, w_ij = γ2_i γ1_ij: γ1_0 = 1, γ1_ij = w_ij / w_i1, up to one common factor.
     """
     if isinstance(system.operator, Eliminated):
         return Answer(_minimum_width(system, system.operator), 0)

@@ -14,15 +14,15 @@ from bnrecon.solvers.base import Answer
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-MOST_STEPS = 400  # of GMRES, where ``SolverSpec.max_iterations`` gives no other limit
-RESTART = 60  # GMRES vectors held before a restart: 2 · 60 · 8 n bytes
-APART = 2  # singular values that the approximate inverse treats apart
+MOST_STEPS = 400  # of GMRES, unless ``SolverSpec.max_iterations`` is set
+RESTART = 60  # GMRES vectors before a restart: 2 · 60 · 8 n bytes
+APART = 2  # singular values that the approximate inverse treats separately
 CORRECTIONS = 10  # of the float64 LU, at most; one suffices unless κ(M) nears 1e16
 
 
 def _factors(operator: Operator) -> factorization.Factorization:
     n = operator.shape[0]
-    # A laptop's; only for the time the bar expects
+    # A laptop's; only for the expected time of the progress bar
     speed = 1e11 if operator.dtype == torch.float32 else 5e10
     precision = str(operator.dtype).removeprefix("torch.")
     with clock(f"LU of {n} x {n} in {precision}", 2 / 3 * n**3 / speed):
@@ -37,11 +37,11 @@ def lu_memory(rows: int, columns: int) -> int:
 def lu(system: System, _spec: SolverSpec) -> Answer:
     """Dense LU in float64 (LAPACK's dgetrf), in place, corrected: 8 n² bytes, (2/3) n³ flops.
 
-    An LU leaves a residual of about 9 u ‖|M| |x|‖ at n = 2,289, u = 2.2e-16, which in an
-    ill-conditioned system, whose x is large, misses the tolerance. One correction x += (LU)^-1 r
-    with r = b - M x from the operator brings it to 0.2 u ‖|M| |x|‖, the rounding of the product M x
-    itself, below which no float64 residual can be told from zero. Corrections end where one no
-    longer halves the residual.
+    LU leaves a residual of about 9 u ‖|M| |x|‖ at n = 2,289, u = 2.2e-16, which misses the
+    tolerance in ill-conditioned systems, where x is large. One correction x += (LU)^-1 r with r = b
+    - M x from the operator reduces it to 0.2 u ‖|M| |x|‖, the rounding of the product M x itself,
+    below which no float64 residual differs from zero. Corrections end when one no longer halves the
+    residual.
     """
     factors = _factors(system.operator)
 
@@ -70,8 +70,8 @@ def refined(system: System, spec: SolverSpec) -> Answer:
 
     M is never stored in float64.
 
-    Plain iterative refinement needs κ(M) · 6e-8 well below 1, which square random M often violates;
-    GMRES only needs most of the spectrum of M times the approximate inverse near 1
+    Plain iterative refinement needs κ(M) · 6e-8 well below 1, which square random M often violates.
+    GMRES only needs most of the spectrum of M times the approximate inverse to be near 1
     (``approximate_inverse``).
     """
     factors = _factors(system.operator.to(FLOAT32))
@@ -84,7 +84,7 @@ def corrected(
     precondition: Callable[[torch.Tensor], torch.Tensor],
     factorized: str = "LU in float32",
 ) -> Answer:
-    """The solution of a system by GMRES in float64, with an approximate inverse in float32."""
+    """Solve a system by GMRES in float64, with an approximate inverse in float32."""
     operator, rhs = system.operator, system.rhs
     limit, tolerance = spec.max_iterations or MOST_STEPS, spec.tolerance / 10
     with ResidualBar(f"correcting {len(rhs)} x {len(rhs)}", spec.tolerance) as bar:
@@ -99,16 +99,16 @@ def approximate_inverse(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """An approximate inverse of M from its LU in float32, also where M is nearly singular.
 
-    (LU)^-1 r is then a large multiple of one vector v, and float32 loses the rest of it to
-    rounding: by a factor of 1e8 all vectors that GMRES is given are v and noise. The two smallest
-    singular values are therefore treated apart. With orthonormal U and V (n, 2) near their left and
-    right singular vectors, from one step of inverse iteration each,
+    (LU)^-1 r is then a large multiple of one vector v, and float32 loses the rest to rounding: by a
+    factor of 1e8, all of GMRES's vectors are v and noise. The two smallest singular values are
+    therefore treated separately. With orthonormal U and V (n, 2) near their left and right singular
+    vectors, from one step of inverse iteration each,
 
         P r = (LU)^-1 (r - U U^T r) + V (U^T M V)^-1 U^T r,
 
-    in float64 but for (LU)^-1. Where the smallest value is far below the next, the second pair of
-    vectors is mostly rounding: a change of rank one, which GMRES corrects in a step. Where
-    (LU)^-1 overflows float32, P is (LU)^-1 alone, and a solver's scales are not finite.
+    in float64 except for (LU)^-1. If the smallest value is far below the next, the second pair of
+    vectors is mostly rounding: a change of rank one, which GMRES corrects in one step. If (LU)^-1
+    overflows float32, P is (LU)^-1 alone, and a solver's scales are not finite.
 
     Takes the product with M (n, n) in float64; P is a function of (n,) or (n, k).
     """
@@ -140,14 +140,14 @@ def approximate_inverse(
 
 
 def _orthogonal(vector: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
-    """A vector less its part in the rows of ``basis``; twice, against rounding."""
+    """Subtract a vector's part in the rows of ``basis``; twice, against rounding."""
     for _ in range(2):
         vector = vector - (basis @ vector) @ basis
     return vector
 
 
 def _extended(basis: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    """Orthonormal rows, and one more in the direction of a vector."""
+    """Extend orthonormal rows by one in the direction of a vector."""
     vector = _orthogonal(vector / vector.norm(), basis)
     return torch.cat([basis, (vector / vector.norm())[None]])
 
@@ -162,8 +162,8 @@ def gmres(
 ) -> tuple[torch.Tensor, int]:
     """Restarted GMRES with right preconditioning, residual recomputed at each restart.
 
-    Of a matrix (n, n) in float64, whose inverse ``precondition`` approximates, until the relative
-    residual has fallen to ``tolerance`` or ``max_iterations`` products with the matrix are made.
+    It solves for a matrix (n, n) in float64, whose inverse ``precondition`` approximates, until the
+    relative residual reaches ``tolerance`` or ``max_iterations`` products with the matrix are made.
     ``show`` is called with iterations and residual. Returns x (n,) and the iterations.
     """
     x = torch.zeros(matrix.shape[1], dtype=rhs.dtype, device=rhs.device)
@@ -179,7 +179,7 @@ def gmres(
         basis = torch.empty(steps + 1, len(rhs), dtype=rhs.dtype, device=rhs.device)
         directions = torch.empty(steps, len(x), dtype=rhs.dtype, device=rhs.device)
         basis[0] = residual / size
-        least = max(0.5 * target, 1e-14 * size)  # nor can float64 gain more before a restart
+        least = max(0.5 * target, 1e-14 * size)  # float64 cannot gain more before a restart
         hessenberg = torch.zeros(steps + 1, steps, dtype=rhs.dtype, device=rhs.device)
         for k in range(steps):
             directions[k] = precondition(basis[k])
@@ -190,7 +190,7 @@ def gmres(
                 hessenberg[: k + 1, k] += overlap
             hessenberg[k + 1, k] = vector.norm()
             spent += 1
-            # On the CPU, where least squares has a driver that stands rank deficiency.
+            # On the CPU, whose least squares has a driver for rank deficiency.
             small = hessenberg[: k + 2, : k + 1].cpu()
             start = torch.zeros(k + 2, 1, dtype=rhs.dtype)
             start[0] = float(size)

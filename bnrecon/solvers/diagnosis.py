@@ -1,4 +1,4 @@
-"""Why a system has no exact solution: what is singular or hopeless about it, and M's rank."""
+"""Diagnose why a system has no exact solution: what is singular about it, and M's rank."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.system import System
 
-LARGEST_RANK = 1000  # rows of M up to which its singular values are taken: a second
+LARGEST_RANK = 1000  # rows of M up to which singular values are computed: a second
 
 
 def diagnose(system: System) -> str:
-    """Say in one line what keeps a system from being solved; empty where nothing is found.
+    """Say in one line why a system cannot be solved; empty if no reason is found.
 
-    Checked are: fewer unknowns than equations, features that are all-zero, features that repeat
-    others up to a factor, weights that no feature reaches, and up to 1,000 equations the numerical
-    rank.
+    It checks for fewer unknowns than equations, all-zero features, features that repeat others up
+    to a factor, weights that no feature reaches, and, up to 1,000 equations, the numerical rank.
 
     >>> from bnrecon.construction.two_layer import linear_system
     >>> from bnrecon.operators.khatri_rao import KhatriRao
@@ -52,18 +51,18 @@ def diagnose(system: System) -> str:
 
 
 def _any_scales(system: System) -> torch.Tensor:
-    """The weight of random scales: exactly 0 where no feature reaches, and else by chance only."""
+    """The weight of random scales: exactly 0 where no feature reaches, else only by chance."""
     scales = torch.randn(system.matrix.shape[1], generator=torch.Generator().manual_seed(0))
     return system.matrix.matvec(scales.to(system.rhs))
 
 
 def numerical_rank(operator: Operator) -> int:
-    """Singular values of M above max(rows, columns) · 2e-16 of the largest."""
+    """The number of M's singular values above max(rows, columns) · 2e-16 of the largest."""
     return int(torch.linalg.matrix_rank(operator.dense()))
 
 
 def repeated_columns(operator: Operator) -> int:
-    """How many columns are multiples of others: products with two random vectors agree to 1e-12."""
+    """Count columns that are multiples of others: two random products agree to 1e-12."""
     norms = operator.column_norms()
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(operator.shape[0], 2, dtype=torch.float64, generator=generator)

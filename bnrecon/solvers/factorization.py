@@ -1,4 +1,4 @@
-"""LU of a dense matrix in its own memory: by LAPACK, or by panels where that is faster."""
+"""In-place LU of a dense matrix: by LAPACK, or by panels where that is faster."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bnrecon.runtime.hardware import onednn_is_faster
 from bnrecon.runtime.torch_modes import PROCESSOR
 from bnrecon.solvers.base import LinAlgError
 
-LARGEST = 46_340  # of LAPACK, whose indices have 32 bits: n² may not reach 2^31
-BY_PANELS = 8_192  # unknowns from which on panels are faster
-PANEL, TILE = 768, 2048  # columns that are eliminated at once, and a product's rows and columns
+LARGEST = 46_340  # for LAPACK's 32-bit indices: n² must stay below 2^31
+BY_PANELS = 8_192  # unknowns from which panels are faster
+PANEL, TILE = 768, 2048  # columns eliminated at once; rows and columns of a product
 
 
 @dataclass(frozen=True)
 class Factorization(ABC):
-    """What solves systems of one matrix (n, n), again and again."""
+    """Solves systems of one matrix (n, n) repeatedly."""
 
     triangles: torch.Tensor  # L and U, in the memory of the matrix
 
@@ -41,7 +41,7 @@ class Lapack(Factorization):
 
 @dataclass(frozen=True)
 class Panels(Factorization):
-    """L and U of M^T, whose rows are stored one after the other: M^T[order] = L U."""
+    """L and U of M^T, whose rows are contiguous: M^T[order] = L U."""
 
     order: torch.Tensor
 
@@ -59,8 +59,8 @@ class Panels(Factorization):
 def factorize(matrix: torch.Tensor) -> Factorization:
     """LU with partial pivoting in the memory of ``matrix``, which must be stored by columns.
 
-    It has no more unknowns than ``largest`` says, in float64 ``lapacks_largest``. Raises
-    ``LinAlgError`` where it is exactly singular.
+    Unknowns are limited by ``largest``, in float64 by ``lapacks_largest``. Raises ``LinAlgError``
+    if it is exactly singular.
     """
     if not matrix.T.is_contiguous():
         raise ValueError(
@@ -71,12 +71,12 @@ def factorize(matrix: torch.Tensor) -> Factorization:
 
 
 def panels_pay(unknowns: int, device: torch.device) -> bool:
-    """Whether ``factorize`` takes panels in float32: they are faster, or LAPACK takes no more."""
+    """Whether ``factorize`` uses panels in float32: faster, or n is too large for LAPACK."""
     return unknowns > LARGEST or (unknowns >= BY_PANELS and onednn_is_faster(device))
 
 
 def panel_memory(unknowns: int) -> int:
-    """Bytes of an LU by panels beside the matrix: copies of a panel, and tiles."""
+    """Bytes of an LU by panels besides the matrix: copies of a panel, and tiles."""
     if not panels_pay(unknowns, PROCESSOR):
         return 0
     return 20 * PANEL * unknowns + 12 * TILE**2
@@ -89,12 +89,12 @@ def largest(device: torch.device) -> float:
 
 
 def lapacks_largest(_device: torch.device) -> float:
-    """The most unknowns that LAPACK takes, anywhere."""
+    """The most unknowns that LAPACK supports, on any device."""
     return LARGEST
 
 
 def by_lapack(matrix: torch.Tensor) -> Lapack:
-    """LAPACK's LU, rows of M being exchanged."""
+    """LAPACK's LU, which exchanges rows of M."""
     pivots = torch.empty(len(matrix), dtype=torch.int32, device=matrix.device)
     singular = torch.empty((), dtype=torch.int32, device=matrix.device)
     torch.linalg.lu_factor_ex(matrix, out=(matrix, pivots, singular))
@@ -103,11 +103,11 @@ def by_lapack(matrix: torch.Tensor) -> Lapack:
 
 
 def by_panels(matrix: torch.Tensor) -> Panels:
-    """The LU of M^T by panels of columns, its products being oneDNN's; float32 on the CPU.
+    """The LU of M^T by panels of columns, with oneDNN's products; float32 on the CPU.
 
-    LAPACK exchanges rows. In M^T, whose rows are M's columns, these lie one after the other, and an
-    exchange costs little. On a Zen 5 oneDNN multiplies with 512-bit vectors, where MKL, which
-    PyTorch's LAPACK calls, has 256.
+    LAPACK exchanges rows. The rows of M^T are M's columns, which are contiguous, so an exchange
+    costs little. On a Zen 5 oneDNN multiplies with 512-bit vectors, while MKL, which PyTorch's
+    LAPACK calls, uses 256.
     """
     rows = matrix.T
     n, order = len(rows), torch.arange(len(rows), device=rows.device)

@@ -1,7 +1,7 @@
 """Matrix-free solvers: Krylov methods in low precision, corrected in float64.
 
-``matrix_free`` (CGLS) gives a solution close to the one of minimum norm, ``minimum_norm`` (Craig's
-method) that one exactly.
+``matrix_free`` (CGLS) gives a solution close to minimum norm, ``minimum_norm`` (Craig's method)
+exactly the one of minimum norm.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls, craig, integer_cgls
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
 
-# The factor by which an inner solve has to reduce the residual. Less than the precision allows:
-# each restart loses what Krylov methods have learned of the spectrum, and digits beyond the
-# precision are not real.
+# The factor by which an inner solve must reduce the residual. The precision allows more, but each
+# restart loses what Krylov methods have learned of the spectrum, and digits beyond the precision
+# are not real.
 GAIN = {
     BFLOAT16.name: 1e-2,
     TF32.name: 1e-3,
@@ -39,21 +39,21 @@ GAIN = {
 # Entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s in
 # bf16, 0.06 s in float32).
 BF16_ENTRIES = 3 * 10**7
-# c1 / n from which on bf16 is expected to suffice: rounding of size ε costs ε κ in CGLS, ε κ² in
-# Craig's method. Nearer to 1 memory is planned for float32, though bf16 is tried first there, too.
+# c1 / n from which bf16 is expected to suffice: rounding of size ε costs ε κ in CGLS, ε κ² in
+# Craig's method. Closer to 1, memory is planned for float32, though bf16 is tried first there, too.
 BF16_OVERSAMPLING = {"matrix_free": 1.02, "minimum_norm": 1.1}
 
-# c1 / n from which on products in 8-bit integers are the fastest; at 1.02 the errors of rounded
-# gradients cost as much as they save (n = 9,216, one thread of a Zen 4 processor).
+# c1 / n from which 8-bit integer products are fastest; at 1.02 the errors of rounded gradients cost
+# as much as they save (n = 9,216, one thread of a Zen 4 processor).
 INTEGER_OVERSAMPLING = 1.03
-# The same of gradients alone, of other features: at 1.05 they take up to twice the iterations.
+# The same for gradients alone, of other features: at 1.05 they need up to twice the iterations.
 GRADIENT_OVERSAMPLING = 1.1
-# Iterations in which the residual has to fall by a hundredth before gradients are exact again.
+# Iterations in which the residual must fall by a hundredth, or gradients become exact again.
 INTEGER_PATIENCE = 30
 
-# Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1
-# pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs
-# they spread by 0.09, with 3 by 0.4.
+# If the columns' norms spread wider than this (relative standard deviation), scaling them to 1
+# pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs they
+# spread by 0.09, with 3 by 0.4.
 SPREAD = 0.25
 
 Inner = Callable[..., tuple[torch.Tensor, int]]  # cgls or craig: a rough solution, the iterations
@@ -71,12 +71,12 @@ def expected_iterations(oversampling: float, tolerance: float) -> float:
 
 
 def memory(rows: int, columns: int) -> int:
-    """Vectors and temporaries; the rounded copies of the factors are counted with the layer."""
+    """Bytes of vectors and temporaries; the layer counts the factors' rounded copies."""
     return 8 * (8 * columns + 6 * rows) + min(2**25, 8 * rows * columns)
 
 
 def integers_pay(rows: int, columns: int, device: torch.device, signs: bool = True) -> bool:
-    """Whether ``matrix_free`` is to multiply random signs, or others' gradients, in 8-bit integers.
+    """Whether ``matrix_free`` should multiply signs, or others' gradients, in 8-bit integers.
 
     >>> integers_pay(36_864, 36_900, torch.device("cpu"))
     False
@@ -87,9 +87,9 @@ def integers_pay(rows: int, columns: int, device: torch.device, signs: bool = Tr
 
 
 def rounded_itemsize(solver: str, rows: int, columns: int, device: torch.device) -> int:
-    """Bytes of each number of the factors that a solver's products read.
+    """Bytes per number of the factors that a solver's products read.
 
-    Four in float32, which every solver but the matrix-free ones takes, and these for small systems
+    Four in float32, which all solvers but the matrix-free ones use, and these for small systems
     and, after bf16, for near-square ones; two in bf16.
 
     >>> rounded_itemsize("minimum_norm", 36_864, 38_000, torch.device("cpu"))
@@ -104,14 +104,14 @@ def matrix_free(system: System, spec: SolverSpec, checkpoint: Checkpoint | None 
     """Solve by CGLS in the fastest precision of the device, corrected in float64.
 
     From zero, plain CGLS gives the scales of minimum norm. Rounded factors span slightly different
-    rows, so that the sum of the corrections is off that by some 0.4% in bf16; it still solves
-    M x = b to float64 accuracy. Where 8-bit integers are fast, random signs are multiplied in them:
-    factors are exact, directions are rounded, and x is off by some 0.7% (``integer_cgls``). Of
-    other features in memory only M^T y is (``IntegerGradients``): x is off by 1.3% at 1.5 n and
-    2.5% at 1.1 n. Where the norms of M's columns spread widely they are scaled to 1 first, and the
-    norm is that of the scales in units of the columns' inverse norms. With fewer unknowns than
-    equations, or without a solution, the result is near a least-squares solution;
-    ``least_squares`` iterates until it is one.
+    rows, so the sum of the corrections deviates by some 0.4% in bf16; it still solves M x = b to
+    float64 accuracy. Where 8-bit integers are fast, random signs are multiplied in them: factors
+    are exact, directions are rounded, and x is off by some 0.7% (``integer_cgls``). For other
+    features in memory, only M^T y is (``IntegerGradients``): x is off by 1.3% at 1.5 n and 2.5% at
+    1.1 n. If the norms of M's columns spread widely, they are scaled to 1 first, and the norm is
+    that of the scales in units of the columns' inverse norms. With fewer unknowns than equations,
+    or without a solution, the result is near a least-squares solution; ``least_squares`` iterates
+    until it is one.
     """
     rows, columns = system.operator.shape
     if columns < rows:
@@ -135,12 +135,12 @@ def check_wide(rows: int, columns: int, _orthogonal: bool) -> None:
 
 
 def minimum_norm(system: System, spec: SolverSpec, checkpoint: Checkpoint | None = None) -> Answer:
-    """The solution of smallest ‖x‖, whatever precision the inner solves run in.
+    """The solution of smallest ‖x‖, in whatever precision the inner solves run.
 
-    Craig's method: conjugate gradients on M M^T y = b. Inner solves only give corrections of y; x
-    = M^T y is formed with the exact M, and so lies in the span of its rows. Rounding of relative
-    size ε costs ε κ² here and ε κ in CGLS: bf16 suffices down to an oversampling of about 1.1,
-    then the precision goes up a step.
+    Craig's method: conjugate gradients on M M^T y = b. Inner solves only give corrections of y; x =
+    M^T y is formed with the exact M, so it lies in the span of its rows. Rounding of relative size
+    ε costs ε κ² here and ε κ in CGLS: bf16 suffices down to an oversampling of about 1.1, below
+    which the precision goes up a step.
     """
     norm = "minimum norm of the scales"
     return refine(system, spec, craig, norm, dual=True, checkpoint=checkpoint)
@@ -155,21 +155,20 @@ def refine(
     dual: bool = False,
     checkpoint: Checkpoint | None = None,
 ) -> Answer:
-    """Correct in float64 what ``inner`` finds in lower precision (iterative refinement).
+    """Correct in float64 the solutions of ``inner`` in lower precision (iterative refinement).
 
     With r = b - M x, solve M d = r roughly and take x += α d, where α minimizes ‖r - α M d‖, so
-    that the residual never grows. An inner solve never has to reach more than the last one gave.
-    Where a correction gains less than a factor of 2 the precision goes up a step, to float64 in
-    the end.
+    that the residual never grows. An inner solve need not gain more than the last one did. If a
+    correction gains less than a factor of 2, the precision goes up a step, finally to float64.
 
     Args:
         system: n equations of c1 unknowns.
         spec: tolerance and iterations.
         inner: ``cgls`` or ``craig``.
         norm: which of many solutions this gives, for the report.
-        scaling: (c1,), by which inner solves see the columns of M scaled.
+        scaling: (c1,), factors of M's columns in the inner solves.
         dual: whether inner solves give corrections of y, with d = M^T y.
-        checkpoint: where the state is kept between iterations, and found.
+        checkpoint: where the state is saved between iterations, and resumed from.
     """
     exact, rhs = system.operator, system.rhs
     schedule, integers = _schedule(exact, inner, scaling)
@@ -195,7 +194,7 @@ def refine(
                     exact, schedule[level], inner, scaling, integers
                 )
                 if resumed is not None and names[-1:] != (precision.name,):
-                    # It ran in a precision of another machine: what it found is kept, no more.
+                    # It ran in another machine's precision: only its iterate is used.
                     x, residual = corrected(resumed.x)
                     spent, size, resumed = spent + resumed.step, float(residual.norm()), None
                     continue
@@ -235,7 +234,7 @@ def refine(
 def _schedule(
     exact: Operator, inner: Inner, scaling: torch.Tensor | None
 ) -> tuple[list[Precision], IntegerProducts | Distributed | None]:
-    """The precisions of successive inner solves, the fastest first; products in 8-bit integers."""
+    """The precisions of inner solves, fastest first, and products in 8-bit integers, if any."""
     schedule = precision_schedule(exact.device)
     if exact.shape[0] * exact.shape[1] < BF16_ENTRIES:
         return [precision for precision in schedule if precision is not BFLOAT16], None
@@ -259,7 +258,7 @@ def _inner_solve(
     scaling: torch.Tensor | None,
     integers: IntegerProducts | Distributed | None,
 ) -> tuple[Precision, Inner]:
-    """The precision that the operator takes, and ``inner`` with the operator in it."""
+    """The operator's precision, and ``inner`` with the operator in it."""
     if precision is INT8 and integers is not None:
         return INT8, partial(integer_cgls, integers)
     operator: Operator | IntegerGradients

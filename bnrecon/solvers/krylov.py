@@ -1,4 +1,4 @@
-"""Krylov methods in the precision of their operator: CGLS, also by 8-bit integers, and Craig's."""
+"""Krylov methods in their operator's precision: CGLS, also by 8-bit integers, and Craig's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bnrecon.operators.distributed import Distributed
 from bnrecon.operators.integers import IntegerProducts
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 
-# Iterations between checks of the residual on a GPU. A check waits for the GPU and leaves it idle
-# until the next iteration is launched; up to nine iterations too many cost less.
+# Iterations between checks of the residual on a GPU. A check leaves the GPU idle until the next
+# iteration is launched; up to nine iterations too many cost less.
 LOOK_EVERY = 10
-MOST_ITERATIONS = 50_000  # where the user sets no limit
-PATIENCE = 100  # iterations in which the residual has to fall by a hundredth, of integer_cgls
+MOST_ITERATIONS = 50_000  # unless the user sets a limit
+PATIENCE = 100  # iterations of integer_cgls in which the residual must fall by a hundredth
 
 
 def cgls(
@@ -30,19 +30,19 @@ def cgls(
 ) -> tuple[torch.Tensor, int]:
     """Conjugate gradients on M^T M x = M^T b for ‖b‖ = 1, in the operator's precision.
 
-    On a GPU the stopping criteria are checked in every tenth iteration only.
+    On a GPU the stopping criteria are checked only every ten iterations.
 
     Args:
         operator: M (n, c1).
         rhs: b (n,).
         gain: stop when the recursive residual has fallen to this.
-        max_iterations: products with M and M^T, at most.
+        max_iterations: most products with M and M^T.
         show: called with iterations and residual.
-        flat: stop when the gradient M^T r has fallen to this share of the first one, at a
-            least-squares solution; by default when it vanishes.
-        patience: stop when the residual has not fallen by a hundredth for so many iterations,
-            which is the limit of the precision.
-        checkpoint: is given the state after every iteration; one that it has is gone on from.
+        flat: stop when the gradient M^T r has fallen to this share of the first, at a least-squares
+            solution; by default when it vanishes.
+        patience: stop when the residual has not fallen by a hundredth in this many iterations, the
+            limit of the precision.
+        checkpoint: gets the state after every iteration; the solve resumes from its state.
 
     Returns:
         x (c1,) and the iterations.
@@ -85,12 +85,12 @@ def craig(
 ) -> tuple[torch.Tensor, int]:
     """Craig's method: conjugate gradients on M M^T y = b, in the operator's precision.
 
-    The residual need not fall in every iteration: after 200 iterations in which it has not fallen
-    by a tenth, the limit of the precision is taken to be reached; in float64, after as many as
-    there are equations. Where M M^T y = b has no solution the residual grows without bound, which
-    ends it too. On a GPU this is checked in every tenth iteration only.
+    The residual need not fall in every iteration: the limit of the precision counts as reached
+    after 200 iterations in which it has not fallen by a tenth, or, in float64, after as many as
+    there are equations. If M M^T y = b has no solution, the residual grows without bound, which
+    ends it too. On a GPU this is checked only every ten iterations.
 
-    Takes what ``cgls`` takes, for ‖b‖ = 1 too, and returns y (n,) and the iterations.
+    Arguments are as in ``cgls``, also ‖b‖ = 1. Returns y (n,) and the iterations.
     """
     square = torch.dot(rhs, rhs)
     zero = KrylovState(torch.zeros_like(rhs), rhs.clone(), rhs.clone(), square, square)
@@ -104,7 +104,7 @@ def craig(
         y.addcmul_(length, direction)
         residual.addcmul_(length, operator.matvec(image), value=-1)
         energy, previous = torch.dot(residual, residual), energy
-        lowest = torch.minimum(lowest, energy)  # it may fall and rise again between two looks
+        lowest = torch.minimum(lowest, energy)  # it may fall and rise between checks
         if step % every == 0:
             size, least = float(energy) ** 0.5, float(lowest) ** 0.5
             show(step, size)
@@ -126,18 +126,18 @@ def integer_cgls(
 ) -> tuple[torch.Tensor, int]:
     """Conjugate gradients on M^T M x = M^T b for ‖b‖ = 1, along directions rounded to 8 bits.
 
-    Directions need not be accurate, but M times them has to be: x and r = b - M x stay in step,
-    and nothing ends the iteration before float64 does, where in bf16 it has to be begun again with
-    a corrected residual at each 1e-2. A direction p is rounded, then taken as it is:
+    Directions need not be accurate, but M times them must be: x and r = b - M x stay consistent,
+    and the iteration can go on to float64 accuracy, while bf16 has to restart with a corrected
+    residual at each 1e-2. A direction p is rounded, then used exactly:
 
         x += α p,  r -= α M p  with  α = <M p, r> / <M p, M p>,  which minimizes ‖r‖ along p.
 
-    The gradient g = M^T r, of a rounded r, is off by about a hundredth, and with it the next
-    direction g + β p. By β = <g, g - g'> / <g', g'> (Polak and Ribière; g' is the gradient before)
-    the iteration forgets what errors did to it. Rounded directions leave the span of M's rows: x is
+    The gradient g = M^T r, of a rounded r, is off by about a hundredth, as is the next direction g
+    + β p. With β = <g, g - g'> / <g', g'> (Polak and Ribière; g' is the previous gradient) the
+    iteration forgets the effect of errors. Rounded directions leave the span of M's rows: x is
     within 1% of the solution of minimum norm, its norm within 1e-4 of the least.
 
-    Takes what ``cgls`` takes, b in float64, and returns x (c1,) in float64 and the iterations.
+    Arguments are as in ``cgls``, b in float64. Returns x (c1,) in float64 and the iterations.
     """
     progress = Progress(checkpoint, 0.99, PATIENCE)
     state = progress.resume(rhs) or begin_at_zero(operator, rhs)
@@ -167,17 +167,17 @@ def integer_cgls(
 
 
 class Progress:
-    """Saves a solve's state, and notices stagnation.
+    """Saves a solve's state and detects stagnation.
 
-    It stagnates where the residual has not fallen to ``share`` of itself in ``patience`` steps.
+    A solve stagnates if the residual has not fallen to ``share`` of itself in ``patience`` steps.
     """
 
     def __init__(self, checkpoint: InnerCheckpoint | None, share: float, patience: float):
         self.checkpoint, self.share, self.patience = checkpoint, share, patience
-        self.mark = 1.0, 0  # the residual's norm when it last fell so far, and the iteration
+        self.mark = 1.0, 0  # the residual's norm at its last such fall, and the iteration
 
     def resume(self, rhs: torch.Tensor) -> KrylovState | None:
-        """Where the solve of b goes on from, on its device; ``None`` where it has not begun."""
+        """Return the state to resume from, on b's device; ``None`` if the solve has not begun."""
         state = None if self.checkpoint is None else self.checkpoint.load()
         if state is None:
             return None
@@ -185,13 +185,13 @@ class Progress:
         return state.on(rhs)
 
     def stagnates(self, size: float, step: int) -> bool:
-        """Whether it does, the residual now being of this norm."""
+        """Whether the solve stagnates, with a residual of this norm."""
         if size < self.share * self.mark[0]:
             self.mark = size, step
         return step - self.mark[1] >= self.patience
 
     def save(self, state: KrylovState) -> None:
-        """Keep a state, which need not say when the residual last fell."""
+        """Save a state; this adds when the residual last fell."""
         if self.checkpoint is not None:
             self.checkpoint.save(state._replace(marked=self.mark[0], marked_at=self.mark[1]))
 
@@ -204,8 +204,8 @@ def begin_at_zero(operator: Products, rhs: torch.Tensor) -> KrylovState:
 
 
 def ratio(above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
-    """The quotient of two energies; 0 where both have vanished, as they may between looks.
+    """The quotient of two energies; 0 if both have vanished, as they may between checks.
 
-    The iteration then stands still.
+    The iteration then makes no step.
     """
     return above / below.clamp_min(torch.finfo(below.dtype).tiny)

@@ -1,8 +1,8 @@
 """The papers' solvers: LBFGS in float32, after LU, after an SVD.
 
-Settings of LBFGS that the papers do not print are bnrecon's, chosen so that LBFGS goes as far as
-float32 lets it. ``lu_lbfgs_defaults`` has those of PyTorch instead, with which it ended at the LU
-on all layers of trained networks that were tried.
+The papers do not print LBFGS's settings; bnrecon's are chosen so that LBFGS goes as far as float32
+allows. ``lu_lbfgs_defaults`` uses PyTorch's instead, with which LBFGS ended at the LU solution on
+all tested layers of trained networks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
 HISTORY = 100
-MAX_ITERATIONS = 2000  # where ``SolverSpec.max_iterations`` gives no other; the papers state none
-# LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer.
+MAX_ITERATIONS = 2000  # unless ``SolverSpec.max_iterations`` is set; the papers state none
+# LAPACK's gesdd has a workspace of some 4 n² numbers, counted by a 32-bit integer.
 LARGEST_SVD = 20_000
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -30,11 +30,11 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 class Settings:
     """What ``torch.optim.LBFGS`` minimizes, and how."""
 
-    iterations: int  # at most, where the ``SolverSpec`` gives no other limit
-    evaluations: float  # of the error, at most: times as many as iterations
-    # Minimize the mean over the n equations, ‖M x - b‖² / n, and not ‖M x - b‖² / mean(b²)
+    iterations: int  # at most, unless the ``SolverSpec`` sets a limit
+    evaluations: float  # most evaluations of the error per iteration
+    # Minimize the mean over the n equations, ‖M x - b‖² / n, instead of ‖M x - b‖² / mean(b²)
     mean: bool
-    options: Mapping[str, Any] = field(default_factory=dict)  # where not those of torch.optim.LBFGS
+    options: Mapping[str, Any] = field(default_factory=dict)  # other than torch.optim.LBFGS's
 
 
 THOROUGH = Settings(
@@ -70,18 +70,18 @@ def lu_memory(rows: int, columns: int) -> int:
 
 
 def lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
-    """``torch.linalg.solve``, then LBFGS from there (Burkholz 2024, Sect. 3.1)."""
+    """``torch.linalg.solve``, then LBFGS from its solution (Burkholz 2024, Sect. 3.1)."""
     return _lu_lbfgs(system, spec, THOROUGH)
 
 
 def lu_lbfgs_defaults(system: System, spec: SolverSpec) -> Answer:
-    """The same with every setting as PyTorch has it, minimizing the mean squared error.
+    """``lu_lbfgs`` with all of PyTorch's default settings, minimizing the mean squared error.
 
-    The words of Burkholz 2024, Sect. 3.1: "LBFGS as implemented by the Pytorch function
-    torch.optim.LBFGS that minimizes the mean squared error"; it prints no settings. LBFGS ends
-    where no entry of the gradient, 2 M^T r / n, is above 1e-7, or at its first step where that is
-    lost in the rounding of x: on layers of trained networks the solution is the LU's. Where the
-    right-hand side is much larger (1e3) it goes on.
+    Burkholz 2024, Sect. 3.1, says "LBFGS as implemented by the Pytorch function torch.optim.LBFGS
+    that minimizes the mean squared error" and prints no settings. LBFGS ends when no entry of the
+    gradient, 2 M^T r / n, is above 1e-7, or at its first step if that is lost in the rounding of x:
+    on layers of trained networks the solution is the LU's. With a much larger right-hand side (1e3)
+    it continues.
     """
     return _lu_lbfgs(system, spec, PYTORCHS)
 
@@ -95,7 +95,7 @@ def _lu_lbfgs(system: System, spec: SolverSpec, settings: Settings) -> Answer:
 
 
 def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
-    """Full rank, and small enough for a singular value decomposition."""
+    """Raise ``Unsuitable`` unless M can have full rank and is small enough for an SVD."""
     if columns < rows:
         raise Unsuitable(
             f"{rows} equations of {columns} unknowns cannot be preconditioned to full rank; "
@@ -110,7 +110,7 @@ def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
 
 
 def svd_memory(rows: int, columns: int) -> int:
-    """M, its singular vectors, and LAPACK's workspace of about three such matrices."""
+    """Bytes: M, its singular vectors, and LAPACK's workspace of about three such matrices."""
     return 4 * rows * (3 * columns + 5 * rows)
 
 
@@ -125,12 +125,12 @@ def svd_lbfgs(system: System, spec: SolverSpec) -> Answer:
 
 
 def svd_lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
-    """Precondition by an SVD, solve by LU, finish with LBFGS (the same, Fig. 2d)."""
+    """Precondition by an SVD, solve by LU, finish with LBFGS (same paper, Fig. 2d)."""
     return _preconditioned(system, spec, torch.linalg.solve)
 
 
 def _preconditioned(system: System, spec: SolverSpec, start: Callable) -> Answer:
-    """LBFGS in float32 on M V S^-1 (rows, rows) and b, from what ``start`` makes of these."""
+    """LBFGS in float32 on M V S^-1 (rows, rows) and b, starting at ``start`` of these."""
     dense = system.operator.to(FLOAT32).dense()
     rows, columns = dense.shape
     with clock(f"SVD of {rows} x {columns}", 12 * rows**2 * columns / 5e10):
@@ -156,15 +156,15 @@ def minimize(
 
     By default lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
 
-    The papers state none of these. The error and its gradient 2 M^T r go through the products in
-    float32. Both are taken in units of mean(b²), so that PyTorch's absolute tolerances mean the
-    same for every layer. With the mean over the n equations in place of the sum its first step, of
-    length min(1, 1 / ‖g‖₁), would be lost in the rounding of x on layers of trained
-    networks, and LBFGS would end there, as it does with ``PYTORCHS``.
+    The papers state none of these. The error and its gradient 2 M^T r use the products in float32.
+    Both are in units of mean(b²), so that PyTorch's absolute tolerances mean the same for every
+    layer. With the mean over the n equations instead of the sum, the first step, of length min(1, 1
+    / ‖g‖₁), would be lost in the rounding of x on layers of trained networks, and LBFGS would end
+    there, as with ``PYTORCHS``.
 
-    The search begins at ``start`` (c1,). ``rhs`` b (n,) is in the precision of the products; the
-    progress bar alone shows the tolerance. The answer's ``at_limit`` says whether LBFGS was still
-    under way when it reached the limit of iterations.
+    The search begins at ``start`` (c1,). ``rhs`` b (n,) is in the precision of the products; only
+    the progress bar uses the tolerance. ``at_limit`` of the answer says whether LBFGS was still
+    running at the limit of iterations.
     """
     square = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(rhs.dtype).tiny)
     unit = torch.full_like(square, len(rhs)) if settings.mean else square
@@ -192,10 +192,10 @@ def minimize(
 def minimize_weight_error(system: System, start: Scales, spec: SolverSpec) -> tuple[Scales, int]:
     """Minimize the mean of (outer ∘ (M inner) - W)² over both scales, in float32.
 
-    That is Burkholz 2024, Sect. 3.1, to the letter: "the mean squared error between our constructed
-    network and the target". ``minimize`` has the residual of the pivoted system in its place, whose
-    unknowns are the inner scales alone. Of the system its matrix M (n, c1) and weight W (c2,
-    entries) are used. Returns the scales in float32, and the iterations.
+    This is Burkholz 2024, Sect. 3.1, literally: "the mean squared error between our constructed
+    network and the target". ``minimize`` uses the residual of the pivoted system instead, whose
+    only unknowns are the inner scales. Of the system, only the matrix M (n, c1) and the weight W
+    (c2, entries) are used. Returns the scales in float32, and the iterations.
     """
     matrix, weight = system.matrix.to(FLOAT32), system.weight.to(torch.float32)
     inner, outer = (part.to(torch.float32).clone() for part in (start.inner, start.outer))

@@ -1,4 +1,4 @@
-"""The least-squares answer to systems that have no exact solution, whatever M's rank."""
+"""The least-squares solution of systems without an exact one, at any rank of M."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LARGEST = 4000  # the smaller side of M up to which its singular values are used
 
 
 def memory(rows: int, columns: int) -> int:
-    """Bytes: M and its singular vectors where they are used, else vectors."""
+    """Bytes: M and its singular vectors if they are used, else vectors."""
     return 8 * (3 * rows * columns if min(rows, columns) <= LARGEST else 12 * columns)
 
 
 def least_squares(system: System, spec: SolverSpec) -> Answer:
-    """Minimize ‖M x - b‖, and among those x its norm.
+    """Find the x of smallest norm that minimizes ‖M x - b‖.
 
-    By singular values (LAPACK's gelsd) where M has up to 4,000 rows or up to 4,000 columns, else
-    by CGLS. gelsd works at any rank; it runs on the CPU, as GPUs only have ``gels``, which is
-    silently wrong for a rank-deficient M. CGLS runs in float64 from zero, unscaled, until the
-    gradient M^T r has fallen to 1e-10 of its first size.
+    By singular values (LAPACK's gelsd) if M has up to 4,000 rows or columns, else by CGLS. gelsd
+    works at any rank; it runs on the CPU, as GPUs only have ``gels``, which is silently wrong for a
+    rank-deficient M. CGLS runs in float64 from zero, unscaled, until the gradient M^T r has fallen
+    to 1e-10 of its initial size.
     """
     operator, rhs = system.operator, system.rhs
     rows, columns = operator.shape

@@ -1,4 +1,4 @@
-"""Bars for solves that take longer than two seconds."""
+"""Progress bars for solves that take longer than two seconds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DELAY = 2.0  # seconds before a bar shows
 class ResidualBar:
     """A bar over the digits gained: from a relative residual of 1 down to the tolerance.
 
-    Iterations gain digits at a steady rate, so the time left it shows is meant seriously. Nothing
-    is drawn where standard error is not a terminal.
+    Iterations gain digits at a steady rate, so its remaining time is a real estimate. Nothing is
+    drawn unless standard error is a terminal.
     """
 
     def __init__(self, name: str, tolerance: float):
@@ -49,7 +49,7 @@ class ResidualBar:
 
 @contextmanager
 def clock(name: str, expected: float) -> Iterator[None]:
-    """Show the elapsed time of a library call without progress, beside the seconds expected."""
+    """Show elapsed and expected seconds of a library call that reports no progress."""
     title = f"{name}, expected {expected:.0f} s"
     bar = tqdm(desc=title, disable=None, leave=False, bar_format="{desc}: {elapsed}", delay=DELAY)
     done = threading.Event()

@@ -1,8 +1,8 @@
-"""Solutions that use only some of the features: by magnitude, by rounds, and of least L1 norm.
+"""Solutions that use only some features: by magnitude, by rounds, and of least L1 norm.
 
-A feature l adds x_l m_l to the weight, m_l being its column of M: what it contributes is
-|x_l| ‖m_l‖, which stays the same when a feature is scaled and its scale divided. Features are
-compared by that, never by |x_l| alone. Every method works through products with M and M^T.
+Feature l adds x_l m_l to the weight, where m_l is its column of M: its contribution |x_l| ‖m_l‖
+stays the same if the feature is scaled and its scale divided. Features are compared by it, never by
+|x_l| alone. All methods only use products with M and M^T.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
 
 FLAT = 1e-5  # of the gradient at a refit: the residual is above the least one by some 1e-6 of it
-# The share of the features that is left by a round of ``iterative``. Smaller steps gain little: at
-# n = 400 and 0.9 n kept features one round leaves an error of 0.10, four 0.017, 16 and 64 0.013.
+# The share of features that a round of ``iterative`` keeps. Smaller steps gain little: at n = 400
+# and 0.9 n kept features one round leaves an error of 0.10, four 0.017, 16 and 64 0.013.
 ROUND = 0.95
 ROUND_GAIN, ROUND_STEPS = 1e-3, 100  # its solves only rank features
-PENALTY_STEP, LAST_PENALTY = 0.5, 1e-3  # of the path, in units of the penalty that leaves nothing
+PENALTY_STEP, LAST_PENALTY = 0.5, 1e-3  # of the path, in units of the penalty that removes all
 PATH_STEPS, PATH_CHANGE = 300, 1e-4
 
 
 def prune(system: System, spec: SolverSpec, count: int, method: str) -> Solution:
     """Solve with at most ``count`` features; all other scales are exactly 0.
 
-    - ``magnitude``: the solution with all features, of which the ``count`` largest contributions
-      are kept as they are.
+    - ``magnitude``: the ``count`` largest contributions of the solution with all features, kept
+      unchanged.
     - ``refit``: the same features, with new scales by least squares.
-    - ``iterative``: in rounds, each of which leaves 95% of the features and refits, as lottery
-      tickets are pruned (Frankle and Carbin 2019).
-    - ``l1``: the largest contributions of the solution of least Σ |x_l| ‖m_l‖, found approximately
-      (``least_l1``), refitted. That solution has at most n nonzeros, being a basic solution of a
-      linear program.
+    - ``iterative``: in rounds that keep 95% of the features and refit, as lottery tickets are
+      pruned (Frankle and Carbin 2019).
+    - ``l1``: the largest contributions of the solution of least Σ |x_l| ‖m_l‖, computed
+      approximately (``least_l1``), refitted. That solution has at most n nonzeros, being a basic
+      solution of a linear program.
 
-    From ``count`` = n on a refit is exact; below, M x = b has no solution in general, and the
-    report does not say ``converged``. With all features this is ``solve``.
+    A refit is exact for ``count`` >= n; below, M x = b has no solution in general, and then the
+    report has ``converged=False``. With all features this is ``solve``.
 
     Args:
-        system: n equations of c1 unknowns, no second scales eliminated.
+        system: n equations of c1 unknowns, without elimination of second scales.
         spec: the solver of the solution with all features; a refit chooses its own.
         count: how many features may be used, 1 to c1.
         method: one of the above.
 
     Raises:
-        UserError: the system or the solver does not go with pruning.
+        UserError: the system or the solver does not support pruning.
 
     >>> from bnrecon.construction.two_layer import linear_system
     >>> from bnrecon.operators.khatri_rao import KhatriRao
@@ -76,7 +76,7 @@ def prune_to(
 ) -> Iterator[Solution]:
     """``prune`` to each of several counts; features are ranked once.
 
-    ``iterative`` ranks them anew for each count. The first count's seconds contain the ranking.
+    ``iterative`` ranks them anew for each count. The first count's seconds include the ranking.
     """
     if isinstance(system.operator, Eliminated):
         raise UserError(none_to_spare(*system.matrix.shape))
@@ -111,7 +111,7 @@ def prune_to(
 
 
 def none_to_spare(equations: int, features: int) -> str:
-    """Why a layer between the minimum width and n cannot be pruned."""
+    """Say why a layer between the minimum width and n cannot be pruned."""
     return (
         f"keep: {features} features for {equations} equations have none to spare; take "
         "oversampling=1.5"
@@ -130,10 +130,10 @@ def check_solver(method: str, spec: SolverSpec) -> None:
 
 
 def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:
-    """Solve again with the features ``kept`` (k,) alone: exactly from k = n on, else least squares.
+    """Solve again with the features ``kept`` (k,) alone: exactly for k >= n, else least squares.
 
     Least squares is CGLS in float64 on columns of norm 1, until the gradient has fallen to 1e-5 of
-    its first size.
+    its initial size.
     """
     part = select_columns(system.operator, kept)
     rows, columns = part.shape
@@ -154,7 +154,7 @@ def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:
 
 
 def shrink(system: System, count: int) -> torch.Tensor:
-    """The features that are left by rounds of solving and leaving out the smallest contributions.
+    """The features left after rounds of solving and removing the smallest contributions.
 
     Solves are rough, in float32: they only rank.
     """
@@ -172,18 +172,18 @@ def shrink(system: System, count: int) -> torch.Tensor:
 
 
 def least_l1(operator: Operator, rhs: torch.Tensor) -> torch.Tensor:
-    """What each feature counts in the solution of least L1 norm, nearly (basis pursuit), (c1,).
+    """Rank features by the solution of least L1 norm, nearly (basis pursuit): values (c1,).
 
-    With the columns scaled to norm 1 and contributions y, minimize ½ ‖M y - b‖² + θ ‖y‖₁ for
-    penalties θ that are halved from the one that leaves nothing, max |M^T b|, down to a thousandth
-    of it, each from the solution before. The minimizer has y_l ≠ 0 only where |m_l^T (b - M y)| =
-    θ; |y_l + m_l^T (b - M y)| therefore ranks these by |y_l| and before all others, which follow by
-    how near they are to entering.
+    With columns scaled to norm 1 and contributions y, minimize ½ ‖M y - b‖² + θ ‖y‖₁ for penalties
+    θ that are halved from max |M^T b|, which removes all, down to a thousandth of it, each from the
+    previous solution. The minimizer has y_l ≠ 0 only where |m_l^T (b - M y)| = θ. So |y_l + m_l^T
+    (b - M y)| ranks these by |y_l| and before all others, which are ranked by how close they are to
+    entering.
 
-    It approximates: steps and penalties end before the last features are decided. Compared with
+    This is approximate: steps and penalties end before the last features are decided. Compared with
     linear programming at n = 144 to 576 and c1 = 1.5 n, 98% of the first n features are the same;
-    the errors with 0.975 n kept features were 1.4 to 3.1 times, with 0.9 n 0.95 to 1.4 times those
-    of linear programming's features.
+    the errors were 1.4 to 3.1 times those of linear programming's features with 0.975 n kept
+    features, and 0.95 to 1.4 times with 0.9 n.
     """
     matrix = _normalized(operator.to(FLOAT32))
     b = (rhs / rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)).to(matrix.dtype)
@@ -219,7 +219,7 @@ def _shrinkage(
 
 
 def _largest_eigenvalue(matrix: Scaled) -> float:
-    """Of M^T M, by the power method; 4.95 by the Marchenko-Pastur law at 1.5 features a row."""
+    """Of M^T M, by the power method; the Marchenko-Pastur law gives 4.95 at 1.5 features a row."""
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(matrix.shape[1], generator=generator).to(matrix.scaling)
     size = 1.0
@@ -230,12 +230,12 @@ def _largest_eigenvalue(matrix: Scaled) -> float:
 
 
 def _largest_first(values: torch.Tensor) -> torch.Tensor:
-    """The order of values from the largest to the smallest; ties stay in their order."""
+    """The order of values from largest to smallest; ties keep their order."""
     return values.sort(descending=True, stable=True).indices
 
 
 def _spread(system: System, kept: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Values of the kept features among zeros, (c1,)."""
+    """Put values of the kept features among zeros, (c1,)."""
     scale = torch.zeros(system.operator.shape[1], dtype=values.dtype, device=values.device)
     return scale.index_copy_(0, kept, values)
 
@@ -243,7 +243,7 @@ def _spread(system: System, kept: torch.Tensor, values: torch.Tensor) -> torch.T
 def _reported(
     system: System, spec: SolverSpec, scale: torch.Tensor, report: SolverReport
 ) -> Solution:
-    """The solution with the residual that these scales have."""
+    """The solution with the residual of these scales."""
     residual = relative_residual(system, scale)
     converged = residual <= spec.tolerance
     report = dataclasses.replace(report, relative_residual=residual, converged=converged)

@@ -1,4 +1,4 @@
-"""The register of solvers: bnrecon's own, and those that a user adds."""
+"""The register of solvers: built-in ones, and those that a user adds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SVD_NORM = "minimum norm of the scales, to float32 accuracy"
 
 
 def _any_system(rows: int, columns: int, orthogonal: bool) -> None:
-    """The check of a solver that takes every system."""
+    """The check of a solver that accepts every system."""
 
 
 def _any_size(_device: torch.device) -> float:
-    """The limit of a solver that has none."""
+    """The limit of a solver without one."""
     return math.inf
 
 
@@ -39,21 +39,21 @@ class Solver:
     """A registered solver."""
 
     name: str  # what ``SolverSpec.name`` calls it
-    # ``solve(system, spec)`` returns an ``Answer``; ``solve(system, spec, checkpoint)`` where
-    # it is ``resumable``
+    # ``solve(system, spec)``, or ``solve(system, spec, checkpoint)`` if ``resumable``, returns an
+    # ``Answer``
     solve: Solve
-    memory: Callable[[int, int], int]  # of rows and columns: bytes it needs beside the operator
+    memory: Callable[[int, int], int]  # of rows and columns: bytes besides the operator's
     registered: Registered  # the function and who registered it
-    # ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` where it does not apply
+    # ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` if it does not apply
     check: Callable[[int, int, bool], None] = _any_system
     norm: str = SQUARE  # which of many solutions it finds
-    square: bool = False  # whether c1 = n is the width that is taken where none is given
-    resumable: bool = False  # whether it goes on from a ``Checkpoint`` of another process
-    products: bool = False  # whether it only multiplies by M; to factorize it is more work
-    largest: Callable[[torch.device], float] = _any_size  # by device: the most unknowns it takes
+    square: bool = False  # whether the default width is c1 = n
+    resumable: bool = False  # whether it resumes from a ``Checkpoint``
+    products: bool = False  # whether it only multiplies by M, without factorizing it
+    largest: Callable[[torch.device], float] = _any_size  # by device: the most unknowns
 
     def require(self, rows: int, columns: int, orthogonal: bool, device: torch.device) -> None:
-        """Raise ``Unsuitable`` where it does not apply to a system, or not on this device."""
+        """Raise ``Unsuitable`` if it does not apply to a system, or not on this device."""
         self.check(rows, columns, orthogonal)
         if rows > self.largest(device):
             raise Unsuitable(
@@ -121,17 +121,17 @@ def register_solver(
 ) -> Callable:
     """Register a user's solver: a function ``(system, spec) -> (x, iterations)``, or an ``Answer``.
 
-    Results belong to the source file of the module that registers (a changed comment is a rerun),
-    or to the ``version``.
+    Results depend on the source file of the registering module (even a changed comment causes a
+    rerun), or on ``version`` if set.
 
     Args:
-        name: what ``solver=name`` selects it by.
-        memory: ``memory(rows, columns)``: bytes it needs beside the operator.
+        name: selected by ``solver=name``.
+        memory: ``memory(rows, columns)`` gives the bytes it needs besides the operator.
         check: ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` for systems it cannot
             solve.
         norm: which of many solutions it finds.
-        square: whether it needs square systems, so that c1 = n where no width is given.
-        version: to be changed when the solver changes; without it its source file counts.
+        square: whether it needs square systems, so that c1 = n by default.
+        version: change it when the solver changes; without it the source file counts.
 
     >>> @register_solver("pinv", memory=lambda rows, columns: 24 * rows * columns, norm="minimum")
     ... def pseudo_inverse(system, spec):
@@ -159,7 +159,7 @@ def register_solver(
 
 
 def _scales(name: str, x: object, system: System) -> torch.Tensor:
-    """What a user's solver gives for the scales, on the system's device, its shape checked."""
+    """The scales of a user's solver, on the system's device, with checked shape."""
     shape, description = (system.operator.shape[1],), type(x).__name__
     if isinstance(x, torch.Tensor):
         description = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
@@ -172,7 +172,7 @@ def _scales(name: str, x: object, system: System) -> torch.Tensor:
 
 
 def lookup(name: str) -> Solver:
-    """The solver of that name; raise ``UserError`` with the nearest name for an unknown one."""
+    """Return the solver of that name; raise ``UserError`` with the nearest name if unknown."""
     if name not in SOLVERS:
         raise unregistered("solver", name, SOLVERS)
     return SOLVERS[name]

@@ -1,4 +1,4 @@
-"""What is reported of a solution; read without torch."""
+"""The report of a solution; read without torch."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class SolverReport:
-    """How a solution was found.
+    """How a solution was computed.
 
     Args:
         solver: the name of the solver.
-        relative_residual: ‖M x - b‖ / ‖b‖ in float64, recomputed from the operator, never the
-            solver's own estimate.
+        relative_residual: ‖M x - b‖ / ‖b‖ in float64, recomputed from the operator, not the
+            solver's estimate.
         iterations: 0 for direct solvers.
-        seconds: of wall-clock time.
+        seconds: wall-clock time.
         converged: whether the residual is within the tolerance.
         norm: which of many solutions this is.
-        precision: what the products ran in.
+        precision: of the products.
         reason: why ``auto`` chose this solver.
-        diagnosis: why there is no exact solution, or none was found, with M's rank where it is
-            known.
-        at_limit: whether the solver stopped only because it had made as many iterations as it may:
-            ``SolverSpec.max_iterations``, or its own limit.
-        memory: bytes needed beside the operator, as the solver estimates before it starts; not part
-            of comparisons.
+        diagnosis: why there is no exact solution, or the solver missed it, with M's rank if known.
+        at_limit: whether the solver stopped only because it reached the limit of iterations,
+            ``SolverSpec.max_iterations`` or the solver's default.
+        memory: bytes needed besides the operator, estimated before the solve; not compared.
     """
 
     solver: str

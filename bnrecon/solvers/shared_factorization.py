@@ -27,29 +27,29 @@ class SharedFactorization:
     """The LU of a feature matrix in float32, for targets of any weights (Burkholz 2024, Lemma 2.1).
 
     At width n the system of every target is M itself. At the minimum width n - c2 + 1 the system
-    that is solved for one target alone (``Eliminated``) holds the ratios of the target's weights.
-    Without pivots Lemma 2.1 says M x = D t: D (n, c2) has the target's row i in the rows of output
-    i, and t_i = 1 / outer_i. So let E be n - c1 random columns of M's norm, and factorize
+    for one target alone (``Eliminated``) contains the ratios of the target's weights. Without
+    pivots Lemma 2.1 says M x = D t: D (n, c2) has the target's row i in the rows of output i, and
+    t_i = 1 / outer_i. So let E be n - c1 random columns of M's norm, and factorize
 
         K = [M, E],   K [x; s] = D t + R,
 
-    which holds no target. With Z = K^-1 D, what Lemma 2.1 asks is s = 0: for the last n - c1 rows T
-    of Z and g of K^-1 R, T t = -g, a system of n - c1 unknowns as one t is fixed. It is the
-    eliminated system, solved exactly, R being its right-hand side (rows at pivots are 0, and the
-    ratios in D are those to the pivot). In float32 it is a preconditioner
-    (``approximate_inverse``), and GMRES in float64 through the operator corrects each target's
-    solution, as it does in the solver ``refined``.
+    which contains no target. With Z = K^-1 D, Lemma 2.1 requires s = 0: for the last n - c1 rows T
+    of Z and g of K^-1 R, T t = -g, a system of n - c1 unknowns as one t is fixed. This is the
+    eliminated system, solved exactly, with right-hand side R (rows at pivots are 0, and the ratios
+    in D are those to the pivot). In float32 it is a preconditioner (``approximate_inverse``), and
+    GMRES in float64 through the operator corrects each target's solution, as in the solver
+    ``refined``.
 
-    Per target this takes c2 right-hand sides and one more a step: 2 n² flops each, where the LU
+    Per target this takes c2 right-hand sides and one more per step, of 2 n² flops each; the LU
     takes (2/3) n³.
 
     Args:
         matrix: M (n, c1), in float64.
-        targets: how many share it: each one's report has its part of the factorization's seconds.
+        targets: how many share it; each report has its part of the factorization's seconds.
 
     Raises:
         Unsuitable: n is too large for a dense LU.
-        RunError: memory does not suffice, or K is exactly singular.
+        RunError: memory is insufficient, or K is exactly singular.
 
     >>> from bnrecon.construction.two_layer import linear_system
     >>> from bnrecon.operators.khatri_rao import KhatriRao
@@ -93,10 +93,10 @@ class SharedFactorization:
         return transposed.T
 
     def solve(self, system: System, spec: SolverSpec | None = None) -> Solution:
-        """Solve one target's system, ``system.matrix`` being M.
+        """Solve one target's system, whose ``system.matrix`` is M.
 
         Returns:
-            The scales (c1,) in float64 and the report, as ``solve`` gives them.
+            The scales (c1,) in float64 and the report, as from ``solve``.
         """
         check_finite(system)
         solver = dataclasses.replace(
@@ -111,7 +111,7 @@ class SharedFactorization:
         if not isinstance(system.operator, Eliminated):
             return dense.corrected(system, spec, self._inverse, name)
         # The error of the composed weight may be a hundred times the residual of an eliminated
-        # system, and corrections by K end just below what is asked for.
+        # system, and corrections by K end just below the tolerance.
         further = dataclasses.replace(spec, tolerance=spec.tolerance / 100)
         answer = dense.corrected(system, further, self._bordered(system.operator), name)
         residual = (system.rhs - system.operator.matvec(answer.x)).norm()
@@ -122,10 +122,10 @@ class SharedFactorization:
         """The approximate inverse of a target's eliminated system, by K."""
         outputs, entries = operator.row_shape
         ratios = operator.ratios.double().clone()
-        ratios[operator.at_pivots] = 1  # of an output that is zero the pivot alone is free
+        ratios[operator.at_pivots] = 1  # only the pivot of a zero output is free
         D = torch.diag_embed(ratios.T).permute(1, 0, 2).reshape(outputs * entries, outputs)
         Z = self._inverse(D)
-        Z = Z + self._inverse(D - self._product(Z))  # its error is that of every step
+        Z = Z + self._inverse(D - self._product(Z))  # its error affects every step
         T = Z[self.width :]
         unknown = torch.ones(outputs, dtype=torch.bool, device=D.device)
         if operator.skip is None:
@@ -147,15 +147,15 @@ class SharedFactorization:
         return precondition
 
     def _product(self, vectors: torch.Tensor) -> torch.Tensor:
-        """K for (n,) or (n, k), in float64."""
+        """K times (n,) or (n, k), in float64."""
         return self.matrix.matvec(vectors[: self.width]) + self.extra.T @ vectors[self.width :]
 
 
 def solve_together(systems: Sequence[System], spec: SolverSpec | None = None) -> list[Solution]:
-    """Solve the systems of several targets whose features are the same, by one factorization.
+    """Solve the systems of several targets with the same features by one factorization.
 
-    Each target's scales are those that ``solve`` finds for it alone, up to the tolerance: the
-    system has one solution. Seconds in a report are the target's own, and its part of the LU's.
+    Each target's scales equal those of ``solve`` up to the tolerance, as the system has one
+    solution. A report's seconds are the target's and its part of the LU's.
 
     Args:
         systems: of one layer each, at c1 = n or the minimum width; ``matrix`` is the same in all.
@@ -163,7 +163,7 @@ def solve_together(systems: Sequence[System], spec: SolverSpec | None = None) ->
 
     Raises:
         UserError: no LU applies.
-        RunError: memory does not suffice, or the features are singular.
+        RunError: memory is insufficient, or the features are singular.
     """
     shared = SharedFactorization(systems[0].matrix, len(systems))
     return [shared.solve(system, spec) for system in systems]

@@ -22,7 +22,7 @@ from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.report import SolverReport
 from bnrecon.solvers.spec import SolverSpec
 
-LU_UNKNOWNS = 4000  # unknowns up to which LU in float64 takes seconds
+LU_UNKNOWNS = 4000  # unknowns: up to these, LU in float64 takes seconds
 WAY_OUT = (
     "take more features (oversampling=1.5), another seed or other features, or solver=least_squares"
 )
@@ -30,7 +30,7 @@ WAY_OUT = (
 
 @dataclass(frozen=True)
 class Choice:
-    """A solver, why, and how many of the features it is given: the first n of a few more."""
+    """A solver, why, and how many features it uses: the first n of a few more."""
 
     solver: str
     reason: str
@@ -48,11 +48,11 @@ def choose(
 ) -> Choice:
     """Pick the solver for a system.
 
-    The closed form where M is orthogonal; least squares where there are fewer unknowns than
-    equations. Otherwise the matrix-free solver takes about ln(1/tol) / (½ ln(c1/n)) iterations of 4
-    n c1 flops and a factorization (2/3) n³: below 2,400 iterations (an oversampling of 1.02) or n /
-    6, at which the two cost the same, the former; beyond, the LU of the first n features, in
-    float64 up to 4,000 and in float32 with correction above, if it fits.
+    The closed form if M is orthogonal; least squares if there are fewer unknowns than equations.
+    Otherwise the matrix-free solver takes about ln(1/tol) / (½ ln(c1/n)) iterations of 4 n c1 flops
+    and a factorization (2/3) n³. Below 2,400 iterations (an oversampling of 1.02) or n / 6, where
+    both cost the same, it is the former; above, the LU of the first n features, in float64 up to
+    4,000 and in float32 with correction beyond, if it fits.
 
     Args:
         rows: n, the equations.
@@ -60,7 +60,7 @@ def choose(
         orthogonal: whether M^T M = I at width n.
         memory: free bytes.
         tolerance: the relative residual to reach.
-        patterned: whether features follow a pattern, so that none can be left out.
+        patterned: whether features follow a pattern, so that all are needed.
         device: where it is solved: LAPACK and GPUs factorize up to 46,340 unknowns.
 
     >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9).solver
@@ -104,15 +104,15 @@ def solve(
 ) -> Solution:
     """Solve a system and report the residual, recomputed from the operator in float64.
 
-    ``auto`` uses the solver that ``choose`` picks; scales of features that it leaves out are 0. A
-    solver that does not reach the tolerance reports ``converged=False``, and ``report.diagnosis``
-    says why, where a reason is found.
+    ``auto`` uses the solver that ``choose`` picks; scales of features that it omits are 0. If the
+    tolerance is not reached, the report has ``converged=False``, and ``report.diagnosis`` says why,
+    if known.
 
     Args:
         system: ``operator`` x = ``rhs``, (n, c1) and (n,), in float64.
         spec: solver, tolerance and iterations; ``auto`` and 1e-10 by default.
-        checkpoint: where iterative solvers keep their state between iterations, and go on from;
-            the others do without.
+        checkpoint: where iterative solvers save their state between iterations and resume from;
+            other solvers ignore it.
 
     Returns:
         The scales (c1,) in float64 and the report.
@@ -120,7 +120,7 @@ def solve(
     Raises:
         UserError: the target or the features are not finite; ``Unsuitable``: the solver does not
             apply to this system.
-        RunError: memory does not suffice, the system is singular or the scales are not finite.
+        RunError: memory is insufficient, the system is singular or the scales are not finite.
 
     >>> from bnrecon.construction.two_layer import linear_system
     >>> from bnrecon.operators.khatri_rao import KhatriRao
@@ -133,7 +133,7 @@ def solve(
     spec = spec or SolverSpec()
     check_finite(system)
     rows, columns = system.operator.shape
-    if rows == 0:  # one entry an output beside a skip connection: the second scales do it alone
+    if rows == 0:  # one entry per output and a skip connection: second scales suffice
         scale = torch.zeros(columns, dtype=torch.float64, device=system.rhs.device)
         report = SolverReport(spec.name, 0.0, 0, 0.0, True, "0", reason="no equation is left")
         return Solution(scale, report)
@@ -204,7 +204,7 @@ def _choose_for(system: System, spec: SolverSpec) -> Choice:
 def _solve_as_chosen(
     choice: Choice, system: System, spec: SolverSpec, checkpoint: Checkpoint | None
 ) -> Solution:
-    """Solve as chosen, with the first features only where the choice leaves some out."""
+    """Solve as chosen, with only the first features if the choice omits some."""
     columns = system.operator.shape[1]
     spec = dataclasses.replace(spec, name=choice.solver)
     if choice.features == columns:
@@ -229,7 +229,7 @@ def _singular(system: System, before: str = "") -> str:
 
 
 def relative_residual(system: System, x: torch.Tensor) -> float:
-    """‖M x - b‖ / ‖b‖ in float64 from the operator; the absolute residual where b is zero."""
+    """‖M x - b‖ / ‖b‖ in float64 from the operator; the absolute residual if b is zero."""
     residual = float((system.operator.matvec(x) - system.rhs).norm())
     norm = float(system.rhs.norm())
     return residual / norm if norm > 0 else residual

@@ -1,4 +1,4 @@
-"""The options of solvers."""
+"""Options of the solvers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class SolverSpec:
     Args:
         name: a solver in ``bnrecon.solvers.SOLVERS``; ``auto`` chooses by the system's size.
         tolerance: relative residual ‖M γ - b‖ / ‖b‖, in float64, at which a layer has converged.
-        max_iterations: of iterative solvers, at most; ``None`` for the solver's own limit: 2,000
-            of the papers' LBFGS, PyTorch's 20 of ``lu_lbfgs_defaults``, 400 products of
-            ``refined``, 50,000 of the matrix-free solvers and of ``least_squares``. A report says
-            where the limit was reached (``at_limit``).
+        max_iterations: most iterations; ``None`` for the solver's limit: 2,000 for the papers'
+            LBFGS, PyTorch's 20 for ``lu_lbfgs_defaults``, 400 products for ``refined``, 50,000 for
+            the matrix-free solvers and ``least_squares``. ``at_limit`` of a report says whether it
+            was reached.
 
     Raises:
-        UserError: a value that is not allowed; the message starts with the field.
+        UserError: a value is not allowed; the message starts with the field.
 
     >>> SolverSpec(tolerance=0)
     Traceback (most recent call last):

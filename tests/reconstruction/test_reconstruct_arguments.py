@@ -51,7 +51,7 @@ def some(count=8, channels=2):
         ({"images": [some(), some() / 0]}, "images: some of their numbers are not finite"),
         (
             {"images": (1 / 0 for _ in range(2))},
-            r"images: going through them ended in an error \(ZeroDivisionError",
+            r"images: iterating over them raised an error \(ZeroDivisionError",
         ),
         ({"solver": SolverSpec("matrixfree")}, "solver=matrixfree: did you mean 'matrix_free'"),
         ({"solver": SolverSpec("lu"), "oversampling": 2}, "needs a square system"),
