@@ -143,10 +143,11 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
 
 def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path) -> int:
     """Print the table of all finished runs, the folder, and what failed."""
-    results = [result for run in runs if (result := run.result()) is not None]
+    by_label = {run.label: result for run in runs if (result := run.result()) is not None}
+    results, labels = list(by_label.values()), list(by_label)
     if results:
-        files.write_text(folder / "table.md", run_tables.markdown(results) + "\n")
-        output.write(f"\n{run_tables.terminal(results)}")
+        files.write_text(folder / "table.md", run_tables.markdown(results, labels) + "\n")
+        output.write(f"\n{run_tables.terminal(results, labels)}")
     for failure in failures:
         log = f"; log: {failure.log}" if failure.log else ""
         code = CODES[failure.kind]

@@ -57,6 +57,11 @@ class DataSpec:
             )
         if self.side is not None and self.side > MAX_SIDE:  # memory grows with its square
             raise UserError(f"side={self.side}: must be at most {MAX_SIDE:,}")
+        if self.name == "imagenet" and (self.crop_padding, self.flip) != (4, True):
+            raise UserError(
+                f"crop_padding={self.crop_padding}, flip={self.flip}: imagenet's training images "
+                "are always resized crops, mirrored at random; leave both out"
+            )
         cores = os.cpu_count() or 1
         if self.workers > (most := max(32, 4 * cores)):
             raise UserError(f"workers={self.workers}: at most {most} on {cores} cores")

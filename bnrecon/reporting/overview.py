@@ -11,7 +11,7 @@ import pandas as pd
 
 from bnrecon.reporting import tables
 from bnrecon.reporting.result import RunResult, read_all
-from bnrecon.reporting.run_tables import feature_name, target_accuracy, target_name
+from bnrecon.reporting.run_tables import data_name, feature_name, target_accuracy, target_name
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
@@ -56,7 +56,7 @@ def overview(outputs: Path) -> str:
 def _target(result: RunResult) -> str:
     config, accuracy = result.config, target_accuracy(result)
     name = target_name(config["target"])
-    return f"{config['data']['name']}, {name}, scale {config['scale']}: accuracy {accuracy}"
+    return f"{data_name(result)}, {name}, scale {config['scale']}: accuracy {accuracy}"
 
 
 def _table(runs: Iterable[tuple[Path, RunResult]]) -> str:

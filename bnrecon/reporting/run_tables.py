@@ -45,21 +45,27 @@ PREDICTIONS = (
 )
 
 
-def summary(results: Sequence[RunResult]) -> pd.DataFrame:
-    """One row a run, numbers and intervals over seeds."""
-    return pd.DataFrame([_row(result) for result in results])
+def summary(results: Sequence[RunResult], options: Sequence[str] = ()) -> pd.DataFrame:
+    """One row per run, numbers and intervals over seeds.
+
+    If two rows have the same labels, ``options``, the overrides of each run, tell them apart.
+    """
+    frame = pd.DataFrame([_row(result) for result in results])
+    if options and frame.duplicated(["data", "target", "scale", "features", "solver"]).any():
+        frame.insert(0, "options", list(options))
+    return frame
 
 
-def markdown(results: Sequence[RunResult]) -> str:
+def markdown(results: Sequence[RunResult], options: Sequence[str] = ()) -> str:
     """The rows of ``summary`` in Markdown."""
-    return tables.markdown(summary(results), FORMATS)
+    return tables.markdown(summary(results, options), FORMATS)
 
 
-def terminal(results: Sequence[RunResult]) -> str:
+def terminal(results: Sequence[RunResult], options: Sequence[str] = ()) -> str:
     """The columns that fit a terminal: what the runs differ by and what came out."""
-    frame = summary(results)
+    frame = summary(results, options)
     same = [name for name in ("data", "target", "scale") if frame[name].nunique() == 1]
-    shown = ["data", "target", "scale", "features", "solver", "target accuracy", "loss"]
+    shown = ["options", "data", "target", "scale", "features", "solver", "target accuracy", "loss"]
     shown += ["predicted otherwise", "max. layer error", "not converged"]
     return tables.terminal(frame[[c for c in shown if c in frame and c not in same]], FORMATS)
 
@@ -67,7 +73,7 @@ def terminal(results: Sequence[RunResult]) -> str:
 def _row(result: RunResult) -> dict[str, Any]:
     layers, evaluation = result.layers, result.evaluation
     row = {
-        "data": result.data.name,
+        "data": data_name(result),
         "target": target_name(result.config["target"]),
         "scale": result.config["scale"],
         "features": feature_name(result.config["features"]),
@@ -92,6 +98,12 @@ def _row(result: RunResult) -> dict[str, Any]:
         "only source right": counts.only_source_right,
         "McNemar p": counts.p_value,
     }
+
+
+def data_name(result: RunResult) -> str:
+    """The data set, and whether accuracies are of training images that were held out."""
+    held_out = result.config["data"].get("validation") is not None
+    return f"{result.data.name} (held out)" if held_out else result.data.name
 
 
 def target_name(target: Mapping[str, Any]) -> str:
@@ -195,7 +207,7 @@ def target_accuracy(result: RunResult) -> Interval:
 def description(result: RunResult) -> str:
     """What a run reconstructed from what."""
     return (
-        f"{target_name(result.config['target'])} on {result.data.name} from "
+        f"{target_name(result.config['target'])} on {data_name(result)} from "
         f"{feature_name(result.config['features'])}, {count_of(len(result.seeds), 'seed')}, "
         f"scale {result.config['scale']}"
     )

@@ -50,8 +50,10 @@ def training_bytes(target: TargetSpec) -> int:
     family = "vgg" if kind is VggTarget else target.family
     if family not in FAMILIES or FAMILIES[family].user_defined:
         return 0
+    options = _options(target, kind)
+    options.pop("padding", None)  # not every one is possible for images of this size
     with torch.device("meta"):
-        network = build(family, (3, 32, 32), 10, **_options(target, kind))
+        network = build(family, (3, 32, 32), 10, **options)
     if frozen:
         layers = (layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
         return sum(4 * layer.weight.numel() * 10 * target.width for layer in layers)

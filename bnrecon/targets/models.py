@@ -66,6 +66,8 @@ def vgg(
     for group, size in enumerate(groups, 1):
         for number in range(1, size + 1):
             name = f"{group}_{number}"
+            if padding == "reflect" and min(sides) < 2:
+                raise UserError(f"padding=reflect: conv{name} has inputs of one pixel a side")
             conv = nn.Conv2d(channels, width, 3, padding=1, bias=False, padding_mode=mode)
             features.add_module(f"conv{name}", conv)
             if norm_position == "before":

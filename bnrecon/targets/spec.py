@@ -162,6 +162,10 @@ class NormalizationVggTarget(VggTarget):
         super().__post_init__()
         if self.features == "none" and self.start == "weights":
             self.start = "usual"  # the same network has one name
+        if self.inner == "mask" and self.density is not None:
+            raise UserError(
+                f"density={self.density:g}, inner=mask: give at most one of these masks"
+            )
         changed = {"affine": self.affine is not True, "virtual_batch": self.virtual_batch}
         changed["initialization"] = self.initialization != "batchnorm"
         changed["norm_position"] = self.norm_position != "before"
@@ -236,7 +240,10 @@ class TrainSpec:
     nesterov: bool = option(False, "Nesterov's momentum")
     batch_size: int = option(128, "images a step", above=0, at_most=10**7)
     warmup_epochs: float = option(
-        5, "epochs of linear warm-up; a cosine to 0 follows", at_least=0, at_most=10**6
+        5,
+        "epochs of linear warm-up, at most half of all; a cosine to 0 follows",
+        at_least=0,
+        at_most=10**6,
     )
     seed: int = option(0, "seed of initial weights, batches and crops", at_least=0, at_most=10**12)
     precision: str = option(
