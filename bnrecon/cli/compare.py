@@ -19,7 +19,7 @@ def add_commands(commands: Commands) -> None:
     commands.add("compare", _compare).add_argument(
         "--predict",
         action="store_true",
-        help="compute which test images the two runs' saved sources predict otherwise",
+        help="compute which test images the two runs' saved sources predict differently",
     )
 
 
@@ -34,7 +34,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
     folder = DEFAULT_OUTPUTS if both_are_folders else outputs_folder(outputs)
     if root is not None and not arguments.predict:
-        raise UserError(f"data.root={root}: the images are needed with --predict alone")
+        raise UserError(f"data.root={root}: only --predict uses the images")
     from bnrecon.reporting.inventory import find_run
 
     folders = list(dict.fromkeys([folder, shipped_outputs(folder)]))

@@ -83,7 +83,7 @@ def _describe_machine(error: BaseException) -> tuple[int, str]:
         reason = (text.splitlines() or ["an allocation failed"])[0]
         return FAILED, f"not enough memory ({reason}); use a smaller width or features=id_cond"
     if isinstance(error, BrokenExecutor):  # joblib's
-        return FAILED, "a process of the sweep was killed; for want of memory, give fewer at once"
+        return FAILED, "a process of the sweep was killed; if memory ran out, run fewer at once"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -23,7 +23,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     sweep = "sweep: every combination of comma-separated values"
     add("-m", "--multirun", action="store_true", help=sweep)
-    add("--config-dir", "-cd", metavar="DIR", help="find own yaml files in DIR/<group>/*.yaml")
+    add("--config-dir", "-cd", metavar="DIR", help="use your own yaml files DIR/<group>/*.yaml")
     add("--config-name", "-cn", metavar="NAME", help="start from NAME.yaml instead of run.yaml")
     parts = ("job", "hydra", "all")
     composed = "job, hydra or all: print the composed configuration, and stop"
@@ -140,7 +140,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     from bnrecon.config import composition, schema
 
     if arguments.config_dir == "":
-        raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
+        raise UserError("--config-dir= is empty; give the folder of your yaml files")
     schema.register_schema()
     schema.register_choices(arguments.words, arguments.config_dir)
     return composition.as_overrides([*arguments.words, *_folders(arguments)], is_sweep(arguments))

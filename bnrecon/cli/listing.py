@@ -79,9 +79,9 @@ def _explain_empty(folder: Path, kinds: Sequence[str]) -> None:
     """Raise ``UserError`` for a folder without results, with what may have been meant."""
     for name, what in (("result.json", "run"), ("target.json", "target")):
         if (folder / name).exists():
-            raise UserError(f"{folder} is a {what}; give the outputs folder that it lies in")
+            raise UserError(f"{folder} is a {what}; give the outputs folder that contains it")
         if next(folder.glob(f"*/{name}"), None):
-            raise UserError(f"{folder} holds {what}s themselves; give {folder.resolve().parent}")
+            raise UserError(f"{folder} contains {what}s itself; give {folder.resolve().parent}")
     command = "study NAME" if kinds == ["studies"] else "run"
     raise UserError(
         f"{folder} holds no {' and no '.join(kinds)}; "

@@ -89,7 +89,7 @@ def _require_current_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UserError("the current folder was removed; change to one that is there") from None
+        raise UserError("the current folder was removed; change to one that exists") from None
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:

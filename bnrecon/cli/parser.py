@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``UserError`` in the place of printing the usage."""
-        raise UserError(f"{message}; {self.prog} --help shows what there is")
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 class Commands:

@@ -25,7 +25,7 @@ def add_commands(commands: Commands) -> None:
     """Add `report`."""
     parser = commands.add("report", _report)
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the file; report.html in outputs by default"
+        "--output", type=Path, metavar="FILE", help="output file; by default report.html in outputs"
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="overwrite FILE even if it is not a report"
@@ -76,7 +76,7 @@ def check_output(path: Path, overwrite: bool) -> None:
         with open(path, "rb") as file:
             if MARK not in file.read(BEGINNING):
                 raise UserError(
-                    f"--output {path}: there is a file that is no report of bnrecon; give another "
+                    f"--output {path}: this file exists and is not a bnrecon report; give another "
                     "name, or --overwrite"
                 )
 

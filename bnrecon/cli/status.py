@@ -94,7 +94,7 @@ def _text(studies: Sequence[StudyStatus], folder: Path, names: Sequence[str]) ->
     shown = studies if names else [*going_on, *(study for study in studies if study.problem)]
     parts = [_study_text(study) for study in shown]
     parts += [
-        f"{name}: no command has left its progress in {folder}; bnrecon ls studies lists results"
+        f"{name}: no command has recorded progress in {folder}; bnrecon ls studies lists results"
         for name in names
         if name not in {study.study for study in studies}
     ]
@@ -198,7 +198,7 @@ def _remaining_time(study: StudyStatus, progress: Progress) -> Iterator[str]:
         seconds = sum(remaining[part] * statistics.fmean(finished[part]) for part in timed)
         processes = progress.processes or sum(each.jobs.get("running", 0) for each in study.jobs)
         duration = format_duration(seconds / max(1, processes))
-        yield f"about {duration}, if the rest of {', '.join(timed)} is like what is finished of it"
+        yield f"about {duration}, if the rest of {', '.join(timed)} is like its finished tasks"
     for part in remaining.keys() - finished:
         yield f"not known for {remaining[part]} of {part}: none finished"
 
@@ -217,10 +217,10 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
     sweeps = [name for name in names if is_sweep(outputs, name)]
     if scale is not None and sweeps:
-        raise UserError(f"scale={scale}: {sweeps[0]} is a sweep, which has none; leave it out")
+        raise UserError(f"scale={scale}: {sweeps[0]} is a sweep, which has no scale; leave it out")
     for name in names:
         folder = outputs / ("sweeps" if name in sweeps else "studies") / name
         lines = cancel(folder, scale)
-        for line in lines or [f"no job of {name} is known that waits or runs ({folder})"]:
+        for line in lines or [f"no queued or running job of {name} is known ({folder})"]:
             output.write(line)
     return exit_codes.DONE

@@ -84,7 +84,7 @@ def _tables(arguments: argparse.Namespace) -> int:
 
     finish_loading()
     if not shipped_outputs(request.outputs).is_dir():
-        unknown = "no folder %s here; outputs=FOLDER names the one with results: %s has what ships"
+        unknown = "no folder %s here; give outputs=FOLDER with results: %s has the shipped ones"
         logger.warning(unknown, request.outputs, shipped_folder())
     written = pages.write(study, request, redraw=False)
     output.write(f"{written.text}\n\n{request.folder}")
@@ -150,5 +150,5 @@ def _read(
         require_choice("", part, names)
     if imports := composition.compose(requested.options).imports:
         word = f"imports=[{','.join(imports)}]"
-        raise UserError(f"{word}: a study has its paper's parts alone; bnrecon run takes yours")
+        raise UserError(f"{word}: a study uses only its paper's parts; bnrecon run takes yours")
     return study, requested

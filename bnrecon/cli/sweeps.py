@@ -71,12 +71,12 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     checks.require_folder("hydra.sweep.dir", plan.folder)
     if (folder / "table.md").exists() and not batch.progress.exists():
         raise UserError(
-            f"hydra.sweep.dir={folder}: has a table.md of something else; give another folder"
+            f"hydra.sweep.dir={folder}: has a table.md that is not a sweep's; give another folder"
         )
     sweeps = Path(runs[0].config.outputs) / "sweeps"
     if options.cluster is not None and folder.parent != sweeps:
         raise UserError(
-            f"hydra.sweep.dir={folder}: with cluster= it is a folder in {sweeps}, where bnrecon "
+            f"hydra.sweep.dir={folder}: with cluster=, give a folder in {sweeps}, where bnrecon "
             "status and bnrecon cancel look for jobs"
         )
     finish_loading()
@@ -107,7 +107,7 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
 def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
     """The runs with all that they ask for checked."""
     if len({word for words, _ in plan.runs for word in words if word.startswith("outputs=")}) > 1:
-        raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")
+        raise UserError("outputs: all runs of a sweep need the same, which holds the sweep's table")
     common = set.intersection(*(set(words) for words, _ in plan.runs))
     runs = []
     for words, composed in plan.runs:

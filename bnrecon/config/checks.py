@@ -72,11 +72,11 @@ def check_machine(config: RunConfig) -> None:
     compiler = os.environ.get("CXX") or "g++"
     if device.type == "cuda" and not hardware.can_compile(device):
         raise UserError(
-            "train.compile=on: for a GPU torch compiles with Triton and a C compiler, capability 7 "
+            "train.compile=on: on a GPU, torch.compile needs Triton, a C compiler and capability 7 "
             "or above; install what is missing, or leave it at auto"
         )
     if device.type == "cpu" and shutil.which(compiler) is None:
         raise UserError(
-            "train.compile=on: for a processor torch compiles with a C++ compiler, and there is no "
+            "train.compile=on: on a processor, torch.compile needs a C++ compiler, and there is no "
             f"{compiler}; install one, or leave it at auto"
         )

@@ -95,7 +95,7 @@ def _read_file(config_dir: Path | None) -> tuple[Path | None, Mapping[str, Any]]
     if values is None or values == "":
         return path, {}
     if not isinstance(values, dict):
-        raise UserError(f"{path}: give one setting a line, as in partition: gpu")
+        raise UserError(f"{path}: give one setting per line, as in partition: gpu")
     for name in values:
         _check_name(f"{path}: {name}", str(name), "")
     return path, values
@@ -108,7 +108,7 @@ def _parse(where: str, text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" in line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or "a character that it does not take"
+        problem = getattr(error, "problem", None) or "a character that is not allowed"
         raise UserError(f"{where}: no YAML{line} ({problem})") from None
 
 

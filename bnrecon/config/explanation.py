@@ -19,7 +19,7 @@ def explain(error: BaseException) -> str:
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
     if isinstance(error, RecursionError):
-        return "the defaults of yaml files name each other in a circle; check your own files"
+        return "the defaults of yaml files form a circle; check your own files"
     if isinstance(causes[-1], yaml.YAMLError):
         return _explain_yaml(causes[-1])
     text = "\n".join(str(cause) for cause in causes)
@@ -51,7 +51,7 @@ def _unknown_key(match: re.Match[str], text: str) -> str:
         return _unknown_option(name)
     classes = {kind.__name__: kind for kind in (*SPECS.values(), *TARGETS.values())}
     if prefix == "hydra.launcher":
-        return f"{name} is not an option of this launcher; hydra/launcher= names another, with -m"
+        return f"{name} is not an option of this launcher; hydra/launcher= chooses another, with -m"
     allowed = field_names(classes[match[2]]) if match[2] in classes else []
     return f"{name} is not an option: {nearest(name, [f'{prefix}.{field}' for field in allowed])}"
 
@@ -64,7 +64,7 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     if group == "hydra/launcher":
         hint = f"others come with: {install_command('launchers')}"
     elif "," in choice:
-        hint = "several are a sweep, with -m"
+        hint = "several values are a sweep, with -m"
     return f"{group}={choice}: {nearest(choice, allowed)}; {hint}"
 
 
@@ -97,9 +97,7 @@ def _no_value(_: re.Match[str], text: str) -> str:
     name = re.search(r"full_key: (\S+)", text)
     if name is None:
         return ""
-    return (
-        f"{name[1]} has no value: choose a complete yaml file (*_schema are for your own to extend)"
-    )
+    return f"{name[1]} has no value: choose a complete yaml file (*_schema are for you to extend)"
 
 
 def _unreadable(_: re.Match[str], text: str) -> str:
@@ -145,8 +143,8 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
     ),
     (
         "'TerminalNodeImpl' object",
-        "Hydra reads functions, as range(1,3), and values in braces by assert statements, "
-        "which python -O leaves out; run without it and PYTHONOPTIMIZE",
+        "Hydra parses functions, as range(1,3), and values in braces by assert statements, "
+        "which python -O removes; run without -O and PYTHONOPTIMIZE",
     ),
     ("mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", _unreadable),
 )

@@ -82,8 +82,8 @@ def text(overrides: Sequence[str] = ()) -> str:
         parts.append(_table(group, ((name, about) for name, about in choices(group).items())))
     family = config.target.family
     parts.append(
-        "options and their present values, as in train.epochs=5; lists as in seeds=[0,1,2].\n"
-        f"Those of other target families than {family}: bnrecon run target=resnet18 --help"
+        "options and their current values, as in train.epochs=5; lists as in seeds=[0,1,2].\n"
+        f"For target families other than {family}: bnrecon run target=resnet18 --help"
     )
     listed = options(config)
     for group in SPECS:

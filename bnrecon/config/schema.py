@@ -76,22 +76,20 @@ class RunConfig:
         metadata={"help": "one source network is drawn and solved for each seed"},
     )
     device: str = option("auto", "where to compute", allowed=("auto", "cpu", "cuda"))
-    threads: int | None = option(
-        None, "processor threads; null: as many as PyTorch takes by itself", above=0
-    )
+    threads: int | None = option(None, "processor threads; null: PyTorch's default", above=0)
     outputs: str = option("outputs", "folder that runs are written to", folder=True)
     targets: str | None = option(
         None, "folder of trained targets; null: OUTPUTS/targets", folder=True
     )
     evaluate: str = option(
         "auto",
-        "all test images through the real source network (source), or source_images of them, those "
-        "nearest to a decision boundary, and the rest through its collapsed form (collapsed); "
-        "auto: by the cost",
+        "source: all test images through the real source network; collapsed: only source_images of "
+        "them, those nearest to a decision boundary, the rest through its collapsed form; "
+        "auto: by cost",
         allowed=("auto", "source", "collapsed"),
     )
     source_images: int = option(
-        64, "least number of test images through the real source network", at_least=1
+        64, "minimum number of test images through the real source network", at_least=1
     )
     keep_source: bool = option(True, "keep the source networks' files once the result is written")
     imports: list[str] = field(

@@ -93,7 +93,7 @@ def load(spec: DataSpec) -> Images:
         if spec.validation is not None:
             train = images.sizes[0]
             if train - spec.validation < 2:
-                remaining = f"two or more of the {train:,} training images must be left"
+                remaining = f"two or more of the {train:,} training images must remain"
                 raise UserError(f"validation={spec.validation}: {remaining}; hold out fewer")
             images = images.hold_out(spec.validation, spec.test_limit)
         return images

@@ -52,7 +52,7 @@ def list_split(
     columns = [[(path, i) for path in images] for i, (images, _) in enumerate(listed)]
     if others := [path for _, rest in listed for path in rest]:
         logger.warning(
-            "%s: files that are no images by their names are left out: %d, such as %s",
+            "%s: files without an image suffix are skipped: %d, such as %s",
             folder,
             len(others),
             others[0].relative_to(folder),

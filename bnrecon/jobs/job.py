@@ -63,7 +63,7 @@ class Job:
         try:
             requeue(signal.SIGUSR2, None)
         except UncompletedJobError:
-            self._fail_all("its job came to its time limit too often; give more by slurm.time=")
+            self._fail_all("its job reached its time limit too often; raise slurm.time=")
             raise
 
     @property
@@ -132,7 +132,7 @@ class Job:
         if outcome is not None and outcome.kind != "done":
             return not_tried(item, {target: outcome})
         if target in self.targets and outcome is None and not work[target].is_finished():
-            reason = "not tried: the job that was to train its target ended before"
+            reason = "not tried: the job that trains its target ended first"
             return self._failure(item.key, item.label, reason)
         return None
 

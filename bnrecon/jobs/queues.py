@@ -32,8 +32,8 @@ MOST_JOBS = 1000  # of an array, by Slurm's own default
 
 # Why Slurm ended a job, and what that means here; of all else its own word says enough.
 REASONS = {
-    "OUT_OF_MEMORY": "it ran out of memory; give more by slurm.mem=",
-    "TIMEOUT": "its time limit came before a safe point; give more by slurm.time=",
+    "OUT_OF_MEMORY": "it ran out of memory; raise slurm.mem=",
+    "TIMEOUT": "it reached its time limit before a safe point; raise slurm.time=",
     "CANCELLED": "it was cancelled",
     "NODE_FAIL": "its node failed",
     "PREEMPTED": "it was preempted, and this partition does not queue such jobs again",
@@ -67,8 +67,8 @@ class SlurmQueue:
             raise UserError(f"cluster=slurm needs submitit: {install_command('slurm')}") from None
         if missing := [name for name in COMMANDS if shutil.which(name) is None]:
             raise UserError(
-                f"cluster=slurm: {', '.join(missing)} not found; give the command on a machine of "
-                "the cluster, or cluster=local"
+                f"cluster=slurm: {', '.join(missing)} not found; run the command on a machine of "
+                "the cluster, or use cluster=local"
             )
         logging.getLogger("submitit").setLevel(logging.ERROR)
         self._folder, self._settings = folder, settings or ClusterSettings()
@@ -88,7 +88,7 @@ class SlurmQueue:
         except RunError as error:  # without it no end is ever known
             raise UserError(
                 f"cluster=slurm needs Slurm's accounting, which does not answer here ({error}); "
-                "give the command on a machine of the cluster, or cluster=local"
+                "run the command on a machine of the cluster, or use cluster=local"
             ) from None
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=self._settings.requeues)
         executor.update_parameters(**self._parameters(name, after))
@@ -200,7 +200,7 @@ class LocalQueue:
 
     def reason(self, job: str) -> str:
         """How a job ended that left work undone."""
-        return f"process {job} was ended (by somebody, or for want of memory)"
+        return f"process {job} was killed (by somebody, or for lack of memory)"
 
     def cancel(self, jobs: Sequence[str]) -> None:
         """End jobs at their next safe point."""

@@ -115,7 +115,7 @@ class Submission:
         """
         if self.cluster == "local" and self.host != socket.gethostname():
             raise UserError(
-                f"{self.name} is computed by processes of {self.host} (cluster=local): give the "
+                f"{self.name} is computed by processes of {self.host} (cluster=local): run the "
                 f"command there; or, if they have ended, remove {self.folder}"
             )
         return open_queue(self.cluster, self.folder)
@@ -146,7 +146,7 @@ def new_submission(batch: Batch, cluster: str) -> Submission:
 @contextlib.contextmanager
 def handing_out(folder: Path) -> Iterator[None]:
     """Keep other commands on this machine from giving or ending a batch's jobs within the block."""
-    waiting = "waiting for another command, which gives jobs of this study or ends them"
+    waiting = "waiting for another command that submits or ends jobs of this study"
     with locks.lock_file(folder / ".locks" / "submission", lambda: waiting, required=False):
         yield
 
@@ -182,7 +182,7 @@ def _read(folder: Path) -> Submission | None:
     except FileNotFoundError:
         return None
     except files.Damaged as error:
-        advice = "end those of its jobs that still run yourself, then remove"
+        advice = "end its running jobs yourself, then remove"
         logger.warning("%s; %s %s", error, advice, folder)
         return None
 

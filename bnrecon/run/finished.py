@@ -96,7 +96,7 @@ def notes_on(config: RunConfig, result: RunResult, folder: Path, data: Images | 
     notes += _check_images(config, result, folder, data)
     notes += _source_notes(result, folder) if config.keep_source else []
     if config.device != "auto" and not result.device.startswith(config.device.partition(":")[0]):
-        notes.append(f"note      computed on {result.device}, before device={config.device}")
+        notes.append(f"note      computed on {result.device}, not on device={config.device}")
     return notes
 
 

@@ -51,7 +51,7 @@ class LayerCheckpoint:
             raise files.Damaged(f"{path} is the state of another solve")
         self.before = before
         made = state.iterations + (state.inner.step if state.inner else 0)
-        logger.info("%s: goes on after %d iterations", about.get("name"), made)
+        logger.info("%s: resumes after %d iterations", about.get("name"), made)
         return state
 
     def save(self, state: Corrected) -> None:
@@ -74,7 +74,7 @@ class LayerCheckpoint:
             files.write_tensors(self.path, tensors, self.about | about)
         except OSError as error:
             level = logging.DEBUG if self._warned else logging.WARNING
-            logger.log(level, "%s: its state cannot be kept (%s)", self.about.get("name"), error)
+            logger.log(level, "%s: its state cannot be saved (%s)", self.about.get("name"), error)
             self._warned = True
         self._saved = time.monotonic()
 

@@ -66,7 +66,7 @@ class SolvedLayers:
         try:
             files.write_tensors(path, {"scale": solution.scale}, metadata)
         except OSError as error:
-            what = f"{layer.label} is solved and its solution cannot be kept, {error.strerror}"
+            what = f"{layer.label} is solved but its solution cannot be saved, {error.strerror}"
             raise OSError(error.errno, what, error.filename) from None
         logger.info(
             f"  seed {self.seed}  {layer.name:<24} n={layer.shape.equations:<8} "
@@ -87,7 +87,7 @@ class SolvedLayers:
             solutions |= read or {}
             others += read == {}
         if others:
-            what = f"{others} solved layers are of {OTHER_ORIGIN}; solved again"
+            what = f"{others} solved layers are from {OTHER_ORIGIN}; solved again"
             logger.warning("seed %d: %s", self.seed, what)
         self._solutions = solutions
 

@@ -34,31 +34,31 @@ class TargetSpec:
     width: int = option(64, "channels of a layer (a ResNet's first stage)", above=0, at_most=10**6)
     condition: float | None = option(
         None,
-        "train weights behind fixed factors of this condition number (Random features, Table 1)",
+        "train weights times fixed factors of this condition number (Random features, Table 1)",
         at_least=1,
         at_most=MAX_CONDITION,
     )
     density: float | None = option(
-        None, "train behind random masks that keep this share of every weight", above=0, at_most=1
+        None, "train with random masks that keep this share of every weight", above=0, at_most=1
     )
     spectrum: str = option(
         "marchenko_pastur",
-        "law of the factors of target.condition: that of Random features, Theorem 2.2, or uniform "
-        "logarithms",
+        "distribution of the factors of target.condition: that of Theorem 2.2 of Random features, "
+        "or log-uniform",
         allowed=SPECTRA,
     )
     affine: bool = option(True, "BatchNorm learns scales and shifts; false: they stay 1 and 0")
     virtual_batch: float | None = option(
         None,
-        "train with the noise of BatchNorm statistics that Eq. 13 of Batch Normalization Explained "
-        "has for so many images, fewer than a batch",
+        "train with BatchNorm statistics as noisy as those of this many images, fewer than a batch "
+        "(Batch Normalization Explained, Eq. 13)",
         at_least=2,
     )
     initialization: str = option(
         "batchnorm",
-        "batchnorm: as built; no BatchNorm: zero_bias, random_bias; statistics of the training "
-        "images, set once: frozen_statistics, frozen_scale (no means), folded_statistics (into the "
-        "weights)",
+        "batchnorm: keep BatchNorm; zero_bias, random_bias: no BatchNorm; frozen_statistics, "
+        "frozen_scale (no means), folded_statistics (into the weights): statistics of the training "
+        "images, set once",
         allowed=INITIALIZATIONS,
     )
     weights: str | None = option(
@@ -79,7 +79,7 @@ class TargetSpec:
                 raise UserError(f"affine=false, {choice}: leaves no scales; leave affine out")
         if self.initialization == "folded_statistics" and (self.condition or self.density):
             raise UserError(
-                "initialization=folded_statistics: is not for weights behind fixed factors; "
+                "initialization=folded_statistics: is not for weights with fixed factors; "
                 "give initialization=frozen_statistics, or leave condition and density out"
             )
         if self.spectrum != "marchenko_pastur" and self.condition is None:
@@ -101,14 +101,14 @@ class VggTarget(TargetSpec):
     activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
     poolings: int | None = option(
         None,
-        "how many groups, the first ones, a max-pooling follows; what is left at the end is "
-        "averaged; by default all",
+        "number of groups, from the first, that end in a max-pooling; an average pooling takes "
+        "what remains; by default all",
         at_least=0,
     )
     norm_position: str = option(
         "before", "BatchNorm before or after the activation", allowed=NORM_POSITIONS
     )
-    padding: str = option("zeros", "of each convolution", allowed=PADDINGS)
+    padding: str = option("zeros", "padding of each convolution", allowed=PADDINGS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,20 +141,20 @@ class NormalizationVggTarget(VggTarget):
     oversampling: float | None = option(None, "c1 / n, instead of excess", above=0)
     inner: str = option(
         "batchnorm",
-        "between the two convolutions of a pair: a normalization, or a scale alone; mask: the "
-        "weights that sparse_id_cond features select are trained instead",
+        "between the two convolutions of a pair: a normalization, or only a scale; mask: train the "
+        "weights that sparse_id_cond features select instead",
         allowed=INNER,
     )
     start: str = option(
         "usual",
-        "root mean square of what a layer trains at its start: 1 (ones), 1 / sqrt(3 fan-in) as of "
-        "PyTorch's weights (weights); usual: scales of dense features 1, all else as weights",
+        "initial root mean square of a layer's trained parameters: 1 (ones), 1 / sqrt(3 fan-in) as "
+        "PyTorch's weights (weights); usual: 1 for scales of dense features, else as weights",
         allowed=STARTS,
     )
     step: float = option(
         1.0,
-        "relative step: starts are divided by its root, which counts as so many times the learning "
-        "rate behind a normalization",
+        "relative step: starts are divided by its square root, which multiplies the learning rate "
+        "of a layer before a normalization by it",
         above=0,
     )
 
@@ -231,10 +231,10 @@ class TrainSpec:
     momentum: float = option(0.9, "momentum of SGD", at_least=0, below=1)
     weight_decay: float = option(5e-4, "weight decay", at_least=0)
     norm_decay: float | None = option(
-        None, "weight decay of scales and shifts of normalizations; by default the same", at_least=0
+        None, "weight decay of normalizations' parameters; by default weight_decay", at_least=0
     )
     nesterov: bool = option(False, "Nesterov's momentum")
-    batch_size: int = option(128, "images a step", above=0, at_most=10**7)
+    batch_size: int = option(128, "images per step", above=0, at_most=10**7)
     warmup_epochs: float = option(
         5, "epochs of linear warm-up; a cosine to 0 follows", at_least=0, at_most=10**6
     )
@@ -253,7 +253,7 @@ class TrainSpec:
     checkpoint_seconds: float = option(60, "seconds between checkpoints", above=0, at_most=10**9)
     test_every: int | None = option(
         None,
-        "test after every so many epochs; the log then has the accuracies (another target)",
+        "test each time after this many epochs and log the accuracies (makes another target)",
         at_least=1,
     )
 
