@@ -9,8 +9,8 @@ ARG PYTHON=3.12
 FROM python:${PYTHON}-slim
 
 # cpu installs torch and torchvision from PyTorch's index of small builds without CUDA.
-# gpu installs them from pip's default index: on Linux they are built with CUDA, and work without a GPU. It also
-# installs a C compiler, with which torch.compile speeds up training on a GPU.
+# gpu installs them from pip's default index: on Linux they have CUDA, and work without a GPU. It
+# also installs a C compiler, with which torch.compile speeds up training on a GPU.
 ARG DEVICE=cpu
 RUN set -eu; \
     case "$DEVICE" in \

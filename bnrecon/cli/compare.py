@@ -1,4 +1,4 @@
-"""`bnrecon compare`: what two runs differ by."""
+"""`bnrecon compare`: how two runs differ."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def add_commands(commands: Commands) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    """Print what two runs differ by."""
+    """Print how two runs differ."""
     names, options = split(arguments.words, OPTIONS)
     if len(names) != 2:
         listed = f"{', '.join(names)}: " if names else ""
         raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
     outputs, root = options.get("outputs"), options.get("data.root")
-    # The folder of all runs need not be there where both are given as folders.
+    # The outputs folder need not exist if both runs are given as folders.
     both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
     folder = DEFAULT_OUTPUTS if both_are_folders else outputs_folder(outputs)
     if root is not None and not arguments.predict:
