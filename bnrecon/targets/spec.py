@@ -1,4 +1,4 @@
-"""Which network is trained, how, on which images, and where the result is stored."""
+"""Which network is trained, how, on which images, and where it is stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bnrecon.runtime.interruption import parse_duration
 from bnrecon.runtime.options import check_fields, check_utf8, option
 
 INNER = ("batchnorm", "scale", "mask")  # between the two convolutions of a frozen pair
-STARTS = ("usual", "ones", "weights")  # root mean square of what a pair trains
+STARTS = ("usual", "ones", "weights")  # initial root mean square of a pair's parameters
 SPECTRA = ("marchenko_pastur", "log_uniform")
 STEMS = ("auto", "cifar", "imagenet")
 INITIALIZED_FROM_DATA = ("frozen_statistics", "frozen_scale", "folded_statistics")
@@ -22,12 +22,12 @@ ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid", "centred_sigmoid")
 NORM_POSITIONS = ("before", "after")  # of the activation
 PADDINGS = ("zeros", "reflect", "replicate")
 MAX_CONVOLUTIONS = 256
-MAX_CONDITION = 10**12  # beyond, the smallest factor is lost in the law's own rounding
+MAX_CONDITION = 10**12  # beyond, rounding of the law loses the smallest factor
 
 
 @dataclass
 class TargetSpec:
-    """What all target networks share; each family has a subclass with its own fields."""
+    """Options of all target networks; each family has a subclass with its fields."""
 
     name: str = option(help="name of the network in tables and folder names", file_name=True)
     family: str = option(help="the registered family of networks")
@@ -129,7 +129,7 @@ class VggTarget(TargetSpec):
 
 @dataclass
 class NormalizationVggTarget(VggTarget):
-    """A VGG of frozen random pairs, of which only the normalizations are trained."""
+    """A VGG of frozen random pairs; only the normalizations are trained."""
 
     features: str = option(
         "he_normal",
@@ -215,7 +215,7 @@ class MlpTarget(TargetSpec):
 
 @dataclass
 class CustomTarget(TargetSpec):
-    """A user's own registered family: its builder is called with ``width`` and these options."""
+    """A family registered by a user: its builder is called with ``width`` and these options."""
 
     options: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "keyword arguments of the builder function"}
@@ -269,9 +269,9 @@ class TrainSpec:
 
 @dataclass
 class TargetRequest:
-    """A target to take from the store or to train: what its weights depend on, and the store."""
+    """A target to load or to train: what its weights depend on, and the store."""
 
     target: TargetSpec  # the network
     train: TrainSpec  # how it is trained
     data: DataSpec  # the images it is trained on
-    store: Path  # the folder in which trained targets lie, each in a folder of its own
+    store: Path  # the folder of trained targets, each in its own subfolder
