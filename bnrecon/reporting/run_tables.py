@@ -1,4 +1,4 @@
-"""The tables of runs: one row a run, one row a layer, and the texts that lie beside a result."""
+"""The tables of runs, by run and by layer, and the text files next to a result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PREDICTIONS = (
 
 
 def summary(results: Sequence[RunResult]) -> pd.DataFrame:
-    """One row a run, numbers and intervals over seeds."""
+    """One row per run, with numbers and intervals over seeds."""
     return pd.DataFrame([_row(result) for result in results])
 
 
@@ -56,7 +56,7 @@ def markdown(results: Sequence[RunResult]) -> str:
 
 
 def terminal(results: Sequence[RunResult]) -> str:
-    """The columns that fit a terminal: what the runs differ by and what came out."""
+    """The columns that fit a terminal: the options that differ, and the results."""
     frame = summary(results)
     same = [name for name in ("data", "target", "scale") if frame[name].nunique() == 1]
     shown = ["data", "target", "scale", "features", "solver", "target accuracy", "loss"]
@@ -84,7 +84,7 @@ def _row(result: RunResult) -> dict[str, Any]:
         "not converged": len(result.unconverged),
         "seconds per seed": mean_interval([seed.seconds for seed in result.seeds]).mean,
     }
-    if (counts := result.predictions) is None:  # a result of before they were counted
+    if (counts := result.predictions) is None:  # an older result, without counts
         return row
     return row | {
         "predicted otherwise": counts.differ,
@@ -95,7 +95,7 @@ def _row(result: RunResult) -> dict[str, Any]:
 
 
 def target_name(target: Mapping[str, Any]) -> str:
-    """Name, width, activation where it is not relu, what its weights are trained behind or from.
+    """Name, width, activation if not relu, and the factors or the file of its weights.
 
     >>> target_name({"name": "vgg18", "width": 16, "activation": "tanh", "density": 0.5})
     'vgg18 (16, tanh, density=0.5)'
@@ -110,7 +110,7 @@ def target_name(target: Mapping[str, Any]) -> str:
 
 
 def feature_name(features: Mapping[str, Any]) -> str:
-    """Name, width where it was chosen, activation and skip connections where there are any.
+    """Name, and if set, width, activation and skip connection.
 
     >>> feature_name({"name": "id_cond", "width": "minimum", "skip": "inner"})
     'id_cond (c1=minimum, skip=inner)'
@@ -142,7 +142,7 @@ def evaluated_on(result: RunResult) -> str:
 
 
 def by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
-    """The reports of each layer, one a seed."""
+    """The reports of each layer, one per seed."""
     reports: dict[str, list[LayerReport]] = {}
     for layer in layers:
         reports.setdefault(layer.name, []).append(layer)
@@ -150,7 +150,7 @@ def by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
 
 
 def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
-    """One row a layer: its widths, and the largest errors over seeds."""
+    """One row per layer: its widths, and the largest errors over seeds."""
     rows = []
     for name, group in by_name(layers).items():
         first = group[0]
@@ -173,7 +173,7 @@ def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
 
 
 def run_text(result: RunResult) -> str:
-    """What a run prints at its end: the layers, the accuracies, and what needs attention."""
+    """The final output of a run: the layers, the accuracies, and what needs attention."""
     headline = {
         "target accuracy": target_accuracy(result),
         "source accuracy": result.accuracy,
@@ -193,7 +193,7 @@ def target_accuracy(result: RunResult) -> Interval:
 
 
 def description(result: RunResult) -> str:
-    """What a run reconstructed from what."""
+    """The target and the features of a run."""
     return (
         f"{target_name(result.config['target'])} on {result.data.name} from "
         f"{feature_name(result.config['features'])}, {count_of(len(result.seeds), 'seed')}, "
@@ -202,7 +202,7 @@ def description(result: RunResult) -> str:
 
 
 def _attention(result: RunResult) -> list[str]:
-    """Predictions that differ, features drawn again, values that left the linear region."""
+    """Differing predictions, redrawn features, and values outside the linear region."""
     lines = []
     if (counts := result.predictions) is not None:
         seeds = ", in the seed with most" if len(result.seeds) > 1 else ""
@@ -225,9 +225,9 @@ def _attention(result: RunResult) -> list[str]:
 
 
 def table_files(result: RunResult) -> dict[str, str]:
-    """The tables that lie beside a run's result, by file name.
+    """The tables next to a run's result, by file name.
 
-    ``table.md`` and ``table.csv`` are the run, ``layers.csv`` every layer of every seed.
+    ``table.md`` and ``table.csv`` have the run, ``layers.csv`` every layer of every seed.
     """
     page = [
         markdown([result]),

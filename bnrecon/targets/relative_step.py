@@ -14,7 +14,7 @@ def start_factor(fan_in: int, as_weights: bool, start: str, step: float) -> floa
         as_weights: whether the usual values are PyTorch's weights, of root mean square
             1 / sqrt(3 f); they are 1 otherwise.
         start: the desired root mean square: ``usual``, ``ones`` (1) or ``weights``.
-        step: divides the start by its square root, which makes relative steps so many times longer.
+        step: divides the start by its square root; relative steps are ``step`` times as long.
 
     >>> round(start_factor(144, as_weights=False, start="weights", step=1) ** -2)
     432
