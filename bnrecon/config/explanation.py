@@ -1,4 +1,4 @@
-"""What an error of Hydra, OmegaConf or yaml means, in one line."""
+"""Explain errors of Hydra, OmegaConf and yaml in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bnrecon.runtime.options import KINDS
 
 
 def explain(error: BaseException) -> str:
-    """Say in one line what an error means, with the nearest name that is allowed."""
+    """Explain an error in one line, with the nearest allowed name."""
     causes = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
@@ -33,7 +33,7 @@ def explain(error: BaseException) -> str:
 
 
 def _explain_yaml(error: yaml.YAMLError) -> str:
-    """File, line and column of a yaml error, and what is wrong there."""
+    """File, line and column of a yaml error, and the problem."""
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return f"{mark.name}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
     if isinstance(error, yaml.reader.ReaderError):
@@ -108,7 +108,7 @@ def _unreadable(_: re.Match[str], text: str) -> str:
     return f"could not read {rejected!r}; {advice}"
 
 
-# A text has the groups of its pattern in braces.
+# Texts contain the groups of their patterns in braces.
 _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
     (r"Key '([^']+)' (?:is )?not in '(\w+)'", _unknown_key),
     (
@@ -151,7 +151,7 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
 
 
 def _unknown_option(name: str) -> str:
-    """The error for a name without a group, with the options that end in it, as ``width``."""
+    """The error for a name without a group, such as ``width``, with the options that end in it."""
     candidates = {
         f"{group}.{name}"
         for group in SPECS

@@ -39,7 +39,7 @@ def read_archive(
             numbers = range(count or count_classes(train_y, test_y))
             names = archive["classes"] if "classes" in archive else np.array(class_names or numbers)
             classes = [str(label) for label in np.atleast_1d(names.astype(str))]
-    except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
+    except Exception as error:  # zipfile, zlib, numpy and the system raise different errors
         what = f"is damaged or not an archive of {', '.join(NAMES)} ({first_line(error)})"
         raise UserError(f"{path} {what}; replace it") from None
     if len(classes) != (count or len(classes)):

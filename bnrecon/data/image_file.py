@@ -43,7 +43,7 @@ def read_image(path: Path) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # a caller's -W error
         reason = f"has more than {MOST_PIXELS:,} pixels, the most that are read"
         raise UserError(f"{printable(path)} {reason}; make it smaller or remove it") from None
-    except Exception as error:  # Pillow's readers, zlib and the system each raise their own
+    except Exception as error:  # Pillow's readers, zlib and the system raise different errors
         reason = _unreadable(path, error)
         raise UserError(f"{printable(path)} {reason}; replace or remove it") from None
 

@@ -1,4 +1,4 @@
-"""Which executor computes what was requested."""
+"""Choose the executor of a request."""
 
 from __future__ import annotations
 

@@ -116,13 +116,13 @@ class Job:
         except Interrupted as error:
             if interruption.received_signal() is not None:
                 raise
-            spent = time.monotonic() - started  # a time limit of its own, train.time_limit
+            spent = time.monotonic() - started  # stopped by train.time_limit
             return Outcome(key, item.label, "failed", str(error), spent, str(self._log))
         assert outcome is not None, "it waits for others"
         return outcome
 
     def _untried(self, item: Work, work: Mapping[str, Work]) -> Outcome | None:
-        """The outcome of work whose target the job before it did not train."""
+        """A failure if the job before did not train the work's target, else ``None``."""
         from bnrecon.jobs.work import not_tried, target_key
 
         if item.target is None:

@@ -52,7 +52,7 @@ class Claim:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it is bnrecon's own claim, beyond the paper."""
+        """Whether it is bnrecon's claim, beyond the paper."""
         return self.where.startswith("Beyond")
 
     def __post_init__(self) -> None:
