@@ -58,7 +58,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse a path where no report can be written; ``overwrite`` allows to replace any file.
+    """Refuse a path where no report can be written; ``overwrite`` allows replacing any file.
 
     Raises:
         UserError: it is a folder, a file that is not a report, or a path below a file.

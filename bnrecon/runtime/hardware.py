@@ -58,7 +58,7 @@ def available_memory(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Run a block with this many processor threads, also for NumPy's products.
+    """Run a block with this many processor threads, and at most as many in NumPy's products.
 
     ``None`` stands for the current number, but at most the number of this process's processors.
 
