@@ -49,7 +49,7 @@ def _list_studies() -> str:
             " ".join(study.parts), 96, initial_indent=" " * 4, subsequent_indent=" " * 4
         )
         if study.solvers:
-            lines.append(f"    of tables that compare solvers: {' or '.join(study.solvers)}")
+            lines.append(f"    rows of one solver only: {' or '.join(study.solvers)}")
     return "\n".join(lines)
 
 

@@ -26,8 +26,8 @@ INTERVALS = (
     "n: test images of a target, seeds of sources; ±: 95% Student-t intervals over the seeds."
 )
 COUNTS = (
-    "Which images A and B predict otherwise: results hold counts, not predictions; --predict "
-    "computes\nthem from saved sources."
+    "Results hold counts, not predictions: --predict computes from saved sources\nwhich images A "
+    "and B predict differently."
 )
 
 
@@ -63,7 +63,7 @@ def _options(one: RunResult, other: RunResult) -> str:
     rest = {name: pair for name, pair in differing.items() if name in unimportant}
     others = [f"{name} ({_value(a)}, {_value(b)})" for name, (a, b) in rest.items()]
     if others:
-        text += f"\nDiffer too, and change no result: {', '.join(others)}."
+        text += f"\nOther differences, without effect on results: {', '.join(others)}."
     return text
 
 
@@ -153,7 +153,7 @@ def _recomputed(predicted: Sequence[Disagreement]) -> str:
         f"({one.only_first_right} only A right, {one.only_second_right} only B right)"
         for one in predicted
     ]
-    title = "Images that A and B predict otherwise, computed again from the saved sources:"
+    title = "Images that A and B predict differently, recomputed from the saved sources:"
     return "\n".join([title, *lines])
 
 

@@ -104,7 +104,7 @@ def _require_finished(folder: Path) -> Path:
     if entry.state == "finished":
         return folder
     if entry.state == "empty":
-        raise UserError(f"{folder} is no run: it has no result.json; bnrecon ls lists runs")
+        raise UserError(f"{folder} is not a run: it has no result.json; bnrecon ls lists runs")
     detail = f": {entry.detail}" if entry.detail else ""
     seeds = f", {entry.seeds_done} of {entry.seeds or '?'} seeds done"
     raise UserError(f"{folder} is {entry.state}{detail}{seeds}; rerun its command first")

@@ -22,7 +22,7 @@ FORMATS = {"loss": "z.2f"}  # z: no -0.00
 FOOTER = """\
 Accuracies are in percent, with 95% Student-t intervals over the seeds of the source network.
 loss: accuracy of the target minus that of the source; not converged: layers that did not converge,
-of those of all seeds; shipped: only the result is there. What two runs differ by:
+of those of all seeds; shipped: there is only the result. Compare two runs by:
 bnrecon compare RUN RUN"""
 
 

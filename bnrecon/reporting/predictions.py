@@ -68,8 +68,8 @@ def _require_source(folder: Path, seed: int) -> Path:
     path = folder / f"seed-{seed}" / "source.safetensors"
     if not path.is_file():
         raise UserError(
-            f"--predict: {folder} has no saved source of seed {seed}; of what ships and of runs "
-            "with keep_source=false there is the result alone: run it in a folder of yours"
+            f"--predict: {folder} has no saved source of seed {seed}: shipped runs and runs with "
+            "keep_source=false have only the result; run it in a folder of yours"
         )
     return path
 
@@ -85,7 +85,7 @@ class _Run:
             self.data: Images = load(request.data)
         if self.data.checksum() != result.data.checksum:
             raise UserError(
-                f"--predict: the {request.data.name} images that are found are not those of "
+                f"--predict: the {request.data.name} images on this machine are not those of "
                 f"{folder}; give data.root=FOLDER"
             )
         self.target = build_target(request, self.data)

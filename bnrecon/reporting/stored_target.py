@@ -65,7 +65,7 @@ def load_target(
         raise UserError(f"{folder} has no weights ({WEIGHTS}); {advice}")
     about, (weights, _) = files.read_json(folder / ABOUT), files.read_tensors(folder / WEIGHTS)
     if about.get("weights", digest := tensor_digest(weights)) != digest:
-        raise files.Damaged(f"{folder / ABOUT} is of other weights than {WEIGHTS} beside it")
+        raise files.Damaged(f"{folder / ABOUT} does not belong to {WEIGHTS} next to it")
     request = target_request(about["config"], None if root is None else str(root))
     data: Any = request.data
     if data.name in SHAPES:

@@ -13,12 +13,12 @@ from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
 INTERVALS = (
-    "± is the half-width of a 95% Student-t interval, over as many seeds or draws as (n=) says "
-    "unless noted; printed ± are the paper's."
+    "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, unless noted; "
+    "printed ± are the paper's."
 )
 
 DETAILS = (
-    "*Details* of a part: all of its table, settings, columns, origin. "
+    "*Details* of a part: its whole table, settings, columns, origin. "
     "[The errata](../errata.md) have the errors in print."
 )
 
@@ -121,8 +121,7 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
     """The page of results beyond the papers, by part: all of it, or claims and a link to it."""
     lines = [
         "# Beyond the papers",
-        "What was asked in addition, or of a setting that a paper does not have. Each statement is "
-        "ours.",
+        "Questions and settings that the papers do not have. Every statement is ours.",
     ]
     for study in studies:
         lines.append(f"## {study.paper}")
@@ -182,4 +181,4 @@ def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:
     counts = Counter(claim.verdict for decided in claims.values() for claim in decided)
     listed = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
     meanings = "[what the verdicts mean](../results.md)"
-    return f"The {counts.total()} claims that are judged below: {listed} ({meanings})."
+    return f"The {counts.total()} claims judged below: {listed} ({meanings})."

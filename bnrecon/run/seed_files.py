@@ -134,7 +134,7 @@ def _read_source(path: Path, record: SeedRecord | None) -> bool:
     tensors, _ = files.read_tensors(path)
     # Records of earlier versions do not identify their source.
     if record is not None and record.source not in (None, file_digest(path)):
-        raise files.Damaged(f"{path} is not the source network of result.json beside it")
+        raise files.Damaged(f"{path} is not the source network of result.json next to it")
     return bool(tensors)
 
 

@@ -101,7 +101,7 @@ def _reaching_others() -> Iterator[None]:
     try:
         yield
     except RuntimeError:
-        raise RunError("another process failed; its message stands above") from None
+        raise RunError("another process failed; see its message above") from None
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:

@@ -97,7 +97,7 @@ def resolve_target(path: Path) -> tuple[Path, int | None]:
 
 
 def _no_target(what: str, path: Path) -> OSError:
-    reason = f"Only files are written over, and this is a {what}; give another name"
+    reason = f"Only files are overwritten, and this is a {what}; give another name"
     return FileExistsError(errno.EEXIST, reason, str(path))
 
 
@@ -220,7 +220,7 @@ def require_regular(path: Path) -> None:
             raise Damaged(f"{path} is a link that leads nowhere") from None
         raise
     if not stat.S_ISREG(mode):
-        raise Damaged(f"{path} is no regular file")
+        raise Damaged(f"{path} is not a regular file")
 
 
 def find(folder: Path, pattern: str) -> list[Path]:

@@ -75,7 +75,7 @@ class Trackers:
             action()
         except Exception as error:
             self.failed[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            message = "%s failed and is left out from here on (%s); the run goes on, and %s"
+            message = "%s failed and is not used any more (%s); the run continues, and %s"
             logger.warning(message, name, self.failed[name], "bnrecon export adds what is missing")
             logger.debug("%s failed", name, exc_info=True)
 
@@ -99,7 +99,7 @@ class TrackedRun:
             if torn or len(rows) < len(lines):
                 files.write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
             if damaged := len(lines) - len(rows):
-                logger.warning("%s: %d damaged rows are left out", path, damaged)
+                logger.warning("%s: %d damaged rows are skipped", path, damaged)
         self._path = path
 
     def log(self, kind: str, step: int, values: Mapping[str, float]) -> None:

@@ -63,7 +63,7 @@ class Registered:
     def warn_of_replacing(self, former: Registered | None) -> None:
         """Warn if a user's function replaces one of bnrecon."""
         if self.user_defined and former is not None and not former.user_defined:
-            logger.warning("%s is bnrecon's own name; yours takes its place", self.what)
+            logger.warning("%s is a name of bnrecon; yours replaces it", self.what)
 
     def is_user_code(self, filename: str) -> bool:
         """Whether a traceback's file is in the registering module's folder or below."""
@@ -93,8 +93,8 @@ class Registered:
             content = self._source
         else:
             raise UserError(
-                f"{self.what}: its code lies in no file, so that results cannot be told apart; "
-                'register it with version="1", and change the version when what it computes changes'
+                f"{self.what}: its code is in no file, which would identify its results; register "
+                'it with version="1", and change the version when its results change'
             )
         return hashlib.sha256(content).hexdigest()[:10]
 

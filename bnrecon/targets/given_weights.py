@@ -86,5 +86,5 @@ def _misfit(state: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tenso
         wanted = state[name].dtype
         if wanted.is_floating_point and not value.is_floating_point():  # such as quantized ones
             kinds = (str(kind).removeprefix("torch.") for kind in (value.dtype, wanted))
-            return "{} is of {} numbers, the target's of {}".format(name, *kinds)
+            return "{} has {} numbers, the target's {}".format(name, *kinds)
     return None

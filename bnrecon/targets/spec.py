@@ -83,7 +83,7 @@ class TargetSpec:
                 "give initialization=frozen_statistics, or leave condition and density out"
             )
         if self.spectrum != "marchenko_pastur" and self.condition is None:
-            raise UserError(f"spectrum={self.spectrum}: is the law of target.condition; give it")
+            raise UserError(f"spectrum={self.spectrum}: is only for target.condition; give it too")
         if self.condition is not None and self.density is not None:
             raise UserError(
                 f"condition={self.condition:g}, density={self.density:g}: give at most one of them"

@@ -154,7 +154,7 @@ class _Wanted:
             if not set(metadata) >= METADATA:
                 raise files.Damaged(f"{path} was written by another version of bnrecon")
             if metadata.get("weights", digest := tensor_digest(weights)) != digest:
-                raise files.Damaged(f"{path} is of other weights than {WEIGHTS} beside it")
+                raise files.Damaged(f"{path} does not belong to {WEIGHTS} next to it")
             if other := difference(metadata, self.request, self.data):
                 raise files.Damaged(f"{path} is of another target, with {other}")
         except FileNotFoundError:
@@ -212,7 +212,7 @@ class _Wanted:
             checkpoint.unlink(missing_ok=True)
             if request.target.weights is not None:
                 raise UserError(f"target.weights={request.target.weights}: {error}") from None
-            advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
+            advice = f"lower train.lr (now {request.train.lr:g}), nothing was saved"
             raise Diverged(f"training diverged: {error}; {advice}") from None
         name = {"target": request.target.name}
         files.write_tensors(self.folder / WEIGHTS, network.state_dict(), name)
