@@ -1,4 +1,4 @@
-# bnrecon in a container. The image holds the wheel and nothing else of the checkout:
+# bnrecon in a container. The image holds only the wheel, nothing else of the checkout:
 #
 #   make wheel && docker build -t bnrecon .                           for the processor
 #   make wheel && docker build -t bnrecon --build-arg DEVICE=gpu .    for NVIDIA GPUs as well
@@ -8,9 +8,9 @@
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim
 
-# cpu takes torch and torchvision from PyTorch's own index of builds without CUDA, which are small.
-# gpu takes them from pip's usual index: on Linux they are built with CUDA, and work without a GPU.
-# It also has the C compiler with which torch.compile makes training on a GPU faster.
+# cpu installs torch and torchvision from PyTorch's index of small builds without CUDA.
+# gpu installs them from pip's default index: on Linux they have CUDA, and work without a GPU. It
+# also installs a C compiler, with which torch.compile speeds up training on a GPU.
 ARG DEVICE=cpu
 RUN set -eu; \
     case "$DEVICE" in \
@@ -31,7 +31,7 @@ RUN set -eu; \
     rm -r /tmp/wheel; \
     bnrecon --version
 
-# So that it also works under another user's number, who has no name and no home here.
+# For --user UID: such a user has no name and no home folder in the image.
 ENV HOME=/tmp USER=bnrecon
 WORKDIR /results
 ENTRYPOINT ["bnrecon"]

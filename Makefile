@@ -7,16 +7,16 @@ BIN := $(VENV)/bin
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (half a minute after setup)"
 	@echo "make test         set up if need be, then run the tests that start no process (four to seven minutes on two cores)"
-	@echo "make test-all     all tests, those that start, kill and resume processes too (eight to eleven minutes)"
+	@echo "make test-all     all tests, including those that start, kill and resume processes (eight to eleven minutes)"
 	@echo "make test-slurm   the tests on a real Slurm, started and ended here (needs root, slurmctld, slurmd, slurmdbd, munge, mariadb; ten minutes)"
-	@echo "make lint         check style, types, and the order in which subpackages import each other"
+	@echo "make lint         check style, types, and the import order of the subpackages"
 	@echo "make wheel        build a wheel into dist/"
 	@echo "make docs         build the documents into build/docs"
-	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
-	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
+	@echo "make reproduce-tables   compute the missing entries of the papers' tables and print the tables; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
+	@echo "make bench        compare training throughput and solvers with alternatives (an hour; scripts/*.py take options)"
 	@echo "make gpu-slice    the next unfinished tasks that need a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR, PIECES=\"table1-targets ...\" chooses; run it again to resume"
 	@echo "make gpu-pack     a folder OUT=FOLDER for a GPU machine without network and git; DATA=FOLDER, PIECES=\"table1-targets ...\""
-	@echo "make clean        remove the environment and what was built; outputs/ stays"
+	@echo "make clean        remove the environment and build files; outputs/ stays"
 
 setup: $(VENV)/.ready
 

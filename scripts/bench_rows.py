@@ -1,4 +1,4 @@
-"""Rows of measurements: each measured once, in a process of its own, kept, and tabulated."""
+"""Rows of measurements: each is measured once, in its own process, stored, and tabulated."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TABLES = yaml.safe_load(Path(__file__).with_name("bench_tables.yaml").read_text(
 
 
 def apart(call: Callable, *arguments: Any, threads: int | None = None) -> Any:
-    """What a function of a module returns, called in a process of its own, on so many threads."""
+    """Call a module's function in a new process with so many threads; return its result."""
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     with environment(**variables), ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(call, *arguments).result()
 
 
 def timed(call: Callable, *arguments: Any, **options: Any) -> tuple[Any, dict[str, float]]:
-    """What a call returns, with its seconds by the clock and the processor's; waits for a GPU."""
+    """A call's result, with wall-clock and processor seconds; waits for a GPU."""
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
     wait()
     started, spent = time.perf_counter(), time.process_time()
@@ -49,11 +49,11 @@ def timed(call: Callable, *arguments: Any, **options: Any) -> tuple[Any, dict[st
 
 
 def measure_missing(path: Path, wanted: Iterable[dict], measure: Callable) -> list[dict]:
-    """Measure the rows that a file lacks; return all of its rows, and keep each once it is there.
+    """Measure the rows that a file lacks; store each when it is done, and return all rows.
 
-    ``wanted`` tells what each row is known by, as ``{"size": 16, "threads": 1}``; what ``measure``
-    makes of it is added, with the commit and the day. A row that only has a note, on why it was not
-    measured, is tried again. One that fails is told of and left out.
+    ``wanted`` has the keys of each row, as ``{"size": 16, "threads": 1}``; the result of
+    ``measure`` is added, with the commit and the date. A row with only a note on why it was not
+    measured is tried again. A row that fails is reported and skipped.
     """
     stored = files.read_if_valid(path, files.read_json, quarantine_damaged=True)
     rows = [] if stored is None else stored["rows"]
@@ -75,7 +75,7 @@ def measure_missing(path: Path, wanted: Iterable[dict], measure: Callable) -> li
 
 
 def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> None:
-    """Write rows and words as Markdown, as ``bench_tables.yaml`` says, and print it."""
+    """Write rows and words as Markdown, as defined in ``bench_tables.yaml``, and print it."""
     table = TABLES[path.stem]
     empty = {heading: {"": word} for heading, word in table.get("empty", {}).items()}
     columns = {name: [cell(row, each) for row in rows] for name, each in table["columns"].items()}
@@ -88,11 +88,11 @@ def write_table(path: Path, rows: Sequence[Mapping], **words: Any) -> None:
 
 
 def cell(row: Mapping[str, Any], template: str) -> str:
-    """A template filled with a row's numbers; nothing where it lacks one."""
+    """A template filled with a row's numbers; empty if one is missing."""
     try:
         numbers = {"memory": format_bytes(row["memory"])} if "memory" in row else {}
         return template.format(**row | numbers)
-    except (KeyError, TypeError):  # not there, or None
+    except (KeyError, TypeError):  # missing, or None
         return ""
 
 
@@ -103,7 +103,7 @@ def write_figure(path: Path, figure: Figure) -> None:
 
 
 def memory_status(name: str) -> int:
-    """A number of bytes that Linux tells about this process, as ``VmHWM``."""
+    """A number of bytes from Linux's status of this process, as ``VmHWM``."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition(f"{name}:")[2].split()[0]) * 1024
 
@@ -129,7 +129,7 @@ def random_layer(
 
 
 def timed_solve(layer: PlannedLayer, **options: Any) -> tuple[Solution, dict[str, Any]]:
-    """Draw the features of a layer and solve it; a row of what was measured."""
+    """Draw the features of a layer and solve it; return the solution and a row of measurements."""
     solution, seconds = timed(bnrecon.solve_layer, layer, **options)
     report, sizes = solution.report, {"n": layer.rows, "c1": layer.width}
     solved = {"iterations": report.iterations, "residual": report.relative_residual}

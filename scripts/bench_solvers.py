@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Solvers against each other and against alternatives, on one machine, as one table.
+"""Compare the solvers with each other and with alternatives, on one machine, in one table.
 
     python scripts/bench_solvers.py                      # everything: 45 min on two cores, 12 GB
     python scripts/bench_solvers.py products oversampled # some sections only
 
-Sections: products, oversampled, square, frontier, whole, contention. Each row runs in a
-process of its own, which measures its peak memory; the machine should be idle. Resumable: rows that
-are in the results are not measured again. Residuals are recomputed from the operator in float64, at
-the minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features
-are he_normal from seed 0, or sign where the method says so. Results:
+Sections: products, oversampled, square, frontier, whole, contention. Each row runs in its own
+process, which measures its peak memory; the machine should be idle. Resumable: rows in the results
+are not measured again. Residuals are recomputed from the operator in float64, at the minimum width
+as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features are he_normal from
+seed 0, or sign if the method says so. Results:
 outputs/solvers/<device>/{bench.json,bench.md,frontier.*}.
 """
 
@@ -42,8 +42,8 @@ from bnrecon.solvers import SolverSpec, iterative, solve
 from bnrecon.solvers.krylov import cgls
 from bnrecon.solvers.solving import relative_residual
 
-PRODUCTS = ("int8", "bfloat16", "float32")  # of which the bare products are timed
-DENSE = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}  # bytes an entry
+PRODUCTS = ("int8", "bfloat16", "float32")  # precisions of the bare products that are timed
+DENSE = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}  # bytes per entry
 PLAN = [
     dict(zip(("section", "method", "width", "oversampling"), key, strict=True))
     for section, *grid in TABLES["bench"]["plan"]
@@ -72,7 +72,7 @@ def random_system(
 
 
 def measure(row: dict, device: torch.device) -> dict:
-    """Measure one row and return it filled in."""
+    """Measure one row and return it completed."""
     row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
     features = "sign" if row["method"].endswith(" sign") else "he_normal"
     if row["section"] in ("whole", "contention"):
@@ -93,7 +93,7 @@ def measure(row: dict, device: torch.device) -> dict:
 
 
 def solve_row(row: dict, system: System) -> dict:
-    """Solve; seconds, peak memory and the residual, with what the solver tells."""
+    """Solve; return seconds, peak memory and residual, with the solver's report."""
     if on_gpu := system.rhs.is_cuda:
         small = random_system("he_normal", 4, 1.0, system.rhs.device)
         for name in ("lu", "matrix_free"):  # loads the libraries, which takes seconds once
@@ -101,7 +101,7 @@ def solve_row(row: dict, system: System) -> dict:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     else:
-        Path("/proc/self/clear_refs").write_text("5")  # peak memory is counted anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets peak memory
         before = memory_status("VmRSS")
     solver = METHODS.get(row["method"].rpartition(" ")[0], registered)
     (x, told), times = timed(solver, system, row["method"])
@@ -115,10 +115,10 @@ def solve_row(row: dict, system: System) -> dict:
 
 
 def network(row: dict, features: str, device: torch.device) -> dict:
-    """A VGG18 as a whole, with its initial weights: the time does not depend on their values.
+    """A whole VGG18, with its initial weights: the time does not depend on their values.
 
-    A small one is rebuilt three times, alone or while another process uses every core: products so
-    small are slow where their threads wait for one that has to wait for a core.
+    A small one is rebuilt three times, alone or while another process uses every core: such small
+    products are slow if their threads wait for one that has to wait for a core.
     """
     torch.manual_seed(0)
     model, options = vgg18(row["width"]).to(device).eval(), {"oversampling": row["oversampling"]}
@@ -144,7 +144,7 @@ def network(row: dict, features: str, device: torch.device) -> dict:
 
 
 def beside_products(row: dict, layers: Sequence, device: torch.device) -> str:
-    """A network's seconds beside the bare products of its largest layers."""
+    """Compare a network's seconds with the bare products of its largest layers."""
     largest = sum(layer.equations == row["n"] for layer in layers)
     # Right after: machines are not equally fast all the time.
     system = random_system("he_normal", row["width"], row["oversampling"], device)
@@ -160,7 +160,7 @@ def beside_products(row: dict, layers: Sequence, device: torch.device) -> str:
 
 
 def products(system: System, name: str) -> dict:
-    """The bare pair of products of one iteration, each in its fastest layout; int8 has signs."""
+    """The bare pair of products of one iteration, each in its fastest layout; int8 uses signs."""
     dtype, (B, A) = getattr(torch, name), (system.operator.second, system.operator.first)
     multiply = torch.matmul
     if name == "int8":
@@ -180,7 +180,7 @@ def products(system: System, name: str) -> dict:
 
 
 def registered(system: System, name: str) -> tuple[torch.Tensor, dict]:
-    """A solver of the project."""
+    """Solve with a solver of the project."""
     name, _, precision = name.partition(" ")
     with contextlib.ExitStack() as stack:
         if precision == "float32":
@@ -200,7 +200,7 @@ def library_solve(system, name: str):
 
 
 def plain_cgls(system, _name: str):
-    """CGLS in float64, nothing else."""
+    """Plain CGLS in float64."""
     size = system.rhs.norm()
     x, steps = cgls(system.operator, system.rhs / size, 0.5e-10, 10_000)
     return size * x, {"iterations": steps}
@@ -222,7 +222,7 @@ def scipy_lsmr(system, _name: str):
     return torch.from_numpy(x).to(device), {"iterations": int(iterations)}
 
 
-METHODS = {  # each returns x and what it tells of itself; others are solvers of the project
+METHODS = {  # each returns x and its report; other names are solvers of the project
     "torch.linalg.solve": library_solve,
     "plain CGLS": plain_cgls,
     "scipy lsmr": scipy_lsmr,

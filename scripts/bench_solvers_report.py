@@ -1,4 +1,4 @@
-"""The table and the picture of what `bench_solvers.py` measured."""
+"""The table and the figure of the measurements of `bench_solvers.py`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting import figures
 
-# What the others of a section are compared with; it is the first of its size.
+# The method with which a section's others are compared; it is the first of its size.
 OURS = {"oversampled": "matrix_free", "square": "refined", "contention": "alone"}
 
 
 def report(rows: list[dict], folder: Path) -> None:
-    """Write the table and the picture, and print the table."""
+    """Write the table and the figure, and print the table."""
     ours, ran = {}, [row for row in rows if "seconds" in row]
     for row in rows:
         row["reached"] = row["c1"] / row["n"]
@@ -35,7 +35,7 @@ def report(rows: list[dict], folder: Path) -> None:
 
 
 def draw_frontier(points: list[dict], lu: float) -> Figure:
-    """Seconds against oversampling, with the LU beside it; crosses did not reach the tolerance."""
+    """Seconds against oversampling, with the LU; crosses did not reach the tolerance."""
     excess = [row["c1"] / row["n"] - 1 for row in points]
     seconds = [row["seconds"] for row in points]
     slower = [row["oversampling"] for row in points if row["seconds"] >= lu]

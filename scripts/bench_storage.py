@@ -5,14 +5,13 @@
     python scripts/bench_storage.py products --features sign --widths 64
     python scripts/bench_storage.py solves --features he_normal --widths 64 128
 
-Layers of 3x3, c0 = c2 = width, with 1.5 n features, on one thread. Products: medians of the pair
-M x and M^T y, with features in memory and elsewhere in turn; signs are regenerated from bits that
-are kept, and from bits that every product draws. Of layers too large to be stored next to their
-regenerated form only a run of the features is measured. Solves: from a random target to 1e-10, each
-in a process of its own. Its memory is the largest that it had allocated at any of the samples taken
-every 10 ms, above what it held before; what it maps from a file is not part of that. Results:
-products.{md,json} and solves.{md,json} in --outputs. Resumable: rows that are there are not
-measured again.
+3x3 layers, c0 = c2 = width, with 1.5 n features, on one thread. Products: medians of the pair M x
+and M^T y, alternating between features in memory and elsewhere; signs are regenerated from stored
+bits, and from bits that every product draws. For layers too large to be stored next to their
+regenerated form, only a slice of the features is measured. Solves: from a random target to 1e-10,
+each in its own process. Its memory is the largest allocation in samples taken every 10 ms, beyond
+what it held before, without memory-mapped files. Results: products.{md,json} and solves.{md,json}
+in --outputs. Resumable: existing rows are not measured again.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from bnrecon.runtime import precision as precisions
 from bnrecon.solvers import iterative
 
 PRECISIONS = ("int8", "bfloat16", "float32", "float64")
-LARGEST_SLICE = 65_536  # features of which products are measured
+LARGEST_SLICE = 65_536  # largest number of features in a measured product
 ROUNDS = 9
 DRAWN = "regenerate, bits drawn in each product"
 
 
 def storages_of(features: str) -> tuple[str, ...]:
-    """Where features are: signs on disk would only take more room."""
+    """The storages to compare: signs on disk would only take more space."""
     return "memory", "regenerate", DRAWN if features == "sign" else "disk"
 
 
@@ -71,7 +70,7 @@ def time_products(row: dict) -> dict:
 
 
 def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted):
-    """M in a precision, with features that are stored in it or made in each product."""
+    """M in a precision, with features stored in it or made in each product."""
     with mock.patch.object(signs, "HELD_BYTES", 0 if storage == DRAWN else signs.HELD_BYTES):
         pair = draw(name, shape, part, 0, 0, storage=storage.partition(",")[0])
         operator = feature_operator(pair, torch.float64, torch.device("cpu"))
@@ -81,7 +80,7 @@ def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted):
 
 
 def time_solve(row: dict) -> dict:
-    """Solve one layer; seconds, iterations, residual and peak memory."""
+    """Solve one layer; return seconds, iterations, residual and peak memory."""
     if row.get("precision") == "bfloat16":
         iterative.has_fast_int8 = lambda _: False
     before, peak = memory_status("RssAnon"), [0]
@@ -101,7 +100,7 @@ SECTIONS = {"products": time_products, "solves": time_solve}
 
 
 def kinds_of(section: str, features: str, precisions: list[str]) -> list[dict]:
-    """What is asked for of a section, for features of one width."""
+    """The requested rows of a section, for features of one width."""
     if section == "products":
         return [{"precision": each} for each in precisions]
     if features == "sign":
@@ -110,7 +109,7 @@ def kinds_of(section: str, features: str, precisions: list[str]) -> list[dict]:
 
 
 def lines_of(row: dict) -> Iterator[dict]:
-    """A row of products as a line for each storage."""
+    """A row of products as one line per storage."""
     part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
     for storage in storages_of(row["features"]):
         cpu, wall = row[f"{storage} cpu"], row[f"{storage} wall"]
@@ -119,7 +118,7 @@ def lines_of(row: dict) -> Iterator[dict]:
 
 
 def main() -> None:
-    """Measure what is asked for, and write a table of all that is measured."""
+    """Measure the requested rows, and write a table of all measurements."""
     choices = {"sections": SECTIONS, "features": DISTRIBUTIONS, "precisions": PRECISIONS}
     options = {"features": ["sign", "he_normal"], "widths": [64, 128]}
     options |= {"precisions": ["bfloat16", "float64"], "outputs": Path("outputs/solvers/storage")}

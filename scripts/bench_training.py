@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Training throughput of VGG18 beside a plain DataLoader loop, both measured in this run.
+"""Training throughput of VGG18 compared with a plain DataLoader loop, both measured in this run.
 
     python scripts/bench_training.py [--width 64] [--batch 128] [--seconds 20] [--device cpu]
     python scripts/bench_training.py --pairs --width 16 --batch 16
     python scripts/bench_training.py --rebuilt he_normal --width 16 --batch 64
     python scripts/bench_training.py --only project     # one loop: project, plain, collapsed, ...
 
---pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions
-collapsed into one, beside the same network with its n + 100 intermediate maps a layer, which at
-width 16 take 10 MB a layer and image. --rebuilt rebuilds the network from these features and takes
-steps through the target, its source and that source collapsed: the fastest of five, of the source
-of two (--only collapsed leaves it out). The other loops run in processes of their own, since the
+--pairs trains only normalizations (Burkholz 2024, Sect. 3.2), with each pair of frozen convolutions
+collapsed into one, and compares with the same network with its n + 100 intermediate maps per layer,
+which at width 16 take 10 MB per layer and image. --rebuilt rebuilds the network from these features
+and times steps of the target, its source and the collapsed source: the fastest of five, for the
+source of two (--only collapsed skips it). The other loops run in separate processes, as the
 allocator's settings hold for a whole process. The images are random pixels of CIFAR's size. The
 first steps, which compile and fill caches, are not counted.
 """
@@ -44,7 +44,7 @@ IMAGES = 10_000
 
 
 def random_images() -> InMemoryImages:
-    """CIFAR-sized random pixels as the project's in-memory data set."""
+    """Random pixels of CIFAR's size as the project's in-memory data set."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (IMAGES, 32, 32, 3), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (IMAGES,), generator=generator)
@@ -58,7 +58,7 @@ def vgg18(width: int, family: str = "vgg", **options) -> torch.nn.Module:
 
 
 def project_loop(args: argparse.Namespace) -> float:
-    """Images a second of the project's own steps; with pairs in float32."""
+    """Images per second of the project's steps; with pairs, in float32."""
     if args.only == "project":
         network, spec = vgg18(args.width), TrainSpec(batch_size=args.batch)
         plan = TrainingPlan(spec, autocast_dtype("auto", args.device), args.device.type == "cuda")
@@ -80,7 +80,7 @@ def project_loop(args: argparse.Namespace) -> float:
 
 
 def plain_loop(args: argparse.Namespace) -> float:
-    """Images a second of a tutorial's loop: DataLoader, torchvision transforms, float32."""
+    """Images per second of a tutorial's loop: DataLoader, torchvision transforms, float32."""
     steps = [v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
     transform = v2.Compose([*steps, v2.Normalize([0.5] * 3, [0.25] * 3)])
 
@@ -93,7 +93,7 @@ def plain_loop(args: argparse.Namespace) -> float:
     optimizer = torch.optim.SGD(network.parameters(), 0.1, 0.9, weight_decay=5e-4)
     pictures = Pictures(data.train_x, data.train_y)
     options = {"shuffle": True, "drop_last": True, "num_workers": 2, "persistent_workers": True}
-    options |= {"multiprocessing_context": "fork"}  # in a spawned process spawn is the default
+    options |= {"multiprocessing_context": "fork"}  # spawned processes default to spawn
     loader = torch.utils.data.DataLoader(pictures, args.batch, **options)
 
     def step(x, y) -> None:
@@ -106,7 +106,7 @@ def plain_loop(args: argparse.Namespace) -> float:
 
 
 def throughput(step: Callable, batches: Iterator, seconds: float) -> float:
-    """Run steps for so many seconds after a warm-up and count images a second."""
+    """Run steps for so many seconds after a warm-up and count images per second."""
     for x, y in itertools.islice(batches, 30 if torch.cuda.is_initialized() else 3):
         step(x, y)
 
@@ -123,7 +123,7 @@ def throughput(step: Callable, batches: Iterator, seconds: float) -> float:
 
 
 def rebuilt_steps(args: argparse.Namespace) -> None:
-    """Print the seconds of a step through a target, its source, and that source collapsed."""
+    """Print the seconds of a step of a target, its source, and the collapsed source."""
     target = vgg18(args.width).to(args.device).eval()
     source = bnrecon.reconstruct(target, args.rebuilt).network
     networks = {"target": target, "source, collapsed": bnrecon.collapse(source, trainable=True)}

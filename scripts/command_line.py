@@ -12,9 +12,9 @@ def parser(
 ) -> argparse.ArgumentParser:
     """A parser of positional arguments and of options.
 
-    A name that ends in ``*`` takes any number of arguments. The kind of an option is its default's:
-    a flag, a number, a path, words, or several of them for a list. ``choices`` are the words that
-    are allowed, by name.
+    A name that ends in ``*`` takes any number of arguments. An option's type is its default's: a
+    flag, a number, a path, words, or several of them for a list. ``choices`` are the allowed words,
+    by name.
     """
     layout = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(description=doc, formatter_class=layout)
@@ -33,7 +33,7 @@ def one_of(words: Iterable[str]) -> Callable[[str], str]:
     """The type of an argument that is one of these words."""
 
     def word(text: str) -> str:
-        if text and text not in words:  # an option that is not there is empty
+        if text and text not in words:  # a missing option is empty
             raise argparse.ArgumentTypeError(f"no {text}; there are {', '.join(words)}")
         return text
 

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Seconds and memory to rebuild a layer against its n equations, by solver and by distribution.
+"""Seconds and memory to rebuild a layer against its n equations, by solver and distribution.
 
     python scripts/cost_curve.py                        # everything: 13 min on two cores, 12 GB
     python scripts/cost_curve.py refined sign           # some solvers and distributions only
     python scripts/cost_curve.py --largest 32           # widths up to 32 only
 
-Layers of 3x3, c0 = c2 = width, n = 9 width², of a random target, to 1e-10. Solvers have he_normal
-features, distributions solver=auto. c1 is 1.5 n; n for solvers of square systems and where M is
-orthogonal. Seconds include drawing; memory is what the process held at most, beyond what it held
-before. Dotted lines are operations over the rate of a matrix product, measured too. Each row runs
-in a process of its own, on --threads threads; the machine should be idle, or see the processor's
-time. Resumable: rows that are there are not measured again. Results: cost_curve.{json,md,png,svg}
-in --outputs.
+3x3 layers, c0 = c2 = width, n = 9 width², of a random target, to 1e-10. Solvers use he_normal
+features, distributions solver=auto. c1 is 1.5 n, or n for solvers of square systems and orthogonal
+M. Seconds include drawing; memory is the process's peak, beyond what it held before. Dotted lines
+are operations over the measured rate of a matrix product. Each row runs in its own process, on
+--threads threads; the machine should be idle, otherwise see the processor's time. Resumable:
+existing rows are not measured again. Results: cost_curve.{json,md,png,svg} in --outputs.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def main() -> None:
 
 
 def measure(row: dict) -> dict:
-    """Measure one row, with the most memory that this process ever held."""
+    """Measure one row, with this process's peak memory."""
     method, machine = row["method"], {"device": describe_device(CPU), "torch": torch.__version__}
     if method in BOUNDS:
         n = 9 * row["width"] ** 2

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Rebuild every classification model of torchvision, small and with random weights.
+"""Rebuild every classification model of torchvision, as a small copy with random weights.
 
     python scripts/model_table.py [--timm]           # compute what outputs/models lacks
     python scripts/model_table.py [--timm] --write   # write docs/models.md of it
 
-Each model is rebuilt twice: by id_cond features, whose solution is known in closed form, and by
-he_normal features with 1.5 features per equation, as many layers, the smallest first, as are solved
-with 6e10 operations (some ten seconds of a core). A finished model is a line of JSON in
-outputs/models/torchvision.jsonl; models that are there are not computed again. With ``--timm``,
-which has to be installed, the models are ten of timm's, as it makes them, the file is timm.jsonl
-and the page docs/models-timm.md.
+Each model is rebuilt twice: from id_cond features, whose solution has a closed form, and from
+he_normal features with 1.5 features per equation. The latter solve the smallest layers first, up to
+6e10 operations (about ten seconds of a core). A finished model is a line of JSON in
+outputs/models/torchvision.jsonl; existing models are not computed again. With ``--timm``, which has
+to be installed, the models are ten of timm's, unchanged, the file is timm.jsonl and the page
+docs/models-timm.md.
 
-Weights are random, since none are downloaded; BatchNorm's statistics come from one batch in
-training mode. Networks are made small by the arguments of their classes, and run in float64, so
-that a difference of outputs is one of the reconstruction.
+Weights are random, as none are downloaded; BatchNorm's statistics come from one batch in training
+mode. The arguments of their classes make networks small. They run in float64, so that differences
+of outputs are due to the reconstruction.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ ROOT = Path(__file__).resolve().parents[1]
 BATCH, CLASSES = 4, 3
 FEATURES = (FeatureSpec("id_cond"), FeatureSpec("he_normal", oversampling=1.5))
 TOO_LARGE = "too large for this table"
-LARGEST = 3_000_000  # equations of a layer, above which its head is left as it is
-OPERATIONS = 6e10  # that are spent on a model with he_normal features
+LARGEST = 3_000_000  # equations of a layer, above which its head is not rebuilt
+OPERATIONS = 6e10  # limit for a model with he_normal features
 ITERATIONS = 130  # of a solve with 1.5 features per equation
 TIMM = (
     "resnet10t", "mobilenetv3_small_050", "efficientnet_lite0", "ghostnet_050", "lcnet_050",
     "vit_tiny_patch16_224", "mixer_s32_224", "convnext_atto", "edgenext_xx_small", "repvgg_a0",
 )  # fmt: skip
-# Of an image; of the other classes it is 32.
+# Sides of images by class; for other classes 32.
 SIDES = {"AlexNet": 64, "Inception3": 80, "MaxVit": 64, "SqueezeNet": 64, "VisionTransformer": 16}
 
 
 def small_resnet(make, block, layers, **options):
-    """Narrow bottlenecks; basic blocks have one width."""
+    """A ResNet with narrow bottlenecks; basic blocks have one width."""
     if block is models.resnet.Bottleneck:
         grouped = options.get("groups", 1) > 1
         options["width_per_group"] = 1 if grouped else options.get("width_per_group", 64) // 16
@@ -66,14 +66,14 @@ def small_resnet(make, block, layers, **options):
 
 
 def small_regnet(make, block, **options):
-    """Four widths of two groups of 8 channels and more."""
+    """A RegNet with four widths of two or more groups of 8 channels."""
     block.widths = [16, 24, 32, 40][: len(block.widths)]
     block.group_widths = [8] * len(block.widths)
     return make(block, **options)
 
 
 def channels(size: Callable[[int], int]):
-    """Blocks of other numbers of channels, by a function of theirs."""
+    """Change the blocks' numbers of channels by a function."""
 
     def smaller(make, setting, *given, **options):
         for block in setting:
@@ -87,11 +87,11 @@ def channels(size: Callable[[int], int]):
 
 
 def fixed(*changed, **more):
-    """Arguments that replace the first ones."""
+    """Replace the first arguments."""
     return lambda make, *given, **options: make(*changed, *given[len(changed) :], **options | more)
 
 
-SMALLER = {  # by class, a call with what torchvision gives; MobileNetV3 and VGG have other ways
+SMALLER = {  # by class, a call with torchvision's arguments; see ``build`` for MobileNetV3, VGG
     "ConvNeXt": channels(lambda count: count // 12),
     "DenseNet": lambda make, _, blocks, __, **options: make(4, blocks, 8, **options),
     "EfficientNet": channels(lambda count: max(8, round(count / 64) * 8)),
@@ -117,7 +117,7 @@ SMALLER = {  # by class, a call with what torchvision gives; MobileNetV3 and VGG
 
 
 def build(name: str) -> tuple[nn.Module, int]:
-    """A model of torchvision, made small, and the side of its images."""
+    """A small model of torchvision, and the side of its images."""
     builder = models.get_model_builder(name)
     module = sys.modules[builder.__module__]
     with contextlib.ExitStack() as stack:
@@ -125,7 +125,7 @@ def build(name: str) -> tuple[nn.Module, int]:
             if isinstance(make := getattr(module, kind, None), type):
                 call = functools.partial(smaller, make)
                 stack.enter_context(mock.patch.object(module, kind, call))
-        if hasattr(module, "cfgs"):  # VGG's, a sixteenth of the channels of each layer but the last
+        if hasattr(module, "cfgs"):  # VGG: a sixteenth of all channels except the last layer's
             sixteenths = {
                 key: [*(v if v == "M" else v // 16 for v in plan[:-2]), *plan[-2:]]
                 for key, plan in module.cfgs.items()
@@ -137,14 +137,14 @@ def build(name: str) -> tuple[nn.Module, int]:
 
 
 def build_timm(name: str) -> tuple[nn.Module, int]:
-    """A model of timm, as it is, and the side of its images."""
+    """An unchanged model of timm, and the side of its images."""
     import timm
 
     return timm.create_model(name, num_classes=CLASSES), 224 if "224" in name else 64
 
 
 class Library(NamedTuple):
-    """Whose models they are, how one is made, and the page they are on."""
+    """A library of models, how to make one, and their page."""
 
     name: str
     models: Sequence[str]
@@ -157,14 +157,14 @@ TEN_OF_TIMM = Library("timm", TIMM, build_timm, ROOT / "docs/models-timm.md")
 
 
 def enliven(model: nn.Module, images: torch.Tensor) -> nn.Module:
-    """Draw what is zero or nearly so at the start, and normalize by the statistics of a batch."""
+    """Draw parameters that start at or near zero, and normalize by the statistics of a batch."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(False)
         if float(parameter.abs().max()) < 1e-3 or "norm" in name.lower():
             nn.init.normal_(parameter, float(parameter.mean()), 0.1)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.momentum = None  # the average, here of one batch
+            module.momentum = None  # a cumulative average, here of one batch
             nn.init.normal_(module.weight, 1, 0.2)
             nn.init.normal_(module.bias, 0, 0.2)
     with torch.no_grad():
@@ -173,10 +173,10 @@ def enliven(model: nn.Module, images: torch.Tensor) -> nn.Module:
 
 
 def rebuild(model: nn.Module, images: torch.Tensor, features: FeatureSpec, most: float) -> dict:
-    """One reconstruction: what was rebuilt and kept, how far the outputs are, how long it took."""
+    """One reconstruction: rebuilt and kept layers, difference of the outputs, and duration."""
     started = time.perf_counter()
     plan = plan_layers(model, features, unsupported="keep", images=images)
-    # What memory is free differs by machine; such a layer is too large here in any case.
+    # Free memory differs by machine; layers that exceed it are too large here on any.
     kept = Counter(TOO_LARGE if " are free" in why else why for why in plan.kept.values())
     layers, cost = [], 0.0
     for layer in sorted(plan.layers, key=lambda layer: layer.shape.equations):
@@ -211,7 +211,7 @@ def read_rows(file: Path) -> dict[str, dict]:
 
 
 def compute(library: Library, file: Path, operations: float = OPERATIONS) -> None:
-    """Compute what a file does not have: id_cond for all models, then he_normal."""
+    """Compute what a file lacks: id_cond for all models, then he_normal."""
     done = read_rows(file)
     for features, name in itertools.product(FEATURES, library.models):
         if features.name in done.get(name, {}):
@@ -237,7 +237,7 @@ def compute(library: Library, file: Path, operations: float = OPERATIONS) -> Non
 
 
 def page(library: Library, rows: dict[str, dict]) -> str:
-    """docs/models.md, or the page of another library."""
+    """The text of docs/models.md, or of another library's page."""
     rows, entries = dict(sorted(rows.items())), rows.values()
     reasons, same = defaultdict(list), defaultdict(list)
     for name, entry in rows.items():
@@ -253,7 +253,7 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         rows=rows,
         versions=sorted(versions),
         largest=max(entry[each.name]["layer_error"] for entry in entries for each in FEATURES),
-        alike=[names for names in same.values() if names[1:]],  # in all digits of the differences
+        alike=[names for names in same.values() if names[1:]],  # equal in all digits
         reasons=dict(sorted(reasons.items())),
         most=LARGEST,
     )

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Bring a study's results from the folder they were made in into another, to be committed.
+"""Copy a study's results into another folder, to be committed.
 
     python scripts/ship_study.py FROM [--study burkholz2024] [--scale laptop] [--to outputs]
                                  [--targets NAME ...]
 
-Brought are the result.json of every finished run of the study's tables, without the name and the
-folders of the machine that made it; the files of finished tasks; of the targets named (by their
-folders) the weights and the log. Then the tables and figures are written from what was brought.
+Copies the result.json of every finished run of the study's tables, without the name and folders of
+the machine that made it; the files of finished tasks; and, of the targets in --targets (names of
+folders), the weights and the log. Then it writes the tables and figures from the copies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in args.targets:
         for path in (Path("targets", name, f"target.{kind}") for kind in ("json", "safetensors")):
             brought.append(copy(source / path, args.to / path))
-    # The usual folder is not named: tables in a checkout are the shipped ones.
+    # Do not name the default folder: tables in a checkout are the shipped ones.
     options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
     written = pages.write(study, read(args.study, [scale, *options]), args.to / args.study)
     if written.refused is not None:
@@ -65,7 +65,7 @@ def bring(study: Study, made: StudyRequest, to: Path) -> list[Path]:
 
 
 def copy(path: Path, to: Path) -> Path:
-    """Copy a file, unless it is there: results may be shipped from where they were made."""
+    """Copy a file, unless source and destination are the same."""
     to.parent.mkdir(parents=True, exist_ok=True)
     if path.resolve() != to.resolve():
         shutil.copyfile(path, to)
@@ -73,7 +73,7 @@ def copy(path: Path, to: Path) -> Path:
 
 
 def without_machine(result: RunResult) -> RunResult:
-    """The result as if it had been made in the usual folders, on a machine without a name."""
+    """The result as if made in the default folders, on a machine without a name."""
     usual = {"outputs": "outputs", "targets": None, "tracker_folder": None}
     config = {name: usual.get(name, value) for name, value in result.config.items()}
     config["data"] = dict(config["data"]) | {"root": None}
@@ -86,7 +86,7 @@ def without_machine(result: RunResult) -> RunResult:
 
 
 def without_folders(command: str) -> str:
-    """The command with ``FOLDER`` for whatever names a place on its machine."""
+    """The command with ``FOLDER`` for every path on its machine."""
     words = []
     for word in shlex.split(command):
         name, equals, value = word.rpartition("=")

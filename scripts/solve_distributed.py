@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Rebuild one layer in several processes, each with a share of the features; what they exchange.
+"""Rebuild one layer in several processes, each with a share of the features; measure the exchange.
 
     torchrun --nproc-per-node 2 scripts/solve_distributed.py                    # n = 36,864: 10 s
     torchrun --nproc-per-node 2 scripts/solve_distributed.py --width 128        # n = 147,456: 1 min
     torchrun --nproc-per-node 8 scripts/solve_distributed.py --width 512 --device cuda
     OMP_NUM_THREADS=2 python scripts/solve_distributed.py                       # one process
 
-A 3x3 layer, c0 = c2 = width, of a random target, with 1.5 n features from seed 0, to 1e-10.
-OMP_NUM_THREADS threads a process, one where torchrun is given none; the machine should be idle.
-Results: distributed.{json,md} in --outputs, where a row that is there stays.
+A 3x3 layer, c0 = c2 = width, of a random target, with 1.5 n features from seed 0, to 1e-10. Each
+process has OMP_NUM_THREADS threads, by torchrun's default one; the machine should be idle.
+Results: distributed.{json,md} in --outputs; existing rows are not measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bnrecon.runtime import distributed, hardware
 
 
 def main() -> None:
-    """Measure a row in all processes; the first one writes it."""
+    """Measure a row in all processes; only the first writes it."""
     options = {"features": "sign", "width": 64, "device": "cpu"}
     options |= {"outputs": Path("outputs/solvers/distributed")}
     args = command_line.parser(__doc__, **options).parse_args()
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measure(features: str, width: int, device: torch.device) -> dict:
-    """Solve the layer, timed; the seconds and bytes of what is exchanged."""
+    """Time the solution of the layer, and the seconds and bytes of exchanges."""
     storage = "regenerate" if features == "sign" else "memory"
     layer = random_layer(features, width, storage, device=device)
     seconds, numbers = [], []

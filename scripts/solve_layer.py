@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Rebuild one layer of a torchvision model at its full size, and test it within the model.
+"""Rebuild one layer of a full-size torchvision model, and test it within the model.
 
     python scripts/solve_layer.py resnet18 layer4.0.conv1 --threads 2   # n = 1,179,648: 77 min
     python scripts/solve_layer.py resnet50 layer2.0.conv1               # n = 32,768: seconds
     python scripts/solve_layer.py resnet18 layer1.0.conv1 --features he_normal
 
-For networks that take a day as a whole. The model has random weights (seed 0). The layer is given
-1.5 n features, drawn from the seed 0, solved to 1e-10 and put into the model, whose logits are
-compared with what they were on two random images. In a process of its own, on --threads threads;
-the machine should be idle, or see the processor's time. Resumable: the state of a solve is kept
-every minute; a row that is there is not measured again. Results: layers.{json,md} in --outputs.
+For networks that would take a day as a whole. The model has random weights (seed 0). The layer gets
+1.5 n features from seed 0, is solved to 1e-10 and put into the model, whose logits on two random
+images are compared with those before. It runs in its own process, on --threads threads; the machine
+should be idle, otherwise see the processor's time. Resumable: the state of a solve is saved every
+minute; existing rows are not measured again. Results: layers.{json,md} in --outputs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IMAGES = 2
 
 
 def main() -> int:
-    """Measure the layer unless it is there, and write the table of all that are."""
+    """Measure the layer unless its row exists, and write the table of all rows."""
     options = {"features": "sign", "threads": 1, "outputs": Path("outputs/solvers/layers")}
     parser = command_line.parser(__doc__, "model", "layer", **options)
     args = parser.parse_args()
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def plan_one(row: dict) -> bnrecon.Plan:
-    """A plan of this layer alone; ``UserError`` where there is no such model or layer."""
+    """A plan of only this layer; ``UserError`` if there is no such model or layer."""
     if row["model"] not in models.list_models(models):
         raise UserError(f"{row['model']}: no classification model of torchvision")
     torch.manual_seed(0)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Solve the layers that a study's runs share by one factorization for all of their targets.
+"""Solve the layers that a study's runs share, by one factorization for all targets.
 
     python scripts/solve_together.py burkholz2024 table1 minimum target.width=64 data.root=FOLDER
 
-takes what `bnrecon study` takes. Runs of one distribution differ by their target alone, and the LU
-of a layer's features serves all of them (bnrecon.solvers.shared_factorization). What is solved is
-stored in the runs' folders; the same words after `bnrecon study` then finish the runs: they read
-these layers, solve the others, and test. Resumable.
+takes the arguments of `bnrecon study`. Runs of one distribution differ only in their target, so
+that the LU of a layer's features serves all of them (bnrecon.solvers.shared_factorization). The
+solutions are stored in the runs' folders; `bnrecon study` with the same arguments then finishes the
+runs: it reads these layers, solves the others, and tests. Resumable.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def solve(configs: Sequence[RunConfig], least: int = LU_UNKNOWNS) -> int:
-    """Solve the layers of runs with the same features, for each seed; how many were solved."""
+    """Solve the layers of runs with the same features, for each seed; return their number."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(hardware.use_threads(configs[0].threads))
         runs = [context(config, stack) for config in configs]
@@ -62,7 +62,7 @@ def solve(configs: Sequence[RunConfig], least: int = LU_UNKNOWNS) -> int:
 
 
 def context(config: RunConfig, stack: contextlib.ExitStack) -> RunContext:
-    """A run with its target, trained before or now; its folder stays locked."""
+    """A run with its target, which is trained if necessary; its folder remains locked."""
     data = load_images(config)
     folder = run_folder(config, data)
     stack.enter_context(locks.lock_folder(folder, f"the run {folder.name}"))

@@ -3,7 +3,7 @@
 
     python scripts/write_documents.py [--check]
 
-All come from the results in outputs/. With --check nothing is written: the exit code is 1 where a
+All are made from the results in outputs/. With --check nothing is written: the exit code is 1 if a
 page differs from the results.
 """
 
@@ -37,14 +37,14 @@ from bnrecon.studies import registry
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUTS = ROOT / "outputs"
 MAIN_JOB = ("vgg18_width64_205_epochs", "vgg18_width16")
-TARGETS = (  # a paper's table, its data, and the convolutions between poolings
+TARGETS = (  # a paper's table, its data set, and the convolutions between poolings
     ("table1", "cifar10", "CIFAR-10", (2, 3, 4, 4, 4)),
     ("table1", "cifar10", "CIFAR-10", (4, 4, 4, 5)),
     ("table2", "cifar100", "CIFAR-100", (2, 3, 4, 4, 4)),
 )
 BEYOND = "reproduction/beyond"
-TYPES = {"i": "integer", "f": "number", "b": "boolean"}  # of a column, by NumPy's kind
-HEADING = r"[^<]*?\|(?:---\|)+"  # down to a table's rows
+TYPES = {"i": "integer", "f": "number", "b": "boolean"}  # column types, by NumPy's kind
+HEADING = r"[^<]*?\|(?:---\|)+"  # up to a table's rows
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,7 +84,7 @@ def data_package() -> dict[str, Any]:
 
 
 def resource(study: Study, part: str) -> dict[str, Any]:
-    """A part's table of full precision: its file, digest and columns."""
+    """A part's table in full precision: its file, digest and columns."""
     path = _csv(study, part)
     columns = pd.read_csv(path, keep_default_na=False, na_values=[""]).dtypes.items()
     fields = [{"name": name, "type": TYPES.get(kind.kind, "string")} for name, kind in columns]
@@ -103,7 +103,7 @@ def _csv(study: Study, part: str) -> Path:
 
 
 def results(text: str) -> str:
-    """The page of results with the rows of its tables written anew."""
+    """The page of results with the rows of its tables updated."""
     for name, rows in {"main job": main_job, "targets": targets, "findings": findings}.items():
         start = rf"<!-- written by scripts/write_documents.py: {name} -->\n"
         start += "" if rows is findings else HEADING
@@ -113,7 +113,7 @@ def results(text: str) -> str:
 
 
 def main_job() -> str:
-    """Whole networks by the main job."""
+    """The table of whole networks from the main job."""
     rows = []
     for name in MAIN_JOB:
         result = RunResult.read(OUTPUTS / "main_job" / name / "result.json")
@@ -129,7 +129,7 @@ def main_job() -> str:
 
 
 def targets() -> str:
-    """The targets of the papers' width and epochs beside those in print."""
+    """The table of targets with the papers' width and epochs, and the published accuracies."""
     made = {}
     for path in sorted((OUTPUTS / "targets").glob("*/target.json")):
         metadata = files.read_json(path)
@@ -148,7 +148,7 @@ def targets() -> str:
 
 
 def findings() -> str:
-    """A table of claims a paper, and one of ours."""
+    """A table of claims per paper, and one of our own."""
     sections, ours = [], []
     for name in registry.STUDIES:
         study, page = registry.find(name), f"reproduction/{name}.md"

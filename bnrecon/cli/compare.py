@@ -1,4 +1,4 @@
-"""`bnrecon compare`: what two runs differ by."""
+"""`bnrecon compare`: how two runs differ."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def add_commands(commands: Commands) -> None:
     commands.add("compare", _compare).add_argument(
         "--predict",
         action="store_true",
-        help="compute which test images the two runs' saved sources predict otherwise",
+        help="compute which test images the two runs' saved sources predict differently",
     )
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    """Print what two runs differ by."""
+    """Print how two runs differ."""
     names, options = split(arguments.words, OPTIONS)
     if len(names) != 2:
         listed = f"{', '.join(names)}: " if names else ""
         raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
     outputs, root = options.get("outputs"), options.get("data.root")
-    # The folder of all runs need not be there where both are given as folders.
+    # The outputs folder need not exist if both runs are given as folders.
     both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
     folder = DEFAULT_OUTPUTS if both_are_folders else outputs_folder(outputs)
     if root is not None and not arguments.predict:
-        raise UserError(f"data.root={root}: the images are needed with --predict alone")
+        raise UserError(f"data.root={root}: only --predict uses the images")
     from bnrecon.reporting.inventory import find_run
 
     folders = list(dict.fromkeys([folder, shipped_outputs(folder)]))

@@ -1,7 +1,7 @@
 """Tab completion for bash, zsh and fish: commands, studies and parts, options and their values.
 
-A shell's script hands the line up to the cursor to ``bnrecon completion SHELL LINE`` and is given
-the words that fit, one on each line. Where there is none, the shell completes the name of a file.
+A shell's script passes the line up to the cursor to ``bnrecon completion SHELL LINE``, which prints
+the matching words, one per line. If there are none, the shell completes file names.
 Nothing here loads torch.
 """
 
@@ -22,7 +22,7 @@ from bnrecon.runtime.errors import require_choice
 logger = logging.getLogger(__name__)
 
 SHELLS = ("bash", "fish", "zsh")
-PATHS = ("--config-dir", "-cd", "--output")  # flags whose value is one
+PATHS = ("--config-dir", "-cd", "--output")  # flags that take a path
 
 
 def add_commands(commands: Commands) -> None:
@@ -31,7 +31,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _print(commands: Commands, arguments: argparse.Namespace) -> int:
-    """Print a shell's script, or what completes a line."""
+    """Print a shell's script, or the completions of a line."""
     shell, *lines = arguments.words or [""]
     require_choice("completion ", shell, SHELLS)
     if not lines:
@@ -39,10 +39,10 @@ def _print(commands: Commands, arguments: argparse.Namespace) -> int:
         return exit_codes.DONE
     try:
         words = complete(lines[0], commands.parsers)
-    except Exception:  # a prompt is no place for an error: there is nothing to offer
+    except Exception:  # a prompt must not show an error
         logger.debug("no completion of %r", lines[0], exc_info=True)
         return exit_codes.FAILED
-    if shell == "bash":  # it parts words at `=` and `:`, and has the end of one replaced
+    if shell == "bash":  # it splits words at `=` and `:`, and replaces only the last part
         kept = len(re.sub(r"[^=:]*$", "", _split(lines[0])[-1]))
         words = [word[kept:] for word in words]
     if words:
@@ -51,7 +51,7 @@ def _print(commands: Commands, arguments: argparse.Namespace) -> int:
 
 
 def complete(line: str, commands: Mapping[str, Parser]) -> list[str]:
-    """The words that the last one of a line, which may be empty, can become, in order and whole."""
+    """The full completions, in order, of a line's last word, which may be empty."""
     *before, word = _split(line)[1:] or [""]
     before = [other for other in before if other not in ("-q", "--quiet", "-v", "--verbose")]
     if not before:
@@ -63,17 +63,17 @@ def complete(line: str, commands: Mapping[str, Parser]) -> list[str]:
         return _starting(word, commands[command].flags)
     names, options = _words_of(command, before)
     name, equals, value = word.partition("=")
-    if equals:  # in a sweep, of several values the last one
+    if equals:  # in a sweep, complete the last of several values
         done, comma, last = value.rpartition(",")
         allowed = _starting(last, options.get(name.lstrip("+"), ()))
         return [f"{name}={done}{comma}{choice}" for choice in allowed]
-    # Before anything is typed, the options that are not part of a group will do.
+    # Before anything is typed, offer only options outside groups.
     shown = [f"{option}=" for option in options if word or "." not in option]
     return _starting(word, set(names) - set(before)) + _starting(word, shown)
 
 
 def _split(line: str) -> list[str]:
-    """The words of a line, as a shell would part them; the last one is empty behind a blank."""
+    """The words of a line, split as by a shell; the last one is empty after a blank."""
     try:
         words = shlex.split(line)
     except ValueError:  # an open quote
@@ -85,11 +85,11 @@ def _starting(prefix: str, words: Iterable[str]) -> list[str]:
     return sorted(word for word in words if word.startswith(prefix))
 
 
-Options = dict[str, tuple[str, ...]]  # what each option allows; nothing where that has no list
+Options = dict[str, tuple[str, ...]]  # values of each option; empty if they cannot be listed
 
 
 def _words_of(command: str, before: Sequence[str]) -> tuple[Iterable[str], Options]:
-    """The names and the options that a command takes behind the words that are there."""
+    """The names and options that a command takes after the words ``before``."""
     from bnrecon.studies import registry
 
     of_runs = _options_of_runs()
@@ -118,7 +118,7 @@ def _words_of(command: str, before: Sequence[str]) -> tuple[Iterable[str], Optio
 
 
 def _who_computes(before: Sequence[str]) -> Options:
-    """The options that say who computes a study or a sweep."""
+    """The options that choose who computes a study or a sweep."""
     from bnrecon.config import cluster_settings
 
     if "cluster=slurm" not in before:

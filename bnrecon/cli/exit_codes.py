@@ -1,6 +1,6 @@
 """From an exception to an exit code and one line.
 
-0 done, 1 failed, 2 a mistake in what was given, 130 interrupted, 141 output pipe closed.
+0 done, 1 failed, 2 a mistake in the command, 130 interrupted, 141 output pipe closed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CODES = {UserError: MISTAKE, RunError: FAILED, Interrupted: INTERRUPTED}
 
 RESUMABLE = "what was finished is kept, rerun the command to resume"
 
-# What a user can set right by another option or a permission; a full disk is not among them.
+# Errors that a user can fix by another option or a permission; a full disk is not one.
 USER_ERRORS = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
-USER_NUMBERS = {errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}  # of errors without a class
+USER_NUMBERS = {errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}  # errors without a class
 
-# How PyTorch, oneDNN and the dynamic loader report that memory does not suffice.
+# How PyTorch, oneDNN and the dynamic loader report a lack of memory.
 OUT_OF_MEMORY = re.compile(
     "out of memory|can't allocate memory|could not create a primitive"
     "|failed to map segment|[Cc]annot allocate memory"
@@ -48,12 +48,12 @@ DEFECT = "this is a defect in bnrecon; please report it with the lines below"
 
 
 def describe(error: BaseException) -> tuple[int, str | None]:
-    """The exit code of an exception and its line; ``None`` where nothing is to be printed.
+    """The exit code of an exception and its line; ``None`` if nothing is to be printed.
 
     >>> describe(UserError("width=0: must be above 0"))
     (2, 'width=0: must be above 0')
     """
-    if isinstance(error, ReportedElsewhere | BrokenPipeError):  # the reader of a pipe has ended
+    if isinstance(error, ReportedElsewhere | BrokenPipeError):  # the pipe's reader has exited
         return BROKEN_PIPE if isinstance(error, BrokenPipeError) else FAILED, None
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, f"interrupted; {RESUMABLE}"
@@ -65,11 +65,11 @@ def describe(error: BaseException) -> tuple[int, str | None]:
         if isinstance(error, kind):
             return code, str(error)
     libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    if libraries & {"hydra", "omegaconf", "yaml"}:  # which need not be loaded for this
+    if libraries & {"hydra", "omegaconf", "yaml"}:  # checked by name: they need not be loaded
         from bnrecon.config.explanation import explain
 
         return MISTAKE, explain(error)
-    from bnrecon.runtime.files import Damaged  # whose libraries need not be loaded either
+    from bnrecon.runtime.files import Damaged  # imported late: it loads libraries
 
     if isinstance(error, Damaged):
         return FAILED, str(error)
@@ -77,13 +77,13 @@ def describe(error: BaseException) -> tuple[int, str | None]:
 
 
 def _describe_machine(error: BaseException) -> tuple[int, str]:
-    """What the machine lacks: memory, room on a disk, a permission; otherwise it is a defect."""
+    """Describe a lack of memory, disk space or a permission; anything else is a defect."""
     text = str(error)
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
         reason = (text.splitlines() or ["an allocation failed"])[0]
         return FAILED, f"not enough memory ({reason}); use a smaller width or features=id_cond"
     if isinstance(error, BrokenExecutor):  # joblib's
-        return FAILED, "a process of the sweep was killed; for want of memory, give fewer at once"
+        return FAILED, "a process of the sweep was killed; if memory ran out, run fewer at once"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -94,9 +94,9 @@ def _describe_machine(error: BaseException) -> tuple[int, str]:
 
 
 def drop_output(*streams: int) -> None:
-    """Send what is still written to these file descriptors (1 by default) nowhere.
+    """Discard further output to these file descriptors (1 by default).
 
-    Python flushes its streams at its end, and would fail again.
+    Python flushes its streams when it exits, and would fail again.
     """
     for stream in streams or (1,):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

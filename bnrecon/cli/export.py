@@ -1,4 +1,4 @@
-"""`bnrecon export`: send what was run before to TensorBoard, trackio, wandb or MLflow."""
+"""`bnrecon export`: send finished runs and trainings to TensorBoard, trackio, wandb or MLflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    """Send what is named; damaged files are named and left out, and make the exit code 1."""
+    """Send what is named; damaged files are reported and skipped, and make the exit code 1."""
     if not arguments.words:
         output.write(arguments.parser.help_for(()))
         return exit_codes.MISTAKE

@@ -1,4 +1,4 @@
-"""Hydra, which composes a run or a sweep from options and yaml files and calls the job."""
+"""Hydra composes a run or a sweep from options and yaml files, and calls the job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add Hydra's own options to the parser of a command."""
+    """Add Hydra's options to the parser of a command."""
     add = parser.add_argument
     sweep = "sweep: every combination of comma-separated values"
     add("-m", "--multirun", action="store_true", help=sweep)
-    add("--config-dir", "-cd", metavar="DIR", help="find own yaml files in DIR/<group>/*.yaml")
+    add("--config-dir", "-cd", metavar="DIR", help="use your own yaml files DIR/<group>/*.yaml")
     add("--config-name", "-cn", metavar="NAME", help="start from NAME.yaml instead of run.yaml")
     parts = ("job", "hydra", "all")
     composed = "job, hydra or all: print the composed configuration, and stop"
@@ -37,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def flags(arguments: argparse.Namespace) -> Iterator[str]:
-    """The words that give Hydra the same flags."""
+    """The words that pass the same flags to Hydra."""
     switches = {"multirun": "-m", "resolve": "--resolve", "hydra_help": "--hydra-help"}
     yield from (flag for name, flag in switches.items() if getattr(arguments, name))
     for name in ("config_dir", "config_name", "cfg", "package", "info"):
@@ -46,12 +46,12 @@ def flags(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def is_sweep(arguments: argparse.Namespace) -> bool:
-    """Whether a sweep is requested, as far as the command line tells."""
+    """Whether the command line requests a sweep."""
     return arguments.multirun or "hydra.mode=MULTIRUN" in arguments.words
 
 
 def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -> None:
-    """Have Hydra compose the options and call ``job`` for each run, perhaps in another process.
+    """Let Hydra compose the options and call ``job`` for each run, perhaps in another process.
 
     Raises:
         UserError: for flags and files that cannot be used; Hydra's own exceptions for options.
@@ -66,17 +66,17 @@ def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, or the runs of a sweep: the overrides of each with what they compose."""
+    """A run, or the runs of a sweep: each one's overrides and configuration."""
 
-    is_sweep: bool  # whether it is a sweep; a yaml file may ask for one, too
+    is_sweep: bool  # a yaml file may request a sweep, too
     folder: str  # of the sweep
     runs: list[tuple[list[str], DictConfig]]  # overrides and configurations
 
 
 def plan(arguments: argparse.Namespace) -> Plan | None:
-    """What Hydra makes of the options; ``None`` for a sweep that its launcher is to run.
+    """The runs that Hydra composes; ``None`` for a sweep that Hydra's launcher is to run.
 
-    That is where the user has chosen a launcher, or a sweeper that decides from results.
+    That is a sweep with a launcher of the user's choice, or a sweeper that decides from results.
 
     Raises:
         UserError: for flags and files that cannot be used; Hydra's own exceptions for options.
@@ -105,7 +105,7 @@ def plan(arguments: argparse.Namespace) -> Plan | None:
         whole = loader.load_configuration(arguments.config_name or "run", overrides, run_mode=mode)
         HydraConfig.instance().set_config(whole)  # for interpolations of the user's yaml files
         choices, hydra = whole.hydra.runtime.choices, whole.hydra
-        # As they are written: an interpolation is of the run that it belongs to.
+        # Unresolved: an interpolation refers to the run that it belongs to.
         task = cast("list[str]", OmegaConf.to_container(hydra.overrides.task, resolve=False))
         if RunMode.MULTIRUN not in (mode, hydra.mode):
             return Plan(False, "", [(task, _without_hydra(whole))])
@@ -127,7 +127,7 @@ def plan(arguments: argparse.Namespace) -> Plan | None:
 
 
 def _without_hydra(composed: DictConfig) -> DictConfig:
-    """The configuration without that of Hydra itself."""
+    """The configuration without Hydra's."""
     from omegaconf import open_dict, read_write
 
     with read_write(composed), open_dict(composed):
@@ -136,18 +136,18 @@ def _without_hydra(composed: DictConfig) -> DictConfig:
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
-    """The options as Hydra takes them, with its folders."""
+    """The options as Hydra's overrides, with its folders."""
     from bnrecon.config import composition, schema
 
     if arguments.config_dir == "":
-        raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
+        raise UserError("--config-dir= is empty; give the folder of your yaml files")
     schema.register_schema()
     schema.register_choices(arguments.words, arguments.config_dir)
     return composition.as_overrides([*arguments.words, *_folders(arguments)], is_sweep(arguments))
 
 
 def _folders(arguments: argparse.Namespace) -> list[str]:
-    """Hydra's: the current folder, which exists, and a sweep's, named by its options and flags."""
+    """Hydra's folders: the current one, and a sweep's, named by its options and flags."""
     words = sorted([*flags(arguments), *arguments.words])
     content = " ".join(words).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
@@ -158,7 +158,7 @@ def _folders(arguments: argparse.Namespace) -> list[str]:
 
 @contextlib.contextmanager
 def _hydra_arguments(words: list[str]) -> Iterator[None]:
-    """``hydra.main`` reads ``sys.argv`` and the environment; both are as before after the block."""
+    """Set ``sys.argv`` and the environment, which ``hydra.main`` reads, within the block."""
     arguments, sys.argv = sys.argv, words
     try:
         with environment(HYDRA_FULL_ERROR="1"):  # exceptions reach the caller

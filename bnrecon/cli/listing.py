@@ -1,4 +1,4 @@
-"""`bnrecon ls`: what lies in an outputs folder, a line each, with its state."""
+"""`bnrecon ls`: the contents of an outputs folder with their state, one per line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    """List what there is, or print it as JSON."""
+    """List the contents, or print them as JSON."""
     kinds, folder = _read_listing(arguments.words)
     entries = _find_entries(folder, kinds)
     if arguments.json:
@@ -47,7 +47,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _read_listing(words: Sequence[str]) -> tuple[Sequence[str], Path]:
-    """The kinds to list, and the folder."""
+    """The types of entries to list, and the folder."""
     names, options = split(words, OPTIONS)
     kinds = [name for name in names if name in KINDS]
     folders = [*(name for name in names if name not in KINDS), *options.values()]
@@ -57,7 +57,7 @@ def _read_listing(words: Sequence[str]) -> tuple[Sequence[str], Path]:
 
 
 def _find_entries(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:
-    """The entries of each kind; of runs and targets a user's before those that ship."""
+    """The entries by type; a user's runs and targets come before the shipped ones."""
     from bnrecon.reporting import inventory
 
     shipped = shipped_outputs(folder)
@@ -76,12 +76,12 @@ def _find_entries(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _explain_empty(folder: Path, kinds: Sequence[str]) -> None:
-    """Raise ``UserError`` for a folder without results, with what may have been meant."""
+    """Raise ``UserError`` for a folder without results, with a suggestion."""
     for name, what in (("result.json", "run"), ("target.json", "target")):
         if (folder / name).exists():
-            raise UserError(f"{folder} is a {what}; give the outputs folder that it lies in")
+            raise UserError(f"{folder} is a {what}; give the outputs folder that contains it")
         if next(folder.glob(f"*/{name}"), None):
-            raise UserError(f"{folder} holds {what}s themselves; give {folder.resolve().parent}")
+            raise UserError(f"{folder} contains {what}s itself; give {folder.resolve().parent}")
     command = "study NAME" if kinds == ["studies"] else "run"
     raise UserError(
         f"{folder} holds no {' and no '.join(kinds)}; "
@@ -90,7 +90,7 @@ def _explain_empty(folder: Path, kinds: Sequence[str]) -> None:
 
 
 def _plain(entry: RunEntry | TargetEntry | StudyStatus) -> dict[str, Any]:
-    """An entry for a script."""
+    """An entry as JSON values."""
     row = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
     progress = row.pop("progress", None)
     if progress is not None:
@@ -99,7 +99,7 @@ def _plain(entry: RunEntry | TargetEntry | StudyStatus) -> dict[str, Any]:
 
 
 def _section(kind: str, entries: Sequence[Any]) -> str:
-    """One kind's entries as columns, under a line that counts them by state."""
+    """Entries of one type as columns, under a line that counts them by state."""
     states = [entry.state for entry in entries]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     size = sum({entry.folder: entry.size for entry in entries}.values())
@@ -118,7 +118,7 @@ def _of(done: int | None, total: int | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    """A number of percent; zero has no sign.
+    """A percentage; zero has no sign.
 
     >>> _percent(92.305), _percent(-0.0000001), _percent(None)
     ('92.31', '0.00', '')
@@ -132,7 +132,7 @@ def _last_command(study: StudyStatus) -> str:
     return f"{progress.finished} of {progress.total} done, {len(progress.failed)} failed"
 
 
-# What stands in each column, by its title; ">" aligns it at the right.
+# The content of each column, by its title; ">" aligns it to the right.
 COLUMNS: dict[str, dict[str, Callable[[Any], str]]] = {
     "runs": {
         "run": lambda run: run.name,

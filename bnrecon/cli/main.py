@@ -1,4 +1,4 @@
-"""The `bnrecon` command: its parser, and the route from a command's name to its function."""
+"""The `bnrecon` command: its parser, and the dispatch from a command's name to its function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bnrecon.runtime import interruption, provenance
 from bnrecon.runtime.environment import environment, short_waits
 from bnrecon.runtime.errors import UserError, nearest
 
-logger = logging.getLogger("bnrecon")  # of the whole package, whose level the flags set
+logger = logging.getLogger("bnrecon")  # the whole package's; flags set its level
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,13 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run_command(words)
         try:
             sys.stdout.flush()
-        except OSError as error:  # the reader has ended, or the disk is full
+        except OSError as error:  # the reader has exited, or the disk is full
             if code == exit_codes.DONE:
                 code = exit_codes.report(error)
             exit_codes.drop_output()
         try:
             sys.stderr.flush()
-        except OSError:  # what is lost of the log does not change the code
+        except OSError:  # a lost log message does not change the exit code
             exit_codes.drop_output(2)
     return code
 
@@ -85,15 +85,15 @@ def _run_command(words: list[str]) -> int:
 
 
 def _require_current_folder() -> None:
-    """Raise ``UserError`` where the current folder was removed: Hydra and libraries ask for it."""
+    """Raise ``UserError`` if the current folder was removed: Hydra and libraries need it."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UserError("the current folder was removed; change to one that is there") from None
+        raise UserError("the current folder was removed; change to one that exists") from None
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of what stands before a command, and one for each command."""
+    """The parser of options before a command, and one parser for each command."""
     shared = Parser(add_help=False)
     shared.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     shared.add_argument("-v", "--verbose", action="store_true", help="show details")
@@ -107,7 +107,7 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
 
 
 def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
-    """The options before the command, the command, and the words behind it."""
+    """The options before the command, the command, and the words after it."""
     for number, word in enumerate(words):
         if word == "help" and not number:
             return ["--help"], None, []

@@ -1,4 +1,4 @@
-"""A command's two outputs: its product goes to standard output, log messages to standard error."""
+"""A command's two outputs: results go to standard output, log messages to standard error."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import re
 import sys
 from collections.abc import Iterator
 
-# Those by which a terminal is commanded or text is made to look like other text: C0 without tab and
-# newline, DEL, C1, and marks that change the direction of writing.
+# Characters that control a terminal or disguise text: C0 without tab and newline, DEL, C1, and
+# marks that change the direction of writing.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def write(text: str) -> None:
-    """Write a command's product, a table or a folder's name, to standard output."""
+    """Write a command's result, such as a table or a folder's name, to standard output."""
     sys.stdout.write(f"{_without_controls(text)}\n")
     sys.stdout.flush()
 
 
 @contextlib.contextmanager
 def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
-    """Show the messages of the package's loggers on standard error for the block.
+    """Show the messages of the package's loggers on standard error within the block.
 
-    Nested blocks, as when a command calls another one, show every message once.
+    Nested blocks, as when a command calls another one, show every message only once.
     """
     logger = logging.getLogger("bnrecon")
     if any(isinstance(handler, _StandardError) for handler in logger.handlers):
@@ -42,7 +42,7 @@ def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
 
 
 def _without_controls(text: str) -> str:
-    r"""A text in which values may be that anybody has chosen, control characters as escapes.
+    r"""Escape the control characters of a text, which may contain untrusted values.
 
     >>> print(_without_controls("größe\r\x1b[2J\x9b"))
     größe\r\x1b[2J\x9b
@@ -51,9 +51,9 @@ def _without_controls(text: str) -> str:
 
 
 class _StandardError(logging.Handler):
-    """Writes to what ``sys.stderr`` is at the time, above any progress bar.
+    """Writes to the current ``sys.stderr``, above any progress bar.
 
-    A message that cannot be written is lost: what is computed does not depend on it.
+    A message that cannot be written is dropped: no computation depends on it.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -61,14 +61,14 @@ class _StandardError(logging.Handler):
         line = _without_controls(prefix.get(record.levelno, "") + self.format(record))
         try:
             _write_line(line)
-        except BrokenPipeError:  # who read it has ended, and so does the command
+        except BrokenPipeError:  # the reader has exited, and so does the command
             raise
-        except OSError:  # a full disk, a terminal that is gone
+        except OSError:  # a full disk, a closed terminal
             pass
 
 
 def _write_line(line: str) -> None:
-    if "tqdm" in sys.modules:  # without bars there is nothing to write above
+    if "tqdm" in sys.modules:  # otherwise there are no progress bars
         from tqdm import tqdm
 
         tqdm.write(line, file=sys.stderr)
@@ -79,9 +79,9 @@ def _write_line(line: str) -> None:
 
 @contextlib.contextmanager
 def tolerant_streams() -> Iterator[None]:
-    """For the block, write characters that the terminal's encoding lacks as escapes.
+    """Within the block, escape characters that the terminal's encoding lacks.
 
-    A stream that is closed, as by ``>&-``, takes whatever is written and shows it nowhere.
+    A closed stream, as by ``>&-``, discards what is written.
     """
     with contextlib.ExitStack() as stack:
         for name in ("stdout", "stderr"):

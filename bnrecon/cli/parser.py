@@ -1,4 +1,4 @@
-"""The argument parser that all commands share: one line for a mistake, no abbreviations."""
+"""The argument parser of all commands: one line for a mistake, no abbreviations."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bnrecon.runtime.errors import UserError, nearest
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that raises ``UserError`` and allows options between arguments."""
 
-    explain: Callable[[Sequence[str]], str] | None = None  # more than argparse knows, for its help
+    explain: Callable[[Sequence[str]], str] | None = None  # text that help adds
 
     def __init__(self, **settings: object) -> None:
         layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(allow_abbrev=False, formatter_class=layout, **settings)  # type: ignore[arg-type] # handed on as they are
+        super().__init__(allow_abbrev=False, formatter_class=layout, **settings)  # type: ignore[arg-type] # passed on unchanged
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words of one command.
 
         Raises:
-            UserError: for an option that there is not, or a value that is missing or not allowed.
+            UserError: for an unknown option, or a value that is missing or not allowed.
         """
         arguments, unknown = self.parse_known_intermixed_args(list(words))
         for word in unknown:
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
     def help_for(self, words: Sequence[str]) -> str:
-        """The help, with what there is to say of these words."""
+        """The help, with what ``explain`` adds for these words."""
         more = f"\n{self.explain(words)}" if self.explain is not None else ""
         return f"{self.format_help()}{more}".rstrip("\n")
 
@@ -48,16 +48,16 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help; argparse's own hides that the output cannot be written."""
+        """Print the help; argparse's method hides errors in writing it."""
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UserError`` in the place of printing the usage."""
-        raise UserError(f"{message}; {self.prog} --help shows what there is")
+        """Raise ``UserError`` instead of printing the usage."""
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 class Commands:
-    """The commands below a parser, and the flags that all of them take."""
+    """The commands of a parser, and the flags that all of them take."""
 
     def __init__(self, parser: Parser, shared: Parser) -> None:
         self._shared = shared
@@ -71,17 +71,17 @@ class Commands:
         return dict(self._commands.choices)
 
     def add(self, name: str, function: Callable[[argparse.Namespace], int]) -> Parser:
-        """Add a command that takes words, which its function reads, and return its parser.
+        """Add a command whose function reads its words, and return its parser.
 
-        Its text has a line of usage (what stands behind the name, without the shared flags), a line
-        for the list of commands, then what its own help says before its flags, and after them.
+        The command's text has a usage line (what follows the name, without the shared flags), a
+        line for the list of commands, then the help before its flags, and the help after them.
         """
         head, description, *rest = text(f"{name}.txt").split("\n\n")
         usage, summary = head.splitlines()
         parser = self._commands.add_parser(
             name,
             parents=[self._shared],
-            add_help=False,  # it is shown with the words, which stand behind it, too
+            add_help=False,  # added below: the words after it are needed too
             help=summary,
             usage=f"bnrecon {name} {usage} [-q] [-v] [-h]",
             description=description,
@@ -94,12 +94,12 @@ class Commands:
 
 
 def add_detach(parser: Parser, prefix: str) -> None:
-    """Add ``--detach`` to a command whose work a cluster's jobs may do."""
+    """Add ``--detach`` to a command whose work cluster jobs may do."""
     more = "exit once the jobs are submitted; run the same command again to collect the results"
     parser.add_argument("--detach", action="store_true", help=f"{prefix} cluster=: {more}")
 
 
 def text(name: str) -> str:
-    """What a file in ``texts`` says."""
+    """The content of a file in ``texts``."""
     file = importlib.resources.files("bnrecon.cli") / "texts" / name
     return file.read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""`bnrecon report`: what was reproduced of the papers, as one HTML file."""
+"""`bnrecon report`: the reproduced results of the papers, as one HTML file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.study import Study
 
 MARK = b'<meta name="generator" content="bnrecon report">'
-BEGINNING = 4096  # bytes in which a report says by this line that it is one
+BEGINNING = 4096  # a report has the mark within so many bytes
 
 
 def add_commands(commands: Commands) -> None:
     """Add `report`."""
     parser = commands.add("report", _report)
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the file; report.html in outputs by default"
+        "--output", type=Path, metavar="FILE", help="output file; by default report.html in outputs"
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="overwrite FILE even if it is not a report"
@@ -33,7 +33,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    """Write the report; print its path and what is in it."""
+    """Write the report; print its path and a summary."""
     requests = _read(arguments.words)
     path = arguments.output or requests[0][1].outputs / "report.html"
     check_output(path, arguments.overwrite)
@@ -58,11 +58,11 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse a path where no report can be written; ``overwrite`` allows a file that is none.
+    """Refuse a path where no report can be written; ``overwrite`` allows replacing any file.
 
     Raises:
-        UserError: it is a folder, or a file that is no report, or lies below a file.
-        FileExistsError: it is a device, a pipe, a socket or a link that leads nowhere.
+        UserError: it is a folder, a file that is not a report, or a path below a file.
+        FileExistsError: it is a device, a pipe, a socket or a broken link.
     """
     if path.is_dir():
         raise UserError(f"--output {path}: is a folder; give a file, as in {path / 'report.html'}")
@@ -76,7 +76,7 @@ def check_output(path: Path, overwrite: bool) -> None:
         with open(path, "rb") as file:
             if MARK not in file.read(BEGINNING):
                 raise UserError(
-                    f"--output {path}: there is a file that is no report of bnrecon; give another "
+                    f"--output {path}: this file exists and is not a bnrecon report; give another "
                     "name, or --overwrite"
                 )
 
@@ -90,7 +90,7 @@ def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
 
 
 def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
-    """The studies that are named, or all, and what is requested of each; checked without torch."""
+    """The named studies, or all, and the request for each; checked without torch."""
     from bnrecon.config import composition
     from bnrecon.reproduction import request
     from bnrecon.studies import registry

@@ -1,4 +1,4 @@
-"""`bnrecon run` and `bnrecon train`: one run, a sweep, or a target alone."""
+"""`bnrecon run` and `bnrecon train`: one run, a sweep, or only a target."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `run` and `train`, whose help shows the values that the options lead to."""
+    """Add `run` and `train`, whose help shows the composed values of all options."""
     run, train = commands.add("run", _run), commands.add("train", _train)
     run.explain = train.explain = _explain
     hydra_app.add_flags(run)
@@ -39,18 +39,18 @@ def add_commands(commands: Commands) -> None:
 
 
 def _explain(words: Sequence[str]) -> str:
-    """What every option means and allows."""
+    """The meaning and the allowed values of every option."""
     from bnrecon.config import help
 
     return help.text(words)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Do one run or a sweep. A sweep goes on after a failed run and ends in the worst exit code."""
+    """Do one run or a sweep. A sweep continues after a failed run; the worst exit code counts."""
     values, slurm, arguments.words = job_options.split(arguments.words, job_options.OPTIONS)
     of_sweeps = [*(f"{name}={value}" for name, value in values.items()), *slurm]
     of_sweeps += ["--detach"] if arguments.detach else []
-    # What Hydra shows in the place of a run; flags for that alone are its own to refuse.
+    # Hydra shows these instead of a run, and itself refuses flags that need them.
     shows = (arguments.cfg, arguments.info, arguments.hydra_help)
     if arguments.package and not arguments.cfg:
         raise UserError(f"--package={arguments.package}: is for --cfg")
@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if plan is None:
         if of_sweeps:
             raise UserError(f"{of_sweeps[0]}: not with hydra/launcher= or hydra/sweeper=")
-        interruption.finish_loading()  # the launcher's processes load what takes long
+        interruption.finish_loading()  # the launcher's processes load the slow libraries
         return _launch(arguments)
     if not plan.is_sweep:
         if others := [word for word in of_sweeps if not word.startswith("jobs=")]:
@@ -84,12 +84,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    """Have Hydra run what it makes of the options."""
+    """Let Hydra compose the options and run the result."""
     try:
         hydra_app.launch(_Job(logging.getLogger("bnrecon").level), arguments)
-    except SystemExit as leaving:  # of a run, or of Hydra's own help
+    except SystemExit as leaving:  # by a run, or by Hydra's help
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
-    except Exception as error:  # of a launcher or Hydra: a run reports its own failure
+    except Exception as error:  # of a launcher or Hydra: runs report their failures
         return _report_composition(error, arguments.config_dir)
     return exit_codes.DONE
 
@@ -101,14 +101,14 @@ def _refuse_launchers(options: list[str], why: str) -> None:
 
 
 def _refuse_useless(options: list[str]) -> None:
-    """Refuse what Hydra would do in a job of its own; its mode and search path have acted."""
+    """Refuse Hydra's options for its own jobs; its mode and search path have been applied."""
     for option in options:
         if re.match(r"[+~]*hydra[./](?!mode=|searchpath=)", option):
             raise UserError(f"{option}: has no effect on a single run")
 
 
 def _report_composition(error: Exception, config_dir: str | None) -> int:
-    """Report what Hydra raises; its plain exceptions are mistakes in the options too."""
+    """Report an exception from Hydra; its plain ``Exception`` is a mistake in the options too."""
     if isinstance(error, UserError | RunError | OSError | ImportError | BrokenExecutor):
         return exit_codes.report(error)
     from bnrecon.config.explanation import explain
@@ -120,7 +120,7 @@ def _report_composition(error: Exception, config_dir: str | None) -> int:
 
 
 def _first_not_utf8(folder: Path) -> Path:
-    """The yaml file that Hydra could not read, which it does not name."""
+    """The first yaml file that is not UTF-8: Hydra does not name it."""
     for file in sorted(folder.rglob("*.yaml")):
         with contextlib.suppress(OSError):
             try:
@@ -132,9 +132,9 @@ def _first_not_utf8(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Job:
-    """One run of a sweep, perhaps in a launcher's other process; it reports its own failure."""
+    """One run of a sweep, perhaps in a launcher's process; it reports its failure itself."""
 
-    level: int  # of the log messages that are shown
+    level: int  # lowest level of log messages to show
     command: int = field(default_factory=os.getpid)  # the process that launches it
 
     def __call__(self, composed: DictConfig) -> None:
@@ -147,7 +147,7 @@ class _Job:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        # As they are written: an interpolation may lead nowhere, which is to be reported.
+        # Unresolved: an interpolation may be invalid, which is to be reported.
         overrides = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
         words = " ".join(cast("list[str]", overrides))
         with output.log_to_stderr(self.level):
@@ -161,7 +161,7 @@ class _Job:
 
 
 def _do_run(composed: DictConfig, jobs: int = 1) -> None:
-    """Do the main job, its layers by so many processes, and print its table."""
+    """Do the main job, its layers in ``jobs`` processes, and print its table."""
     from bnrecon.config import composition
 
     config = composition.from_hydra(composed)
@@ -183,7 +183,7 @@ def _do_run(composed: DictConfig, jobs: int = 1) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    """Train a target alone, or take the trained one, and print how good it is."""
+    """Train a target, or load the trained one, and print its accuracy."""
     _refuse_launchers(arguments.words, "launchers run sweeps, with bnrecon run -m")
     from bnrecon.config import checks, composition
 
@@ -193,13 +193,13 @@ def _train(arguments: argparse.Namespace) -> int:
 
     name, folder = ("targets", config.targets) if config.targets else ("outputs", config.outputs)
     checks.require_folder(name, folder)
-    if text := main_job.train_only(config):  # empty in all processes but the first
+    if text := main_job.train_only(config):  # empty in every process but the first
         output.write(text)
     return exit_codes.DONE
 
 
 def _load_libraries(config: RunConfig) -> None:
-    """Import the user's modules and what takes seconds; then an interruption is an exception."""
+    """Import the user's modules and slow libraries; then an interruption raises an exception."""
     import_user_modules(config.imports)
     import bnrecon.run.main_job  # noqa: F401 (for its libraries)
     from bnrecon.runtime.interruption import finish_loading

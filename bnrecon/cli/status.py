@@ -1,4 +1,4 @@
-"""`bnrecon status` and `bnrecon cancel`: how far studies and sweeps are, and ending their jobs."""
+"""`bnrecon status` and `bnrecon cancel`: show progress of studies and sweeps, end their jobs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 OPTIONS = ("outputs",)
 CANCEL_OPTIONS = ("scale", "outputs")
 
-EVERY = 5.0  # seconds from one look to the next, with --watch
-MOST = 10  # pieces of work that are named
-CLEAR = "\x1b[H\x1b[2J"  # to the upper left of a terminal, and all of it erased
+EVERY = 5.0  # seconds between refreshes, with --watch
+MOST = 10  # tasks that are named
+CLEAR = "\x1b[H\x1b[2J"  # cursor to the upper left, and clear the terminal
 GOING_ON = ("running", "unclear", "detached")
-BY_JOBS = ("detached", "results not collected")  # whose progress the jobs know, and no command
+BY_JOBS = ("detached", "results not collected")  # progress comes from the jobs, not from a command
 
 STATES = {
     "running": "in progress",
@@ -52,20 +52,20 @@ def add_commands(commands: Commands) -> None:
 
 
 def _tell(arguments: argparse.Namespace) -> int:
-    """Print the state of studies, once or until they have ended."""
+    """Print the state of studies, once or until they end."""
     names, options = split_studies(arguments.words, OPTIONS)
     folder = outputs_folder(options.get("outputs"))
     if not arguments.watch:
         output.write(_text(_look(folder, names), folder, names))
         return exit_codes.DONE
     finish_loading()
-    with contextlib.suppress(KeyboardInterrupt):  # how one stops watching; nothing is interrupted
+    with contextlib.suppress(KeyboardInterrupt):  # this stops watching; nothing is interrupted
         _watch(folder, names)
     return exit_codes.DONE
 
 
 def _look(folder: Path, names: Sequence[str]) -> list[StudyStatus]:
-    """The studies with a last command or jobs, of all or of those that are named."""
+    """The studies, or those in ``names``, that have a last command or jobs."""
     from bnrecon.reproduction.study_status import studies, sweeps, with_jobs
     from bnrecon.studies import registry
 
@@ -76,7 +76,7 @@ def _look(folder: Path, names: Sequence[str]) -> list[StudyStatus]:
 
 
 def _watch(folder: Path, names: Sequence[str]) -> None:
-    """Print the state of studies again and again, until nothing is in progress."""
+    """Print the state of studies repeatedly, until nothing is in progress."""
     between = ""
     while True:
         studies = _look(folder, names)
@@ -89,12 +89,12 @@ def _watch(folder: Path, names: Sequence[str]) -> None:
 
 
 def _text(studies: Sequence[StudyStatus], folder: Path, names: Sequence[str]) -> str:
-    """All that is in progress, or what was last; of studies that are named each."""
+    """Everything in progress, or else the last study; with ``names``, each of those studies."""
     going_on = [study for study in studies if study.state in GOING_ON]
     shown = studies if names else [*going_on, *(study for study in studies if study.problem)]
     parts = [_study_text(study) for study in shown]
     parts += [
-        f"{name}: no command has left its progress in {folder}; bnrecon ls studies lists results"
+        f"{name}: no command has recorded progress in {folder}; bnrecon ls studies lists results"
         for name in names
         if name not in {study.study for study in studies}
     ]
@@ -108,7 +108,7 @@ def _text(studies: Sequence[StudyStatus], folder: Path, names: Sequence[str]) ->
 
 
 def _study_text(study: StudyStatus) -> str:
-    """One study: its state, and a line or more on each question."""
+    """One study: its state, and one or more lines for each fact."""
     from bnrecon.jobs.work import title
 
     failures = ", with failures" if any(jobs.failed for jobs in study.jobs) else ""
@@ -122,7 +122,7 @@ def _study_text(study: StudyStatus) -> str:
 
 
 def _facts(study: StudyStatus) -> Iterator[tuple[str, str]]:
-    """What the last command is to be told of, by name."""
+    """The facts about the last command, by name."""
     if (progress := study.progress) is None:
         return
     from bnrecon.reproduction.study_status import seconds_since
@@ -176,7 +176,7 @@ def _reason(failure: Failure) -> str:
 
 
 def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
-    """What a cluster does, and how to go on where nobody collects that."""
+    """The state of a cluster's jobs, and the command that collects their results if none does."""
     for jobs in study.jobs:
         counts = {name: vars(jobs)[name] for name in ("finished", "failed", "running", "queued")}
         tasks = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -189,7 +189,7 @@ def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
 
 
 def _remaining_time(study: StudyStatus, progress: Progress) -> Iterator[str]:
-    """How long the rest takes if each part goes on so, and for which parts nothing tells."""
+    """The time left at each part's present pace, and the parts for which it is unknown."""
     remaining, finished = progress.remaining_by_part, progress.seconds_by_part
     if not remaining:
         yield "no task is left; tables and figures are being made"
@@ -198,13 +198,13 @@ def _remaining_time(study: StudyStatus, progress: Progress) -> Iterator[str]:
         seconds = sum(remaining[part] * statistics.fmean(finished[part]) for part in timed)
         processes = progress.processes or sum(each.jobs.get("running", 0) for each in study.jobs)
         duration = format_duration(seconds / max(1, processes))
-        yield f"about {duration}, if the rest of {', '.join(timed)} is like what is finished of it"
+        yield f"about {duration}, if the rest of {', '.join(timed)} is like its finished tasks"
     for part in remaining.keys() - finished:
         yield f"not known for {remaining[part]} of {part}: none finished"
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    """Cancel what is queued or running; print what it was, or that there was nothing."""
+    """Cancel queued and running jobs; print which, or that there were none."""
     names, options = split_studies(arguments.words, CANCEL_OPTIONS)
     if not names:
         raise UserError("cancel: give a study's name, as in: bnrecon cancel burkholz2024")
@@ -217,10 +217,10 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
     sweeps = [name for name in names if is_sweep(outputs, name)]
     if scale is not None and sweeps:
-        raise UserError(f"scale={scale}: {sweeps[0]} is a sweep, which has none; leave it out")
+        raise UserError(f"scale={scale}: {sweeps[0]} is a sweep, which has no scale; leave it out")
     for name in names:
         folder = outputs / ("sweeps" if name in sweeps else "studies") / name
         lines = cancel(folder, scale)
-        for line in lines or [f"no job of {name} is known that waits or runs ({folder})"]:
+        for line in lines or [f"no queued or running job of {name} is known ({folder})"]:
             output.write(line)
     return exit_codes.DONE

@@ -1,4 +1,4 @@
-"""`bnrecon study`, `tables` and `figures`: reproduce a paper, and show what was run."""
+"""`bnrecon study`, `tables` and `figures`: reproduce a paper, and show its results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _show_help(arguments: argparse.Namespace) -> int:
-    """How a command for studies is used, where no study is named."""
+    """Print a study command's help, if no study is named."""
     output.write(arguments.parser.help_for(()))
     return exit_codes.MISTAKE
 
@@ -49,12 +49,12 @@ def _list_studies() -> str:
             " ".join(study.parts), 96, initial_indent=" " * 4, subsequent_indent=" " * 4
         )
         if study.solvers:
-            lines.append(f"    of tables that compare solvers: {' or '.join(study.solvers)}")
+            lines.append(f"    rows of one solver only: {' or '.join(study.solvers)}")
     return "\n".join(lines)
 
 
 def _study(arguments: argparse.Namespace) -> int:
-    """Compute what is missing, then print the tables of what is finished, whatever failed."""
+    """Compute what is missing, then print the tables of finished results, even after failures."""
     if not arguments.words:
         return _show_help(arguments)
     study, request = _read(arguments.words, arguments.detach, arguments.config_dir)
@@ -84,7 +84,7 @@ def _tables(arguments: argparse.Namespace) -> int:
 
     finish_loading()
     if not shipped_outputs(request.outputs).is_dir():
-        unknown = "no folder %s here; outputs=FOLDER names the one with results: %s has what ships"
+        unknown = "no folder %s here; give outputs=FOLDER with results: %s has the shipped ones"
         logger.warning(unknown, request.outputs, shipped_folder())
     written = pages.write(study, request, redraw=False)
     output.write(f"{written.text}\n\n{request.folder}")
@@ -93,7 +93,7 @@ def _tables(arguments: argparse.Namespace) -> int:
 
 
 def _figures(arguments: argparse.Namespace) -> int:
-    """Draw a study's figures of what was run, and name them."""
+    """Draw a study's figures from finished results, and print their paths."""
     if not arguments.words:
         return _show_help(arguments)
     if not _names_study(arguments.words):
@@ -136,7 +136,7 @@ def _read_computed(words: list[str]) -> tuple[Study, StudyRequest]:
 def _read(
     words: list[str], detach: bool = False, config_dir: Path | None = None
 ) -> tuple[Study, StudyRequest]:
-    """The study, named first or as ``study=NAME``, and its request; checked without torch."""
+    """The study, given first or as ``study=NAME``, and its request; checked without torch."""
     from bnrecon.config import composition
     from bnrecon.reproduction import request
     from bnrecon.studies import registry
@@ -150,5 +150,5 @@ def _read(
         require_choice("", part, names)
     if imports := composition.compose(requested.options).imports:
         word = f"imports=[{','.join(imports)}]"
-        raise UserError(f"{word}: a study has its paper's parts alone; bnrecon run takes yours")
+        raise UserError(f"{word}: a study uses only its paper's parts; bnrecon run takes yours")
     return study, requested

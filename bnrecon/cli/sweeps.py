@@ -1,4 +1,4 @@
-"""A sweep: a list of runs that a command's processes or a cluster's jobs compute, and its table."""
+"""A sweep: runs that a command's processes or a cluster's jobs compute, and their table."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ CODES = {"done": exit_codes.DONE, "mistake": exit_codes.MISTAKE, "failed": exit_
 
 
 class SweepRun(WithUserModules, RunWork):
-    """A run of a sweep, which prints its own table; the label has what is not the same for all."""
+    """A run of a sweep, which prints its table; its label has the options that vary."""
 
     @property
     def label(self) -> str:
-        """What tells the run from the others."""
+        """The options that distinguish the run from the others."""
         return self.labels["options"]
 
     @property
     def _paths(self) -> tuple[Path, ...]:
-        """What ships is of studies."""
+        """The run's folder only: shipped results belong to studies."""
         return (self.folder / "result.json",)
 
     def compute(self) -> str:
@@ -56,13 +56,13 @@ class SweepRun(WithUserModules, RunWork):
 
 
 def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Namespace) -> int:
-    """Compute what a sweep lacks, print the table of all runs; return the worst exit code.
+    """Compute the missing runs of a sweep, print the table of all; return the worst exit code.
 
-    A run that fails costs the others nothing. Jobs of a cluster plan again from ``arguments``.
+    A failed run does not stop the others. Cluster jobs plan again from ``arguments``.
 
     Raises:
-        UserError: an option that is not possible; nothing is computed.
-        Interrupted: the sweep was stopped; what is finished stays.
+        UserError: an option is not possible; nothing is computed.
+        Interrupted: the sweep was stopped; finished runs are kept.
     """
     runs, folder = _runs(plan), Path(plan.folder)
     words = (*hydra_app.flags(arguments), *arguments.words)
@@ -71,12 +71,12 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     checks.require_folder("hydra.sweep.dir", plan.folder)
     if (folder / "table.md").exists() and not batch.progress.exists():
         raise UserError(
-            f"hydra.sweep.dir={folder}: has a table.md of something else; give another folder"
+            f"hydra.sweep.dir={folder}: has a table.md that is not a sweep's; give another folder"
         )
     sweeps = Path(runs[0].config.outputs) / "sweeps"
     if options.cluster is not None and folder.parent != sweeps:
         raise UserError(
-            f"hydra.sweep.dir={folder}: with cluster= it is a folder in {sweeps}, where bnrecon "
+            f"hydra.sweep.dir={folder}: with cluster=, give a folder in {sweeps}, where bnrecon "
             "status and bnrecon cancel look for jobs"
         )
     finish_loading()
@@ -86,13 +86,13 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     failures: list[Outcome] = []
     if not missing:
         collect_finished(batch, runs)
-        if not batch.progress.exists():  # by it the table's folder is known again
+        if not batch.progress.exists():  # it marks the folder as a sweep's
             with progress.keep(batch, InProcess(batch.locks_folder, None), []):
                 pass
     else:
         device = _check_machine(list(missing.values()), options)
         executor = executors.choose(options, batch, device, {}, show=True)
-        alone = executor.processes == 1  # then each run is shown as it is computed
+        alone = executor.processes == 1  # then each run's progress is shown
         if not alone:
             details = batch.details(executor.processes)
             logger.info("%d of the runs to compute; details go to %s", len(missing), details)
@@ -105,9 +105,9 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
 
 
 def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
-    """The runs with all that they ask for checked."""
+    """The runs, with their options checked."""
     if len({word for words, _ in plan.runs for word in words if word.startswith("outputs=")}) > 1:
-        raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")
+        raise UserError("outputs: all runs of a sweep need the same, which holds the sweep's table")
     common = set.intersection(*(set(words) for words, _ in plan.runs))
     runs = []
     for words, composed in plan.runs:
@@ -122,7 +122,7 @@ def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
 
 
 def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
-    """All runs of a sweep by key, and their targets, for a job that computes some."""
+    """All runs of a sweep and their targets by key, for a job that computes some of them."""
     parser = Parser()
     hydra_app.add_flags(parser)
     parser.add_argument("words", nargs="*")
@@ -132,7 +132,7 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
 
 
 def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.device | None:
-    """Where this machine computes: a GPU, if any run does; ``None`` where Slurm's jobs do."""
+    """This machine's device, a GPU if any run uses one; ``None`` if Slurm's jobs compute."""
     extras.require_trackers(sorted({name for run in runs for name in run.config.tracker}))
     if options.cluster is not None and options.cluster.name == "slurm":
         return None
@@ -142,7 +142,7 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
 
 
 def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path) -> int:
-    """Print the table of all finished runs, the folder, and what failed."""
+    """Print the table of all finished runs, the folder, and the failures."""
     by_label = {run.label: result for run in runs if (result := run.result()) is not None}
     results, labels = list(by_label.values()), list(by_label)
     if results:

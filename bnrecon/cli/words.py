@@ -1,4 +1,4 @@
-"""What stands behind a command: names, and options written NAME=VALUE."""
+"""The arguments of a command: names, and options written NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bnrecon.runtime.shipped import DEFAULT_OUTPUTS, shipped_outputs
 def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Names, and the values of options.
 
-    A path that there is counts as a name, with whatever signs.
+    An existing path counts as a name, whatever its characters.
 
     >>> split(["burkholz2024", "outputs=elsewhere"], ("scale", "outputs"))
     (['burkholz2024'], {'outputs': 'elsewhere'})
@@ -38,15 +38,15 @@ def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict
 
 
 def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The same where the names are those of studies, also as ``study=NAME``, or of sweeps.
+    """The same for names of studies, also as ``study=NAME``, or of sweeps.
 
     Raises:
-        UserError: as of ``split``, or there is no such study.
+        UserError: as in ``split``, or there is no such study.
     """
     from bnrecon.studies import registry
 
     names, values = split([word.removeprefix("study=") for word in words], options)
-    # The home of a user that there is not stays as it is, and is no folder.
+    # ~NAME of an unknown user stays as it is, and is no folder.
     outputs = Path(os.path.expanduser(values.get("outputs", DEFAULT_OUTPUTS)))
     for name in names:
         if name not in registry.STUDIES and not is_sweep(outputs, name):
@@ -61,9 +61,9 @@ def is_sweep(outputs: Path, name: str) -> bool:
 
 
 def outputs_folder(name: str | None, others: Sequence[str] = (), to: str = "list one kind") -> Path:
-    """An outputs folder that there is, by its name; ``None`` stands for the usual one.
+    """An existing outputs folder by its name; ``None`` stands for the default.
 
-    One of ``others``, which is given ``to`` do something, might have been meant.
+    An error suggests the nearest of ``others``, words that are given ``to`` do something.
 
     Raises:
         UserError: there is no such folder.
@@ -81,7 +81,7 @@ def outputs_folder(name: str | None, others: Sequence[str] = (), to: str = "list
         next(folder.iterdir() if is_folder else iter(()), None)
     except OSError as error:
         raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
-    except (ValueError, RuntimeError):  # a NUL, or the home of a user that there is not
+    except (ValueError, RuntimeError):  # a NUL, or the home of an unknown user
         is_folder = False
     if not is_folder:
         meant = f"; to {to}: {nearest(name, others)}" if others else ""

@@ -1,1 +1,1 @@
-"""Everything a user can set, typed and checked; it and the command line alone know Hydra."""
+"""All options of users, typed and checked; only this package and the command line use Hydra."""

@@ -1,4 +1,4 @@
-"""What a run needs of the machine: folders that can be written, a GPU, memory, a compiler."""
+"""Checks of what a run needs: writable folders, a GPU, memory, a compiler."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bnrecon.runtime.units import format_bytes
 
 
 def require_folders(config: RunConfig) -> None:
-    """Raise ``UserError`` where the folder of a run's results or targets cannot be one."""
+    """Raise ``UserError`` if the folder of a run's results or targets is impossible."""
     require_folder("outputs", config.outputs)
     if config.targets is not None:
         require_folder("targets", config.targets)
 
 
 def require_folder(name: str, folder: str) -> None:
-    """Raise ``UserError`` where an option's folder is a file, or cannot be created.
+    """Raise ``UserError`` if an option's folder is a file, or cannot be created.
 
-    Leaves nothing behind. A folder that exists may be read-only.
+    Creates nothing permanently. An existing folder may be read-only.
     """
     check_folder(name, folder)
     check_utf8(name, folder)
@@ -55,7 +55,7 @@ def _is_there(path: Path) -> bool:
 
 def check_machine(config: RunConfig) -> None:
     """Raise ``UserError`` for what is missing: a GPU, memory, a compiler, a tracker's library."""
-    from bnrecon.runtime import hardware  # loads torch, which help and completion do without
+    from bnrecon.runtime import hardware  # late: help and completion do not load torch
     from bnrecon.targets.building import training_bytes
 
     require_trackers(config.tracker)
@@ -72,11 +72,11 @@ def check_machine(config: RunConfig) -> None:
     compiler = os.environ.get("CXX") or "g++"
     if device.type == "cuda" and not hardware.can_compile(device):
         raise UserError(
-            "train.compile=on: for a GPU torch compiles with Triton and a C compiler, capability 7 "
+            "train.compile=on: on a GPU, torch.compile needs Triton, a C compiler and capability 7 "
             "or above; install what is missing, or leave it at auto"
         )
     if device.type == "cpu" and shutil.which(compiler) is None:
         raise UserError(
-            "train.compile=on: for a processor torch compiles with a C++ compiler, and there is no "
+            "train.compile=on: on a processor, torch.compile needs a C++ compiler, and there is no "
             f"{compiler}; install one, or leave it at auto"
         )

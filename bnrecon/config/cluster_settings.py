@@ -1,4 +1,4 @@
-"""What a user's jobs ask of Slurm: from the user's own slurm.yaml, and from the command line."""
+"""What a user's jobs request from Slurm: settings from slurm.yaml and the command line."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ PREFIX = "slurm."
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What each job asks of Slurm; ``None`` leaves it to Slurm, but for the time: 60 minutes."""
+    """What each job requests from Slurm; ``None`` is Slurm's default, for the time 60 minutes."""
 
-    partition: str | None = None  # the partition, or several with commas
-    account: str | None = None  # who is charged
+    partition: str | None = None  # the partition, or several separated by commas
+    account: str | None = None  # the account to charge
     qos: str | None = None  # quality of service
     gpus: int = 0  # GPUs of a job
-    mem: str | None = None  # memory of a job, as Slurm writes it: ``"8G"``
-    time: int | None = None  # minutes until a job is stopped; it then goes on in a new one
+    mem: str | None = None  # memory of a job, in Slurm's notation: ``"8G"``
+    time: int | None = None  # minutes until a job is stopped and continued in a new one
     cpus: int = 1  # cores of a job
-    setup: tuple[str, ...] = ()  # lines of shell that run before a job
+    setup: tuple[str, ...] = ()  # shell commands that run before a job
     array_parallelism: int = 256  # how many jobs of an array run at once
-    requeues: int = 10  # how often a job that comes to its time limit is queued again
-    file: Path | None = None  # the file that they were read from, if any
+    requeues: int = 10  # how often a job is requeued at its time limit
+    file: Path | None = None  # the file of the settings, if any
 
 
 NAMES = tuple(each.name for each in dataclasses.fields(ClusterSettings) if each.name != "file")
 
 
 def config_file() -> Path:
-    """Where a user's own settings lie, unless ``--config-dir`` has some."""
+    """The file of a user's settings, unless ``--config-dir`` has one."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    # Without a home folder this is no place where a file is, and none is needed.
+    # Without a home folder this path does not exist, and no file is needed.
     return Path(os.path.expanduser(folder)) / "bnrecon" / FILE
 
 
 def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> ClusterSettings:
-    """The settings of ``slurm.yaml``, and over them those of the command line.
+    """The settings of ``slurm.yaml``, overridden by those of the command line.
 
-    If ``config_dir`` has no such file, the user's own (``config_file``) is read.
+    If ``config_dir`` has no such file, the user's (``config_file``) is read.
 
     >>> read(Path(), ["slurm.time=1:30:00", "slurm.mem=500MB", "slurm.setup=module load cuda"])
     ClusterSettings(..., mem='500M', time=90, cpus=1, setup=('module load cuda',), ...)
 
     Raises:
-        UserError: a setting that there is not, a value that it does not take, a file that cannot be
-            read, or a ``config_dir`` that is no folder.
+        UserError: an unknown setting, a value that is not allowed, a file that cannot be read, or a
+            ``config_dir`` that is not a folder.
     """
     path, values = _read_file(config_dir)
     fields = {name: _convert(f"{path}: {name}", name, value) for name, value in values.items()}
@@ -76,7 +76,7 @@ def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> Clust
 
 
 def _read_file(config_dir: Path | None) -> tuple[Path | None, Mapping[str, Any]]:
-    """The file and what it says; no file and nothing where there is none."""
+    """The file and its content; ``None`` and empty if there is none."""
     if config_dir is not None and not config_dir.is_dir():
         raise UserError(f"--config-dir={config_dir}: no such folder")
     path = config_file()
@@ -95,20 +95,20 @@ def _read_file(config_dir: Path | None) -> tuple[Path | None, Mapping[str, Any]]
     if values is None or values == "":
         return path, {}
     if not isinstance(values, dict):
-        raise UserError(f"{path}: give one setting a line, as in partition: gpu")
+        raise UserError(f"{path}: give one setting per line, as in partition: gpu")
     for name in values:
         _check_name(f"{path}: {name}", str(name), "")
     return path, values
 
 
 def _parse(where: str, text: str) -> Any:
-    """YAML with every value as it was typed: 1:30:00 is a time, and no number of seconds."""
+    """Parse YAML with every value as typed: 1:30:00 is a time, not a number of seconds."""
     try:
-        return yaml.load(text, Loader=yaml.BaseLoader)  # it makes words, lists and mappings alone
+        return yaml.load(text, Loader=yaml.BaseLoader)  # only strings, lists and mappings
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" in line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or "a character that it does not take"
+        problem = getattr(error, "problem", None) or "a character that is not allowed"
         raise UserError(f"{where}: no YAML{line} ({problem})") from None
 
 
@@ -118,7 +118,7 @@ def _check_name(shown: str, name: str, prefix: str) -> None:
 
 
 def _convert(shown: str, name: str, value: Any) -> Any:
-    """A setting's value from what was written; ``shown`` is what messages call it."""
+    """Convert a setting's value from text; ``shown`` is its name in messages."""
     if name == "setup":
         lines = [value] if isinstance(value, str) else value
         if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
@@ -141,7 +141,7 @@ def _convert(shown: str, name: str, value: Any) -> Any:
 
 
 def _memory(shown: str, value: str) -> str:
-    """Memory as Slurm writes it; a number alone is megabytes there."""
+    """Memory in Slurm's notation; a plain number is in megabytes there."""
     match = re.fullmatch(r"([1-9][0-9]{0,9})\s*(?:([KMGT])(?:i?B)?)?", value, re.IGNORECASE)
     if match is None:
         raise UserError(f"{shown}={value}: give memory, as in 500M or 8G")
@@ -149,7 +149,7 @@ def _memory(shown: str, value: str) -> str:
 
 
 def _minutes(shown: str, value: str) -> int:
-    """Minutes, of what sbatch takes (90, 90:00, 1:30:00, 1-12, 1-12:00) and of 90m, 36h, 2d."""
+    """Minutes, from sbatch's formats (90, 90:00, 1:30:00, 1-12, 1-12:00) and from 90m, 36h, 2d."""
     days, dash, clock = value.rpartition("-")
     if match := re.fullmatch(r"([0-9]{1,6})\s*([mhd]?)", value):
         minutes: float = int(match[1]) * {"": 1, "m": 1, "h": 60, "d": 1440}[match[2]]

@@ -31,15 +31,15 @@ from bnrecon.config.schema import (
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.options import prefix_fields, reworded
 
-SEPARATE = ("features", "solver")  # groups that no choice but an experiment changes
+SEPARATE = ("features", "solver")  # groups that only an experiment's choice changes
 FOLDERS = ("outputs", "targets", "tracker_folder", "data.root", "hydra.sweep.dir")
 
 
 def from_hydra(composed: DictConfig) -> RunConfig:
-    """Make the specs of what Hydra composed; each checks its own values.
+    """Make the specs from Hydra's configuration; each checks its values.
 
     Raises:
-        UserError: for the first value that is not possible, by its name on the command line.
+        UserError: a value is not possible; the message has its name on the command line.
     """
     _reject_unknown(composed, RunConfig, "")
     try:
@@ -54,7 +54,7 @@ def from_hydra(composed: DictConfig) -> RunConfig:
 
 
 def option_names(group: str) -> AbstractContextManager[None]:
-    """Name a spec's fields as the command line does in a ``UserError`` or ``RunError``.
+    """In a ``UserError`` or ``RunError``, name a spec's fields as on the command line.
 
     >>> with option_names("train"):
     ...     raise UserError("lr=0: must be above 0")
@@ -66,9 +66,9 @@ def option_names(group: str) -> AbstractContextManager[None]:
 
 
 def rename_fields(group: str, line: str) -> str:
-    """Name a spec's fields in a line as the command line does.
+    """Name a spec's fields in a line as on the command line.
 
-    A choice is named without ``.name``, as in ``data=folder``.
+    A choice has no ``.name``, as in ``data=folder``.
 
     >>> rename_fields("features", "take more features (oversampling=1.5)")
     'take more features (features.oversampling=1.5)'
@@ -82,12 +82,12 @@ def compose(overrides: Sequence[str]) -> RunConfig:
     """The configuration that ``bnrecon run OVERRIDES`` would run.
 
     Raises:
-        UserError: for overrides that make none.
+        UserError: the overrides are not valid.
     """
     return copy.deepcopy(_composed(tuple(overrides)))
 
 
-# A study composes each of its cells several times, and Hydra takes a tenth of a second.
+# A study composes each of its cells several times, and Hydra takes 0.1 s.
 @functools.lru_cache(maxsize=1024)
 def _composed(overrides: tuple[str, ...]) -> RunConfig:
     register_choices(overrides)
@@ -98,23 +98,23 @@ def _composed(overrides: tuple[str, ...]) -> RunConfig:
 
 @functools.lru_cache(maxsize=256)
 def _compose(overrides: tuple[str, ...]) -> DictConfig:
-    """What Hydra composes from configs/run.yaml."""
+    """Compose configs/run.yaml with Hydra."""
     register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
         try:
             return hydra.compose("run", overrides=as_overrides(overrides))
-        except Exception as error:  # Python's own too, where Hydra does not look
+        except Exception as error:  # also Python's, which Hydra does not catch
             raise UserError(explain(error)) from None
 
 
 def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | None:
-    """The same, faster where many cells share groups: values are set last, as Hydra does.
+    """The same, faster if many cells share groups: values are set last, as by Hydra.
 
-    Features and solver, where they are chosen, are not changed by another choice. ``None`` for
-    overrides that are more than choices and values, or impossible: Hydra itself is asked then.
+    Other choices do not change chosen features and solvers. Returns ``None``, to be composed by
+    Hydra, for overrides that are not only choices and values, or not possible.
     """
     chosen = {word.partition("=")[0]: word for word in choices}
-    if "experiment" in chosen:  # which sets values of every group
+    if "experiment" in chosen:  # it sets values of every group
         return None
     others = tuple(sorted(word for group, word in chosen.items() if group not in SEPARATE))
     by_group: dict[str, list[str]] = {group: [] for group in ("", *SPECS)}
@@ -127,15 +127,15 @@ def _by_groups(choices: Sequence[str], values: Sequence[str]) -> RunConfig | Non
             apart = chosen.get(group) if group in SEPARATE else None
             parts[group] = _part(group, apart, () if apart else others, tuple(words))
         return RunConfig(**parts.pop(""), **parts)
-    except Exception:  # its message is Hydra's, which is asked next
+    except Exception:  # Hydra comes next, and has the message
         return None
 
 
 @functools.lru_cache(maxsize=1024)
 def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple[str, ...]) -> Any:
-    """A group's spec, which nobody changes; for "" the options that are in no group.
+    """A group's spec, not to be modified; for "" the options without a group.
 
-    A choice ``apart`` from the others is in its group's file, which says all.
+    For a choice ``apart`` from the others, its group's file is complete.
     """
     parsed = OverridesParser.create().parse_overrides(as_overrides(values))
     plain = all(o.type is OverrideType.CHANGE and not o.is_sweep_override() for o in parsed)
@@ -148,7 +148,7 @@ def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple
         part = copy.deepcopy(composed[group] if group else OmegaConf.masked_copy(composed, top))
     else:
         name = apart.partition("=")[2]
-        if not re.fullmatch(r"\w+", name):  # a path is no choice
+        if not re.fullmatch(r"\w+", name):  # not a path
             raise ValueError("not a choice's plain name")
         file = importlib.resources.files("bnrecon.configs") / group / f"{name}.yaml"
         chosen: Any = OmegaConf.create(file.read_text(encoding="utf-8"))
@@ -164,10 +164,10 @@ def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple
 
 
 def as_overrides(words: Sequence[str], sweep: bool = False) -> list[str]:
-    """Quote folders and the choices of groups, so that Hydra's grammar takes them for plain text.
+    """Quote folders and the choices of groups, so that Hydra's grammar reads them as plain text.
 
-    A leading ``~`` is the home folder. What is quoted stays as it is. In a ``sweep`` commas
-    separate values, and what has quotes or brackets is left to the grammar.
+    A leading ``~`` is the home folder. Quoted text is not changed. In a ``sweep`` commas separate
+    values, and values with quotes or brackets are left to the grammar.
 
     >>> as_overrides(["data.root=größe", "target=18", "seeds=[0,1]"])
     ["data.root='größe'", "target='18'", 'seeds=[0,1]']
@@ -180,7 +180,7 @@ def _as_override(word: str, sweep: bool) -> str:
     if not name.strip("+~"):
         raise UserError(f"{word!r}: an option has no name; write name=value, as in target=vgg18")
     if name.lstrip("+") == "tracker" and equals and not value.startswith("["):
-        return f"{name}=[{'' if value == 'null' else value}]"  # one alone is a list too
+        return f"{name}=[{'' if value == 'null' else value}]"  # a single value is a list too
     if name.lstrip("+") not in (*FOLDERS, *GROUPS) or (sweep and re.search("""[('"]""", value)):
         return word
     quoted = _folder if name.lstrip("+") in FOLDERS else _choice
@@ -188,7 +188,7 @@ def _as_override(word: str, sweep: bool) -> str:
 
 
 def _folder(text: str) -> str:
-    """A folder's name between quotes."""
+    """A folder's name in quotes."""
     if text == "null" or re.fullmatch(r"""'([^'\\]|\\.)*'|"([^"\\]|\\.)*"|""", text, re.DOTALL):
         return text
     if re.match("~(/|$)", text):
@@ -199,7 +199,7 @@ def _folder(text: str) -> str:
 
 
 def _choice(text: str) -> str:
-    """The name of a group's yaml, quoted where the grammar would take it for something else."""
+    """The name of a group's yaml, quoted if the grammar would not read it as text."""
     plain = re.fullmatch(r"[A-Za-z_][\w./@-]*", text, re.ASCII) and text.lower() not in (
         "null",
         "true",
@@ -211,7 +211,7 @@ def _choice(text: str) -> str:
 
 
 def _reject_unknown(node: DictConfig, schema: type, prefix: str) -> None:
-    """Raise ``UserError`` for keys that no spec has: Hydra lets `+target.extra=3` past a schema."""
+    """Raise ``UserError`` for unknown keys: Hydra lets `+target.extra=3` past a schema."""
     allowed = [field.name for field in dataclasses.fields(schema)]
     for name in node:
         if name not in allowed:

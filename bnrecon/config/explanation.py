@@ -1,4 +1,4 @@
-"""What an error of Hydra, OmegaConf or yaml means, in one line."""
+"""Explain errors of Hydra, OmegaConf and yaml in one line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bnrecon.runtime.options import KINDS
 
 
 def explain(error: BaseException) -> str:
-    """Say in one line what an error means, with the nearest name that is allowed."""
+    """Explain an error in one line, with the nearest allowed name."""
     causes = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
     if isinstance(error, RecursionError):
-        return "the defaults of yaml files name each other in a circle; check your own files"
+        return "the defaults of yaml files form a circle; check your own files"
     if isinstance(causes[-1], yaml.YAMLError):
         return _explain_yaml(causes[-1])
     text = "\n".join(str(cause) for cause in causes)
@@ -33,7 +33,7 @@ def explain(error: BaseException) -> str:
 
 
 def _explain_yaml(error: yaml.YAMLError) -> str:
-    """File, line and column of a yaml error, and what is wrong there."""
+    """File, line and column of a yaml error, and the problem."""
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return f"{mark.name}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
     if isinstance(error, yaml.reader.ReaderError):
@@ -51,7 +51,7 @@ def _unknown_key(match: re.Match[str], text: str) -> str:
         return _unknown_option(name)
     classes = {kind.__name__: kind for kind in (*SPECS.values(), *TARGETS.values())}
     if prefix == "hydra.launcher":
-        return f"{name} is not an option of this launcher; hydra/launcher= names another, with -m"
+        return f"{name} is not an option of this launcher; hydra/launcher= chooses another, with -m"
     allowed = field_names(classes[match[2]]) if match[2] in classes else []
     return f"{name} is not an option: {nearest(name, [f'{prefix}.{field}' for field in allowed])}"
 
@@ -64,7 +64,7 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     if group == "hydra/launcher":
         hint = f"others come with: {install_command('launchers')}"
     elif "," in choice:
-        hint = "several are a sweep, with -m"
+        hint = "several values are a sweep, with -m"
     return f"{group}={choice}: {nearest(choice, allowed)}; {hint}"
 
 
@@ -97,9 +97,7 @@ def _no_value(_: re.Match[str], text: str) -> str:
     name = re.search(r"full_key: (\S+)", text)
     if name is None:
         return ""
-    return (
-        f"{name[1]} has no value: choose a complete yaml file (*_schema are for your own to extend)"
-    )
+    return f"{name[1]} has no value: choose a complete yaml file (*_schema are for you to extend)"
 
 
 def _unreadable(_: re.Match[str], text: str) -> str:
@@ -110,7 +108,7 @@ def _unreadable(_: re.Match[str], text: str) -> str:
     return f"could not read {rejected!r}; {advice}"
 
 
-# A text has the groups of its pattern in braces.
+# Texts contain the groups of their patterns in braces.
 _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
     (r"Key '([^']+)' (?:is )?not in '(\w+)'", _unknown_key),
     (
@@ -145,15 +143,15 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
     ),
     (
         "'TerminalNodeImpl' object",
-        "Hydra reads functions, as range(1,3), and values in braces by assert statements, "
-        "which python -O leaves out; run without it and PYTHONOPTIMIZE",
+        "Hydra parses functions, as range(1,3), and values in braces by assert statements, "
+        "which python -O removes; run without -O and PYTHONOPTIMIZE",
     ),
     ("mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", _unreadable),
 )
 
 
 def _unknown_option(name: str) -> str:
-    """The error for a name without a group, with the options that end in it, as ``width``."""
+    """The error for a name without a group, such as ``width``, with the options that end in it."""
     candidates = {
         f"{group}.{name}"
         for group in SPECS

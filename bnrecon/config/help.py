@@ -1,4 +1,4 @@
-"""What each option means and allows, as read from the specs; for the command line's help."""
+"""The meaning and allowed values of each option, from the specs, for the command line's help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bnrecon.runtime.digests import default_of
 from bnrecon.runtime.options import KINDS, field_types, limits_text
 
 WIDTH = 100
-COLUMN = 34  # where the meanings begin
+COLUMN = 34  # start of the meanings
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class Option:
 
     name: str  # with its group, as in ``train.lr``
     type: str  # in words, as in "a number"
-    default: Any  # the default, or the present value
-    allowed: tuple[str, ...]  # the values it allows; empty where they cannot be listed
+    default: Any  # the default, or the current value
+    allowed: tuple[str, ...]  # the allowed values; empty if they cannot be listed
     help: str  # its meaning
-    limits: str = ""  # the limits of a number in words, empty where it has none
+    limits: str = ""  # the limits of a number in words; empty if there are none
 
 
 def options(config: RunConfig | None = None) -> list[Option]:
-    """All options: data, target, features, solver, train, and a run's own.
+    """All options: data, target, features, solver, train, and the run's.
 
-    A ``config`` gives values instead of defaults, and the family of the target. Without it the
-    options of all families are listed, each where it first occurs.
+    A ``config`` provides values instead of defaults, and the target's family. Without it, the
+    options of all families are listed, each once.
 
     >>> [option.name for option in options()][:3]
     ['data.name', 'data.root', 'data.download']
@@ -53,7 +53,7 @@ def options(config: RunConfig | None = None) -> list[Option]:
 
 
 def choices(group: str) -> dict[str, str]:
-    """The choices of a group, as ``vgg18`` of ``target``, and what each means.
+    """The choices of a group, such as ``vgg18`` of ``target``, with their meanings.
 
     >>> choices("data")["digits"]
     "scikit-learn's 1,797 handwritten digits, 8x8; nothing to download."
@@ -71,10 +71,10 @@ def choices(group: str) -> dict[str, str]:
 
 
 def text(overrides: Sequence[str] = ()) -> str:
-    """The help on choices and options, with the values that ``overrides`` lead to.
+    """The help on choices and options, with the values after ``overrides``.
 
     Raises:
-        UserError: for overrides that cannot be composed.
+        UserError: the overrides cannot be composed.
     """
     config = compose(overrides)
     parts = ["choices, as in features=orthogonal (your own yaml files: --config-dir)"]
@@ -82,8 +82,8 @@ def text(overrides: Sequence[str] = ()) -> str:
         parts.append(_table(group, ((name, about) for name, about in choices(group).items())))
     family = config.target.family
     parts.append(
-        "options and their present values, as in train.epochs=5; lists as in seeds=[0,1,2].\n"
-        f"Those of other target families than {family}: bnrecon run target=resnet18 --help"
+        "options and their current values, as in train.epochs=5; lists as in seeds=[0,1,2].\n"
+        f"For target families other than {family}: bnrecon run target=resnet18 --help"
     )
     listed = options(config)
     for group in SPECS:
@@ -121,7 +121,7 @@ def _row(option: Option) -> tuple[str, str]:
 
 
 def _value(value: Any) -> str:
-    """A value as it is written on the command line."""
+    """A value as written on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):

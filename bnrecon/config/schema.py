@@ -1,4 +1,4 @@
-"""Everything a user can set: the packages' specs, and what is a run's own."""
+"""All options of a user: the packages' specs, and a run's other options."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from bnrecon.targets.spec import (
     VggTarget,
 )
 
-# Changes where or how fast a run happens, not what it computes.
+# Options that change where or how fast a run happens, not what it computes.
 VOLATILE = frozenset(
     {
         *("scale", "outputs", "targets", "data.root", "data.download", "data.workers"),
         *("features.storage", "train.time_limit", "train.checkpoint_seconds", "target.name"),
         *("keep_source", "device", "threads", "tracker", "tracker_folder", "tracker_project"),
-        "target.weights",  # the content counts, as code of the user's own does
-        "imports",  # what they register counts, where it is used
+        "target.weights",  # the content counts, as for user code
+        "imports",  # what they register counts, if used
     }
 )
 SPECS: dict[str, type] = {
@@ -47,7 +47,7 @@ SPECS: dict[str, type] = {
     "solver": SolverSpec,
     "train": TrainSpec,
 }
-# By the name before `_schema`, which yaml files of targets build on.
+# By the name before `_schema`, on which yaml files of targets build.
 TARGETS: dict[str, type[TargetSpec]] = {
     "vgg": VggTarget,
     "vgg_normalization": NormalizationVggTarget,
@@ -76,22 +76,20 @@ class RunConfig:
         metadata={"help": "one source network is drawn and solved for each seed"},
     )
     device: str = option("auto", "where to compute", allowed=("auto", "cpu", "cuda"))
-    threads: int | None = option(
-        None, "processor threads; null: as many as PyTorch takes by itself", above=0
-    )
+    threads: int | None = option(None, "processor threads; null: PyTorch's default", above=0)
     outputs: str = option("outputs", "folder that runs are written to", folder=True)
     targets: str | None = option(
         None, "folder of trained targets; null: OUTPUTS/targets", folder=True
     )
     evaluate: str = option(
         "auto",
-        "all test images through the real source network (source), or source_images of them, those "
-        "nearest to a decision boundary, and the rest through its collapsed form (collapsed); "
-        "auto: by the cost",
+        "source: all test images through the real source network; collapsed: only source_images of "
+        "them, those nearest to a decision boundary, the rest through its collapsed form; "
+        "auto: by cost",
         allowed=("auto", "source", "collapsed"),
     )
     source_images: int = option(
-        64, "least number of test images through the real source network", at_least=1
+        64, "minimum number of test images through the real source network", at_least=1
     )
     keep_source: bool = option(True, "keep the source networks' files once the result is written")
     imports: list[str] = field(
@@ -134,21 +132,21 @@ class RunConfig:
 
     @property
     def tracking_folder(self) -> Path:
-        """Where trackers write."""
+        """The folder that trackers write to."""
         return Path(self.tracker_folder or f"{self.outputs}/trackers")
 
     @property
     def target_request(self) -> TargetRequest:
-        """The target of the run, how and on what it is trained, and where it is stored."""
+        """The run's target, its training and data, and its store."""
         store = Path(self.targets or f"{self.outputs}/targets")
         return TargetRequest(self.target, self.train, self.data, store)
 
 
 def register_choices(overrides: Sequence[str], config_dir: str | None = None) -> None:
-    """With ``imports=``, let a choice that has no yaml file be the name of what is registered.
+    """With ``imports=``, let a choice without a yaml file be a registered name.
 
-    ``features=cauchy imports=[my_parts]`` is ``features.name=cauchy`` then, with the defaults of
-    its spec; a yaml file of that name, also in ``config_dir``, comes first.
+    ``features=cauchy imports=[my_parts]`` is then ``features.name=cauchy``, with the defaults of
+    its spec; a yaml file of that name, also in ``config_dir``, takes precedence.
     """
     if not any(word.startswith("imports=") for word in overrides):
         return
@@ -164,7 +162,7 @@ def register_choices(overrides: Sequence[str], config_dir: str | None = None) ->
 
 @functools.cache
 def register_schema() -> None:
-    """Store the specs where the ``defaults`` of yaml files find them."""
+    """Store the specs for the ``defaults`` of yaml files."""
     store = ConfigStore.instance()
     store.store(name="run_schema", node=RunConfig)
     for group, spec in SPECS.items():
@@ -175,7 +173,7 @@ def register_schema() -> None:
 
 
 def spec_classes(group: str) -> list[type]:
-    """The classes that a group's options are made of: of the target one a family."""
+    """The spec classes of a group's options: one per family for the target."""
     return list(TARGETS.values()) if group == "target" else [SPECS[group]]
 
 

@@ -1,6 +1,6 @@
 """Image data sets: small ones in memory as uint8 tensors, ImageNet streamed from its folders.
 
-What needs torch is imported on first use, so that ``bnrecon.data.spec`` can be read without.
+Modules that need torch are imported on first use, so that ``bnrecon.data.spec`` works without.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Images and class numbers in an npz archive, and the check of arrays that a user gives."""
+"""Images and class numbers in an npz archive, and checks of a user's arrays."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def read_archive(
 ) -> tuple[list[str], Split, Split]:
     """Read the arrays ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
 
-    Images are uint8 (N, H, W, C), class numbers whole numbers (N,) from 0 on. ``classes``, the
-    names of the classes, may be left out; without names they are numbers. ``None`` stands for any
-    ``count`` of classes, any ``class_names`` in order, and any ``shape`` (H, W, C) of the images.
+    Images are uint8 (N, H, W, C), class numbers whole numbers (N,) from 0. ``classes``, the names
+    of the classes, is optional; without it the numbers are the names. ``None`` allows any ``count``
+    of classes, any ``class_names`` in order, and any ``shape`` (H, W, C) of the images.
 
     Raises:
-        UserError: where the archive is damaged, or holds something else.
+        UserError: the archive is damaged, or has other content.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -39,7 +39,7 @@ def read_archive(
             numbers = range(count or count_classes(train_y, test_y))
             names = archive["classes"] if "classes" in archive else np.array(class_names or numbers)
             classes = [str(label) for label in np.atleast_1d(names.astype(str))]
-    except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
+    except Exception as error:  # zipfile, zlib, numpy and the system raise different errors
         what = f"is damaged or not an archive of {', '.join(NAMES)} ({first_line(error)})"
         raise UserError(f"{path} {what}; replace it") from None
     if len(classes) != (count or len(classes)):
@@ -56,7 +56,7 @@ def read_archive(
 
 
 def count_classes(*labels: np.ndarray) -> int:
-    """One more than the largest class number; 1 where there is none."""
+    """One more than the largest class number; 1 if there is none."""
     return 1 + max(int(each.max(initial=0)) if each.dtype.kind in "iu" else 0 for each in labels)
 
 

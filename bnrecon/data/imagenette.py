@@ -32,14 +32,14 @@ CLASSES = {
     "n03888257": "parachute",
 }
 IMAGES = {"train": 9469, "val": 3925}
-# torchvision's sizes: the images' shorter side, and the folder that the archive unpacks to.
+# torchvision's sizes: the images' shorter side, and the archive's folder.
 SIZES = {"160px": (160, "imagenette2-160"), "320px": (320, "imagenette2-320")}
 FULL = ("full", "imagenette2")
 SIDE = 128  # 658 MB in all
 
 
 class _Imagenette(Published):
-    """Of the smallest published size that need not be enlarged, or a larger one at hand."""
+    """Imagenette, in the smallest published size that need not be enlarged, or a larger one."""
 
     url = "https://github.com/fastai/imagenette"
 
@@ -66,7 +66,7 @@ class _Imagenette(Published):
         return self.read_folder(folders[0])
 
     def _download(self) -> None:
-        """Unpack beside the final place, so that a folder that is there is whole."""
+        """Unpack to a temporary folder and rename it, so that an existing folder is complete."""
         from torchvision import datasets
 
         self.root.mkdir(parents=True, exist_ok=True)

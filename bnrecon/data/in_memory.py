@@ -1,4 +1,4 @@
-"""Small images held in memory as uint8; one indexing crops, flips and normalizes a batch."""
+"""Small images in memory as uint8; one indexing operation crops, flips and normalizes a batch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class InMemoryImages:
 
     Training images are padded by ``crop_padding`` zeros on each side, cropped at random and, with
     ``flip``, mirrored at random. All are normalized by the training images' channel mean and
-    deviation.
+    standard deviation.
     """
 
     name: str  # of the data set
     classes: tuple[str, ...]  # names of the classes
-    # Training images, uint8 (N, H, W, C). Channels come last in memory, so that a batch
-    # becomes a channels-last tensor without a copy
+    # Training images, uint8 (N, H, W, C). Channels come last in memory, so that a batch becomes
+    # a channels-last tensor without a copy
     train_x: torch.Tensor
     train_y: torch.Tensor  # their class numbers, int64 (N,)
     test_x: torch.Tensor  # test images
@@ -50,7 +50,7 @@ class InMemoryImages:
     def hold_out(self, count: int, limit: int | None = None) -> Self:
         """Test on the last ``count`` training images, or ``limit`` of them; drop the test images.
 
-        They are as good as random, always the same.
+        The order is as good as random, and fixed.
         """
         first = len(self.train_x) - count
         held_x, held_y = self.train_x[first:][:limit], self.train_y[first:][:limit]
@@ -60,7 +60,7 @@ class InMemoryImages:
         )
 
     def checksum(self) -> str:
-        """SHA-256 of the pixels and labels of both splits: whether two runs saw the same data."""
+        """SHA-256 of both splits' pixels and labels, to tell whether two runs saw the same data."""
         if "checksum" not in self._held:
             digest = hashlib.sha256()
             for tensor in (self.train_x, self.train_y, self.test_x, self.test_y):
@@ -70,9 +70,9 @@ class InMemoryImages:
         return self._held["checksum"]
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Channel mean and deviation (C,) of the training images in [0, 1], exact.
+        """Exact channel mean and standard deviation (C,) of the training images in [0, 1].
 
-        From integer histograms, in float64.
+        Computed from integer histograms, in float64.
         """
         if "moments" not in self._held:
             levels = torch.arange(256, dtype=torch.float64) / 255
@@ -85,9 +85,9 @@ class InMemoryImages:
         return self._held["moments"]
 
     def _normalize(self, pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """uint8 (N, H, W, C) to a normalized (N, C, H, W) view that is channels-last in memory."""
+        """Normalize uint8 (N, H, W, C) to a (N, C, H, W) view that is channels-last in memory."""
         key = f"normalization on {pixels.device}"
-        if key not in self._held:  # moved once: a copy in every batch would wait for the GPU
+        if key not in self._held:  # moved once: a copy per batch would wait for the GPU
             mean, deviation = self.moments()
             factor, shift = 1 / (255 * deviation), mean / deviation
             self._held[key] = factor.to(pixels.device), shift.to(pixels.device)
@@ -129,7 +129,7 @@ class InMemoryImages:
             yield self._normalize(pixels, dtype), labels[index]
 
     def batches(self, batch_size: int) -> int:
-        """Number of batches in an epoch; an incomplete one counts only if it is alone."""
+        """Number of batches in an epoch; an incomplete batch counts only if it is the only one."""
         return max(1, len(self.train_x) // batch_size)
 
     def test_batches(
@@ -154,12 +154,12 @@ def from_arrays(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
 ) -> InMemoryImages:
-    """Put arrays in their canonical order, up to the limits of the spec.
+    """Put arrays in canonical order, up to the limits of the spec.
 
     Each split is uint8 images (N, H, W, C) and class numbers (N,).
 
     Raises:
-        UserError: for fewer than two training images, or a crop that could miss an image.
+        UserError: there are fewer than two training images, or a crop could miss an image.
     """
     images = train[0]
     require_two_images(len(images), spec)
@@ -177,7 +177,7 @@ def from_arrays(
 
 
 def require_two_images(count: int, spec: DataSpec) -> None:
-    """Raise ``UserError`` for fewer training images than a batch normalization needs."""
+    """Raise ``UserError`` for fewer training images than batch normalization needs."""
     if count < 2:
         where = spec.root or default_root()
         raise UserError(f"{where}: {count} training image; training needs two or more, add some")
@@ -186,7 +186,7 @@ def require_two_images(count: int, spec: DataSpec) -> None:
 def _in_canonical_order(
     images: np.ndarray, labels: np.ndarray, limit: int | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Order images by a digest of their pixels, as good as random: the same in every layout."""
+    """Order images by a digest of their pixels: as good as random, and the same in every layout."""
     images = np.ascontiguousarray(images)
     digests = [hashlib.blake2b(image, digest_size=16).digest() for image in images]
     order = np.array(sorted(range(len(images)), key=digests.__getitem__))[:limit]

@@ -1,4 +1,4 @@
-"""From a spec to its images, with one line for everything that can be wrong on the way."""
+"""From a spec to its images, with one-line errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from bnrecon.runtime.errors import UserError, printable
 from bnrecon.runtime.user_code import unregistered
 
 Images = InMemoryImages | StreamedImages
-ARCHIVE = "images.npz"  # of a user's own images
+ARCHIVE = "images.npz"  # of a user's images
 
 
 def load_digits(spec: DataSpec) -> InMemoryImages:
-    """scikit-learn's 1,797 digits, 8x8, 17 grey levels; 360 fixed ones are test images."""
+    """scikit-learn's 1,797 digits, 8x8, 17 grey levels; a fixed 360 of them are test images."""
     from sklearn import datasets
     from sklearn.model_selection import train_test_split
 
@@ -62,7 +62,7 @@ def load_imagenet(spec: DataSpec) -> StreamedImages:
     return StreamedImages(spec.name, tuple(classes), train, test, spec.side or 224, spec.workers)
 
 
-# The names are those of ``bnrecon.data.spec.DATASET_NAMES``, and a user's own.
+# Named as in ``bnrecon.data.spec.DATASET_NAMES``; a user's data sets are added.
 DATASETS: dict[str, Callable[[DataSpec], Images]] = {
     "digits": load_digits,
     "cifar10": load_cifar10,
@@ -78,8 +78,8 @@ def load(spec: DataSpec) -> Images:
     """Load a data set by its name in ``DATASETS``.
 
     Raises:
-        UserError: naming the file or folder that is missing or damaged, and what to do; or the
-            field that does not fit the images.
+        UserError: a file or folder is missing or damaged, or a field does not fit the images; the
+            message names it and what to do.
 
     >>> load(DataSpec("digits")).sizes
     (1437, 360)
@@ -93,7 +93,7 @@ def load(spec: DataSpec) -> Images:
         if spec.validation is not None:
             train = images.sizes[0]
             if train - spec.validation < 2:
-                remaining = f"two or more of the {train:,} training images must be left"
+                remaining = f"two or more of the {train:,} training images must remain"
                 raise UserError(f"validation={spec.validation}: {remaining}; hold out fewer")
             images = images.hold_out(spec.validation, spec.test_limit)
         return images
@@ -105,10 +105,10 @@ def load(spec: DataSpec) -> Images:
 
 
 def _existing_root(path: str, name: str) -> str:
-    """The folder with ``~`` written out; raise ``UserError`` where it is none."""
+    """The folder with ``~`` expanded; raise ``UserError`` if there is no such folder."""
     root = os.path.expanduser(path)
     try:
-        os.stat(os.path.join(root, ""))  # with a slash at the end, only a folder will do
+        os.stat(os.path.join(root, ""))  # the trailing slash requires a folder
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         shown = root if len(root) <= 200 else f"{root[:200]}..."
@@ -120,10 +120,10 @@ def _existing_root(path: str, name: str) -> str:
 
 
 def refuse_unused_root(spec: DataSpec) -> None:
-    """Raise ``UserError`` where a folder is given for a data set without files.
+    """Raise ``UserError`` if a folder is given for a data set without files.
 
     Otherwise a run would silently train on the digits instead of the user's images. ``load`` does
-    not check this: a study passes one ``root`` to all its runs.
+    not check this, as a study passes one ``root`` to all its runs.
 
     >>> refuse_unused_root(DataSpec("digits", root="mine"))
     Traceback (most recent call last):

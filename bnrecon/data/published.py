@@ -1,4 +1,4 @@
-"""Data sets in the files that torchvision downloads: read where they are, else downloaded."""
+"""Data sets in the files that torchvision downloads: read if present, else downloaded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Arrays = tuple[Sequence[str], Split, Split]  # names of the classes, training an
 
 
 class Published(abc.ABC):
-    """A published data set; ``root`` is the folder that holds it, or that it is downloaded to."""
+    """A published data set; ``root`` is the folder that holds it, or to which it is downloaded."""
 
-    files: tuple[str, ...]  # below the root, or folders of files: what torchvision's loader reads
+    files: tuple[str, ...]  # files or folders below the root that torchvision's loader reads
 
     def __init__(self, spec: DataSpec):
         self.spec = spec
@@ -27,11 +27,11 @@ class Published(abc.ABC):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """Where it is published."""
+        """The address of the download."""
 
     @abc.abstractmethod
     def layouts(self) -> str:
-        """What the root may hold, as a message that ends with it says."""
+        """What the root may hold, as the end of a message."""
 
     @abc.abstractmethod
     def read_folder(self, folder: Path) -> Arrays:
@@ -41,20 +41,20 @@ class Published(abc.ABC):
     def read(self, download: bool = False) -> Arrays:
         """Read torchvision's files, after a ``download`` of those that are missing or damaged.
 
-        Without it ``RuntimeError`` is raised for these.
+        Without ``download`` these raise ``RuntimeError``.
         """
 
     @classmethod
     def load(cls, spec: DataSpec) -> InMemoryImages:
-        """Read the data set in whichever layout the root holds it."""
+        """Read the data set in any layout of the root."""
         requested = cls(spec)
         return from_arrays(requested.spec, *requested.arrays())
 
     def arrays(self) -> Arrays:
-        """The layout that is there.
+        """Read the layout that exists.
 
-        What is named after the data set comes first, so that one folder can hold several; a tree
-        without a name comes last.
+        Files named after the data set come first, so that one folder can hold several data sets; a
+        tree without the name comes last.
         """
         named = self.root / self.spec.name
         if (named / "train").is_dir():
@@ -64,14 +64,14 @@ class Published(abc.ABC):
         return self.read_or_download()
 
     def published(self) -> list[Path]:
-        """Those of torchvision's files that the root holds."""
+        """The files of torchvision that the root holds."""
         return [path for name in self.files if (path := self.root / name).exists()]
 
     def read_or_download(self) -> Arrays:
         """Read torchvision's files, after a download if one is needed and allowed.
 
         Raises:
-            UserError: what is missing or damaged, and why it could not be downloaded.
+            UserError: files are missing or damaged and could not be downloaded; it says why.
         """
         state = self._state()
         try:
@@ -79,7 +79,7 @@ class Published(abc.ABC):
         except RuntimeError:
             if not self.spec.download:
                 raise UserError(f"{state}; {self.layouts()}, or allow download=true") from None
-        # Nothing is written before: files that are there may lie in a folder that is not ours.
+        # Write only from here on: existing files may be in somebody else's folder.
         try:
             what = f"downloading {self.spec.name} to {self.root}"
             with lock_folder(self.root, what, shared=True):
@@ -89,12 +89,12 @@ class Published(abc.ABC):
                     return self.read(download=True)
         except (UserError, RunError, Interrupted):
             raise
-        except Exception as error:  # of urllib, http, tarfile, zlib, torchvision, the system
+        except Exception as error:  # from urllib, http, tarfile, zlib, torchvision, the system
             reason = f"could not be downloaded from {self.url} ({first_line(error)})"
             raise UserError(f"{state} and {reason}; {self.layouts()}") from None
 
     def _state(self) -> str:
-        """What is wrong with torchvision's files, where they cannot be read."""
+        """What is wrong with torchvision's files, if they cannot be read."""
         name, paths = self.spec.name, [self.root / file for file in self.files]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == len(paths):

@@ -1,4 +1,4 @@
-"""A user's own images, from a function that returns torch data sets or tensors."""
+"""A user's images, from a function that returns torch data sets or tensors."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
     of images and class numbers (N,). An item of a data set is a pair (image, class number), or a
     mapping with ``image`` (or ``images``, ``img``, ``pixel_values``) and ``label`` (or ``labels``).
 
-    Images are of one size: PIL images, tensors (C, H, W) or NumPy arrays (H, W, C), grey ones also
-    (H, W); of uint8, or floats from 0 to 1, which are rounded to 8 bits. They are to be given as
-    they are, without crops and normalization, which follow from ``DataSpec`` and the training
-    images. Classes are named as the training images' ``classes`` says, or else numbered. Results
-    belong to the pixels, and not to the code that made them.
+    All images have one size: PIL images, tensors (C, H, W) or NumPy arrays (H, W, C), grey ones
+    also (H, W), in uint8 or in floats from 0 to 1, which are rounded to 8 bits. Return them without
+    crops and normalization, which follow from ``DataSpec`` and the training images. The training
+    images' ``classes`` name the classes; otherwise they are numbered. Results are identified by
+    the pixels, not by the code that made them.
 
     Args:
-        name: what ``data=name`` selects it by.
+        name: the name for ``data=name``.
 
     Raises:
-        UserError: the name is bnrecon's own.
+        UserError: bnrecon uses the name.
 
     >>> @register_data("noise")
     ... def noise(spec):
@@ -90,7 +90,7 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
 def _read_split(split: Any, name: str) -> Split:
     if isinstance(split, tuple):
         images, labels = split
-    else:  # a map-style data set may have no iterator, and no end
+    else:  # a map-style data set may have no iterator, or an endless one
         sized = hasattr(split, "__len__")
         items = map(split.__getitem__, range(len(split))) if sized else iter(split)
         images, labels = zip(*map(_pair, items), strict=True)
@@ -123,7 +123,7 @@ def _stacked(images: Any, name: str) -> torch.Tensor | np.ndarray:
 
 
 def _grey_or_rgb(image: Image.Image) -> Image.Image:
-    """An image of 8 bits a channel; of palettes and transparency the colours."""
+    """Convert to 8 bits per channel; palettes and transparency become colours."""
     if image.mode in ("L", "RGB"):
         return image
     if image.mode in ("1", "P", "RGBA", "LA", "CMYK"):

@@ -1,4 +1,4 @@
-"""Published data sets of 32x32 colour images, in any of the layouts in which people keep them.
+"""Published data sets of 32x32 colour images, in any of the usual layouts.
 
 CIFAR-10, CIFAR-100, and SVHN, the Street View House Numbers (Netzer et al. 2011).
 """
@@ -20,15 +20,15 @@ CIFAR10_CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
-SPLITS = ("train", "test")  # of SVHN, not "extra": the papers' accuracies are without it
+SPLITS = ("train", "test")  # without SVHN's "extra", as in the papers
 
 
 class _SmallImages(Published):
     """Images as torchvision's files (downloaded if need be), a tree of images or an npz archive."""
 
     count: int  # number of classes
-    classes: tuple[str, ...] | None  # their names in order; any are taken where ``None``
-    beside: str  # the data sets that the same folder can hold
+    classes: tuple[str, ...] | None  # their names in order; ``None`` allows any
+    beside: str  # other data sets that the same folder can hold
 
     def layouts(self) -> str:
         """What the root may hold."""
@@ -39,7 +39,7 @@ class _SmallImages(Published):
         return f"give root=FOLDER that holds {kinds}, or {published} ({beside})"
 
     def arrays(self) -> Arrays:
-        """The data set in whichever layout the root holds it; an archive comes second."""
+        """Read the data set in any layout of the root; an archive comes second."""
         root, name = self.root, self.spec.name
         archive = root / f"{name}.npz"
         if archive.is_file() and not (root / name / "train").is_dir():
@@ -59,7 +59,7 @@ class _SmallImages(Published):
 
 
 class _Cifar(_SmallImages):
-    """Both have torchvision's loader, which verifies checksums before it unpickles a file."""
+    """CIFAR by torchvision's loader, which verifies checksums before it unpickles a file."""
 
     kind: str
 
@@ -75,7 +75,7 @@ class _Cifar(_SmallImages):
         return self.loader.url
 
     def read(self, download: bool = False) -> Arrays:
-        if download:  # torchvision's own does nothing where the file of the classes is damaged
+        if download:  # torchvision's download ignores a damaged file of classes
             from torchvision.datasets.utils import download_and_extract_archive
 
             file = self.loader.filename, self.loader.tgz_md5

@@ -1,4 +1,4 @@
-"""Which images, from where: the one record of it."""
+"""Which images to use, and where they come from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bnrecon.runtime.user_cache import user_cache
 DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
 RESIZABLE = ("folder", "imagenet", "imagenette")
 MAX_SIDE = 4096  # 50 MB an image
-# Keys of an item or a batch that is a mapping, as Hugging Face's have them; the first one counts.
+# Keys of images in mappings, as of Hugging Face; the first one present counts.
 IMAGE_KEYS = ("pixel_values", "image", "images", "img")
 
 
@@ -29,7 +29,7 @@ class DataSpec:
     bnrecon.runtime.errors.UserError: side=32: digits images have one size; ...
     """
 
-    name: str = option(help="the data set: one of bnrecon's own, or what imports= registers")
+    name: str = option(help="the data set: built in, or registered by imports=")
     root: str | None = option(None, "folder that holds the data set's files", folder=True)
     download: bool = option(True, "download what is missing (cifar10, cifar100, svhn, imagenette)")
     train_limit: int | None = option(None, "use at most this many training images", at_least=1)
@@ -68,15 +68,15 @@ class DataSpec:
 
 
 def has_pixels_of_the_user(name: str) -> bool:
-    """Whether a data set's name does not say which images it holds."""
+    """Whether a data set's name does not determine its images."""
     return name in ("folder", "imagenet") or name not in DATASET_NAMES
 
 
 def default_root() -> Path:
-    """Where data sets are downloaded to: ``$BNRECON_DATA``, or a folder in the user's cache.
+    """The folder for downloads: ``$BNRECON_DATA``, or a folder in the user's cache.
 
     Raises:
-        UserError: nothing says where, as the user has no home folder.
+        UserError: neither exists, as the user has no home folder.
     """
     if folder := os.environ.get("BNRECON_DATA"):
         return Path(folder)

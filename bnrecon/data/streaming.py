@@ -1,4 +1,4 @@
-"""ImageNet-sized data: images read and transformed by worker processes, reproducibly."""
+"""ImageNet-sized data: worker processes read and transform the images, reproducibly."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass
 class StreamedImages:
-    """A classification data set read from files as it is used.
+    """A classification data set whose files are read when used.
 
-    With torchvision's standard ImageNet transforms: training images are cropped by
+    It uses torchvision's standard ImageNet transforms: training images are cropped by
     RandomResizedCrop to ``side`` and mirrored at random; test images are resized to 8/7 of ``side``
-    and cropped in the centre.
+    and cropped at the centre.
     """
 
     name: str  # of the data set
@@ -51,7 +51,7 @@ class StreamedImages:
         return len(self.train_files), len(self.test_files)
 
     def hold_out(self, count: int, limit: int | None = None) -> Self:
-        """Test on the ``count`` training images of the last digests of class/name."""
+        """Test on the ``count`` training images whose digests of class/name are the largest."""
 
         def digest(item: tuple[Path, int]) -> bytes:  # as good as random, the same in every folder
             return hashlib.blake2b(_class_and_name(item[0]), digest_size=16).digest()
@@ -64,16 +64,16 @@ class StreamedImages:
     def checksum(self) -> str:
         """SHA-256 of the files' class/name and size, and of the content of a sample of them.
 
-        The sample is ``SAMPLE`` files or more, evenly spread; of fewer files all are read. To read
-        all of ImageNet would take an hour: an image outside the sample that is replaced by another
-        of the same size in bytes goes unnoticed.
+        The sample has ``SAMPLE`` files or more, evenly spread, or all if there are fewer. Reading
+        all of ImageNet would take an hour: an image outside the sample that is replaced by one of
+        the same size in bytes goes unnoticed.
         """
         return self._checksum
 
     @cached_property
     def _checksum(self) -> str:
         digest = hashlib.sha256()
-        if self._held_out:  # the list alone does not show where the training images end
+        if self._held_out:  # the list does not show where the training images end
             digest.update(f"{self._held_out} held out\n".encode())
         listed = self.train_files + self.test_files
         step = max(1, len(listed) // SAMPLE)
@@ -84,7 +84,7 @@ class StreamedImages:
         return digest.hexdigest()
 
     def batches(self, batch_size: int) -> int:
-        """Number of batches in an epoch; an incomplete one counts only if it is alone."""
+        """Number of batches in an epoch; an incomplete batch counts only if it is the only one."""
         return max(1, len(self.train_files) // batch_size)
 
     def train_batches(
@@ -92,7 +92,7 @@ class StreamedImages:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the epoch's augmented batches; see ``InMemoryImages``.
 
-        An image's crop depends on its place in the order too.
+        An image's crop also depends on its position in the order.
         """
         first = at.start * at.batch_size
         order = torch.randperm(len(self.train_files), generator=at.generator()).tolist()
@@ -103,7 +103,7 @@ class StreamedImages:
         )
         crops = enumerate(order, at.number * 10_000_019 + first)
         items: list[Item] = [(*self.train_files[i], seed) for seed, i in crops]
-        # The images of a batch are a multiple of R, so that batches stay together.
+        # A batch has a multiple of R images, so that all processes share the same batches.
         rank, processes = at.share
         items = items[rank::processes]
         for images, labels in self._read(_Files(items, augment), at.batch_size // processes):
@@ -162,12 +162,12 @@ def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch
 
 
 def _apart(_number: int) -> None:
-    """Ctrl-C and torchrun's signals are for the worker's parent, which saves before it ends."""
+    """Leave Ctrl-C and torchrun's signals to the worker's parent, which saves before it ends."""
     leave_group()
 
 
 def _collate(items: list) -> object:
-    """A batch, or the first error: a worker's exception would arrive as a page of traceback."""
+    """A batch, or the first error: an exception in a worker would show a long traceback."""
     errors = [item for item in items if isinstance(item, str)]
     return errors[0] if errors else default_collate(items)
 
@@ -180,7 +180,7 @@ def _transforms() -> Any:
 
 
 class _Files(Dataset):
-    """Images by file, each transformed under its own seed where it has one."""
+    """Images by file, each transformed with its seed, if it has one."""
 
     def __init__(self, items: list[Item], transform: Any):
         self.items = items

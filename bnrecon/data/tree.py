@@ -1,4 +1,4 @@
-"""Image trees, <split>/<class>/*: listed with their class numbers, or read into arrays."""
+"""Image trees, <split>/<class>/*: list them with class numbers, or read them into arrays."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Split = tuple[np.ndarray, np.ndarray]  # uint8 images (N, H, W, C) and class num
 def list_split(
     folder: Path, expected: Sequence[str] | None, limit: int | None = None
 ) -> tuple[list[str], list[tuple[Path, int]]]:
-    """List a split's images: the sorted names of the classes, each image's path and class number.
+    """List a split: the sorted names of its classes, and each image's path and class number.
 
-    The split holds a folder for each of the ``expected`` classes, or of any. At most ``limit``
-    images are listed, from the classes in turn, so that a few still show all classes.
+    The split holds a folder for each of the ``expected`` classes; ``None`` allows any classes. At
+    most ``limit`` images are listed, from the classes in turn, so that a few cover all classes.
 
     Raises:
-        UserError: where the classes are not the expected ones, or one is empty.
+        UserError: the classes are not the expected ones, or one is empty.
     """
     if not folder.is_dir():
         tested = "test" if folder.name == "train" else folder.name
@@ -52,7 +52,7 @@ def list_split(
     columns = [[(path, i) for path in images] for i, (images, _) in enumerate(listed)]
     if others := [path for _, rest in listed for path in rest]:
         logger.warning(
-            "%s: files that are no images by their names are left out: %d, such as %s",
+            "%s: files without an image suffix are skipped: %d, such as %s",
             folder,
             len(others),
             others[0].relative_to(folder),
@@ -65,7 +65,7 @@ def list_split(
 
 
 def require_classes(folder: Path, classes: Sequence[str], expected: Sequence[str]) -> None:
-    """Raise ``UserError`` where the class folders are not the expected ones."""
+    """Raise ``UserError`` if the class folders are not the expected ones."""
     if list(classes) == list(expected):
         return
     missing, extra = sorted(set(expected) - set(classes)), sorted(set(classes) - set(expected))
@@ -77,7 +77,7 @@ def require_classes(folder: Path, classes: Sequence[str], expected: Sequence[str
 
 
 def held_out_split(folder: Path) -> str:
-    """The split to test on: ``val``, as ImageNet calls it, or ``test`` where there is only that."""
+    """The split to test on: ``val``, as in ImageNet, or ``test`` if only that exists."""
     return "test" if (folder / "test").is_dir() and not (folder / "val").is_dir() else "val"
 
 
@@ -87,9 +87,9 @@ def read_tree(
     test_split: str = "test",
     resize: Resize = Image.Image.resize,
 ) -> tuple[list[str], Split, Split]:
-    """Read the whole tree: the names of the classes, the training split, the split to test on.
+    """Read the whole tree: the names of the classes, the training split, the test split.
 
-    Images are made square by ``resize`` where the spec has a side.
+    Images are made square by ``resize`` if the spec has a side.
     """
     classes, train = list_split(folder / "train", None)
     _, test = list_split(folder / test_split, classes)
@@ -109,7 +109,7 @@ def size_text(image: np.ndarray) -> str:
 
 
 def _images(folder: Path) -> tuple[list[Path], list[Path]]:
-    """A class folder's images (regular files and links to such) by name, and its other files."""
+    """A class folder's images (regular files and links to them), and its other files, by name."""
     images, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -119,7 +119,7 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
             if path.suffix.lower() not in IMAGE_SUFFIXES:
                 others.append(path)
                 continue
-            # Only links cost a look at the disk: ImageNet has a million files.
+            # Only links need another look at the disk: ImageNet has a million files.
             if not (entry.is_file(follow_symlinks=False) or path.is_file()):
                 raise UserError(f"{path} is neither a regular file nor a link to one; remove it")
             images.append(path)
@@ -139,7 +139,7 @@ def _read_images(paths: list[Path], spec: DataSpec, resize: Resize) -> np.ndarra
         return np.asarray(picture)
 
     first = read(paths[0])
-    needed = 2 * len(paths) * first.nbytes  # twice: they are put in order afterwards
+    needed = 2 * len(paths) * first.nbytes  # twice: they are sorted afterwards
     if needed > (free := available_memory(torch.device("cpu"))):
         raise UserError(
             f"{paths[0].parents[1]}: {len(paths):,} images of {size_text(first)} take "
@@ -156,5 +156,5 @@ def _read_images(paths: list[Path], spec: DataSpec, resize: Resize) -> np.ndarra
         images[number] = image
 
     with ThreadPoolExecutor(max(1, spec.workers)) as pool:
-        list(pool.map(fill, range(len(paths))))  # raises here what an image raises
+        list(pool.map(fill, range(len(paths))))  # raises an image's error
     return images

@@ -84,7 +84,7 @@ class FeatureSpec:
     strict: bool = option(False, "keep all-zero features of sparse distributions")
     storage: str = option(
         "auto",
-        "where features are: in memory, drawn again wherever they are used (regenerate), or in a "
+        "storage of the features: in memory, drawn again at each use (regenerate), or in a "
         "temporary file (disk); auto: the first of these that fits",
         allowed=STORAGES,
     )
@@ -93,9 +93,9 @@ class FeatureSpec:
     )
     pruning: str | None = option(
         None,
-        "which features keep their scales: the largest contributions as they are (magnitude) or "
-        "with new scales (refit), what rounds of refitting leave (iterative), or what the "
-        "solution of least L1 norm uses (l1)",
+        "which features keep their scales: the largest contributions, with the same scales "
+        "(magnitude) or refitted ones (refit); those that remain after rounds of refitting "
+        "(iterative); or those of the solution of least L1 norm (l1)",
         allowed=PRUNINGS,
     )
 
@@ -140,6 +140,6 @@ class FeatureSpec:
             )
         if self.keep is not None and self.width == "minimum":
             raise UserError(
-                f"keep={self.keep}: at the minimum width no feature is to spare; take "
+                f"keep={self.keep}: the minimum width has no feature to spare; take "
                 "width=maximum or oversampling=1.5"
             )

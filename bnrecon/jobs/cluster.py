@@ -1,4 +1,4 @@
-"""The jobs of a cluster compute work; this process hands it out, and alone collects."""
+"""The jobs of a cluster compute work; this process submits it and collects the results."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from bnrecon.runtime.shipped import DEFAULT_OUTPUTS
 
 logger = logging.getLogger(__name__)
 
-# Of a piece of work of which nothing is known: it is better to take it for long than for short.
+# Seconds of work without any measurement: too high a guess costs less than too low a one.
 GUESSED = {"smoke": 5.0, "laptop": 300.0, "paper": 6 * 3600.0}
 
 
 class Cluster:
     """Gives work to a cluster's jobs, unless an earlier command has, and waits for them.
 
-    ``processes`` of this machine, on ``device``, share it with ``cluster=local``. ``seconds`` are
-    those that a piece of work takes, by part, as far as they are known.
+    With ``cluster=local``, ``processes`` of this machine share it, on ``device``. ``seconds`` are
+    the durations of one item of work, by part, where known.
 
     Raises:
         UserError: the cluster cannot be used from here.
@@ -53,11 +53,11 @@ class Cluster:
         self.name = open_queue(options.name, batch.folder, options.settings).name
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
-        """See ``Executor.run``. Closing it leaves the jobs to go on, and says so.
+        """See ``Executor.run``. After it is closed the jobs continue, and a message says so.
 
         Raises:
             UserError: the cluster refuses the jobs.
-            Detached: they are given, and nobody is to wait for them.
+            Detached: they are submitted, and this command is not to wait for them.
         """
         watches = self._hand_out(stages)
         if self._options.detach and (
@@ -76,7 +76,7 @@ class Cluster:
             raise
 
     def _hand_out(self, stages: Sequence[Sequence[Work]]) -> list[_Watch]:
-        """Watches over the jobs that compute the work: of earlier commands, or given now."""
+        """Submit the work that no earlier command's jobs compute; return watches of all jobs."""
         with handing_out(self._batch.folder):
             watches = self._attach({item.key: item for stage in stages for item in stage})
             jobs = {key: job for watch in watches for key, (_, job) in watch.waiting.items()}
@@ -84,16 +84,16 @@ class Cluster:
                 logger.info("jobs of an earlier command compute %d of them", len(jobs))
             targets, tasks = ([i for i in stage if i.key not in jobs] for stage in stages)
             if items := {item.key: item for item in (*targets, *tasks)}:
-                with interruption.StopRequest():  # one that comes in between is kept
+                with interruption.StopRequest():  # handle signals after submission
                     submission = self._submit(targets, tasks, jobs)
                 watches.append(_Watch(submission, items))
         return watches
 
     def _attach(self, items: Mapping[str, Work]) -> list[_Watch]:
-        """Watches earlier commands' jobs: work still computing, and failures nobody was told of."""
+        """Watch earlier commands' jobs: unfinished work, and failures not reported yet."""
         watches, remaining = [], dict(items)
         for submission in reversed(submissions(self._batch.folder, self._batch.scale)):
-            settled = {  # it is finished, or its result was removed
+            settled = {  # finished, or its result was removed
                 key for key in submission.done() if key not in items or not items[key].is_finished()
             }
             submission = submission.collect(settled)
@@ -105,13 +105,13 @@ class Cluster:
     def _submit(
         self, targets: Sequence[Work], tasks: Sequence[Work], attached: Mapping[str, str]
     ) -> Submission:
-        """Give the work to jobs, tasks behind targets; ``attached`` are earlier ones by key."""
+        """Submit targets, then tasks that wait for them; ``attached``: earlier jobs by key."""
         submission = new_submission(self._batch, self._options.name)
         queue = open_queue(submission.cluster, submission.folder, self._options.settings)
         training = {key: job for key, job in attached.items() if key.startswith("target-")}
         trained = (*training, *(item.key for item in targets))
         stages = [self._bundles(targets), self._bundles(tasks)]
-        if submission.cluster == "local":  # each does both: locks have them wait for targets
+        if submission.cluster == "local":  # each does both; locks make tasks wait for targets
             count = self._processes
             shares = [[*targets[k::count], *tasks[k::count]] for k in range(count)]
             stages, trained = [[share for share in shares if share]], ()
@@ -130,7 +130,7 @@ class Cluster:
         except (UserError, RunError):
             if submission.jobs:
                 logger.warning("%s; they go on", _submitted_message(submission, queue.name))
-            else:  # nothing was taken
+            else:  # no job was accepted
                 shutil.rmtree(submission.folder, ignore_errors=True)
             raise
         logger.info("%s", _submitted_message(submission, queue.name))
@@ -157,7 +157,7 @@ class Cluster:
         )
 
     def _where(self, watches: Sequence[_Watch], again: str) -> str:
-        """Where the jobs are, how to look at them and how to stop them."""
+        """Where the jobs run, and the commands that show and stop them."""
         folder = self._batch.folder
         outputs = folder.parent.parent
         option = "" if outputs == DEFAULT_OUTPUTS else f" {shlex.quote(f'outputs={outputs}')}"
@@ -169,11 +169,11 @@ class Cluster:
 
 
 class _Watch:
-    """Looks at a submission: what its jobs report, and which have ended without reporting."""
+    """Polls a submission: what its jobs report, and which ended without a report."""
 
     def __init__(self, submission: Submission, items: Mapping[str, Work]) -> None:
         self.submission, self._queue = submission, submission.queue()
-        self.waiting = {  # with the job that computes it
+        self.waiting = {  # by key, with its job
             key: (items[key], job)
             for job, keys in submission.jobs.items()
             for key in keys
@@ -182,11 +182,11 @@ class _Watch:
         self._started: set[str] = set()
 
     def has_ended(self) -> bool:
-        """Whether none of the jobs waits or runs, as far as that can be told now."""
+        """Whether no job is known to be queued or running."""
         return len(self._ended()) == len({job for _, job in self.waiting.values()})
 
     def poll(self) -> Iterator[Started | Outcome]:
-        """What is new since the last look; what is told of is not waited for any more."""
+        """Yield what is new since the last poll; work with an outcome is no longer waited for."""
         reports = self.submission.reports
         for key in sorted(reports.started(self.waiting) - self._started):
             self._started.add(key)
@@ -194,8 +194,8 @@ class _Watch:
         ended = self._ended()
         outcomes = reports.outcomes(self.waiting)  # after the states: a job reports before it ends
         if any(job in ended and key not in outcomes for key, (_, job) in self.waiting.items()):
-            time.sleep(self._queue.grace)  # its last words may not be seen here yet
-            ended &= self._ended()  # without those that were queued again
+            time.sleep(self._queue.grace)  # its report may not be visible here yet
+            ended &= self._ended()  # drop those that were requeued
             outcomes = reports.outcomes(self.waiting)
         reasons: dict[str, str] = {}
         told = []
@@ -216,10 +216,10 @@ class _Watch:
             self.submission = self.submission.collect(told)
 
     def _ended(self) -> set[str]:
-        """Those jobs of the work that is waited for that have ended."""
+        """The jobs of pending work that have ended."""
         try:
             states = self._queue.states(sorted({job for _, job in self.waiting.values()}))
-        except RunError as error:  # a controller that restarts; the jobs go on
+        except RunError as error:  # the controller restarts; the jobs continue
             logger.warning("%s; looking again", error)
             return set()
         return {job for job, state in states.items() if state == "ended"}
@@ -236,10 +236,10 @@ class _Watch:
 def bundle(
     work: Sequence[Work], seconds: Mapping[str, float], guess: float, minutes: float
 ) -> list[list[Work]]:
-    """Work in jobs of about ``minutes`` each, in its order, since each job has to load torch first.
+    """Group work, in order, into jobs of about ``minutes`` each: every job has to load torch first.
 
-    There is at least one piece in each. ``seconds`` are those that a piece takes, by part, and
-    ``guess`` where that is not known.
+    Each job has at least one item. ``seconds`` are the durations of an item, by part; ``guess`` is
+    used where they are unknown.
     """
     bundles: list[list[Work]] = []
     room = 0.0
@@ -254,7 +254,7 @@ def bundle(
 
 
 def _submitted_message(submission: Submission, queue: str = "") -> str:
-    """How many jobs were given to whom, and where they log."""
+    """How many jobs were submitted, to which cluster, and where they log."""
     count = len(submission.jobs)
     jobs = f"{count} job{'' if count == 1 else 's'}"
     to = f"given to {queue}" if queue else f"(cluster={submission.cluster})"

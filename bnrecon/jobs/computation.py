@@ -1,4 +1,4 @@
-"""The computation of one piece of work, wherever it happens, and of one after the other here."""
+"""The computation of one item of work in any process, and of several in this one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bnrecon.jobs.work import Kind, Outcome, Started, Work
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 
-details = logging.getLogger(__name__)  # goes to a study's log alone
+details = logging.getLogger(__name__)  # goes only to a study's log
 
 PACKAGES = ("run", "reconstruction", "targets", "solvers")  # whose progress goes to a study's log
 
@@ -21,11 +21,11 @@ PACKAGES = ("run", "reconstruction", "targets", "solvers")  # whose progress goe
 def compute(
     item: Work, locks_folder: Path, log: Path | None, waiting: Callable[[], str] | None
 ) -> Outcome | None:
-    """Compute one piece of work, unless it has been done by now.
+    """Compute one item of work, unless it has been done by now.
 
-    ``locks_folder`` holds the locks that two commands on one machine share, ``log`` the file
-    that holds the details, for the outcome. ``waiting`` makes the message to log while another
-    command is at it; without it the value is ``None`` then.
+    ``locks_folder`` holds the locks that commands on one machine share; ``log`` is the file with
+    the details, named in the outcome. While another command computes the item, ``waiting`` makes
+    the message to log; without ``waiting`` the result is then ``None``.
 
     Raises:
         Interrupted: it was stopped; so does ``KeyboardInterrupt``.
@@ -50,7 +50,7 @@ def compute(
     except UserError as error:
         details.error("%s failed: %s", item.label, error)
         return outcome("mistake", str(error))
-    except Exception as error:  # no memory, a diverging training: whatever it is, the rest goes on
+    except Exception as error:  # no memory, a diverging training: the rest continues
         defect = not isinstance(error, RunError)
         details.error("%s failed: %s", item.label, error, exc_info=defect)
         return outcome("failed", str(error) or type(error).__name__)
@@ -59,22 +59,22 @@ def compute(
 
 
 class _Details(logging.FileHandler):
-    """A log that a full disk may cut off: that is for the results to report."""
+    """A log that a full disk may truncate: writing the results reports that."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Leave out what cannot be written."""
+        """Drop what cannot be written."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the file, which writes what is left."""
+        """Close the file, which flushes it."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 @contextlib.contextmanager
 def details_to(log: Path | None) -> Iterator[None]:
-    """Write what the packages below report to a file, and not to the terminal, if there is one."""
+    """Log the progress of ``PACKAGES`` to a file, if given, instead of the terminal."""
     if log is None:
         yield
         return
@@ -100,7 +100,7 @@ def details_to(log: Path | None) -> Iterator[None]:
 class InProcess:
     """Computes in this process; another command on this machine may share work and locks.
 
-    Without a ``log`` details are shown.
+    Without a ``log``, details are shown.
     """
 
     name = "this process"
@@ -110,7 +110,7 @@ class InProcess:
         self._locks_folder, self._log = locks_folder, log
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
-        """See ``Executor.run``; what another command is at comes last."""
+        """See ``Executor.run``; work that another command computes comes last."""
         remaining = [item for stage in stages for item in stage]
         with details_to(self._log):
             for waiting in (None, lambda: "waiting for another process that shares this work"):

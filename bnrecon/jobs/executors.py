@@ -1,4 +1,4 @@
-"""Which executor computes what was requested."""
+"""Choose the executor of a request."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def choose(
     seconds: Mapping[str, float],
     show: bool = False,
 ) -> Executor:
-    """Who computes: on this machine's ``device``, or the jobs of Slurm where that is ``None``.
+    """Choose the executor: on this machine's ``device``, or Slurm's jobs where it is ``None``.
 
-    ``seconds`` are those that a piece of work takes, by part, as far as they are known; ``show``
-    says whether this process, if it computes alone, shows the details.
+    ``seconds`` are the durations of one item of work, by part, where known; ``show`` says whether
+    this process, if it computes alone, shows the details.
 
     Raises:
-        UserError: this machine does not carry so many processes, or has no such cluster.
+        UserError: this machine has no room for so many processes, or no such cluster.
     """
     if device is None:
         assert options.cluster is not None

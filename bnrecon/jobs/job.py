@@ -1,4 +1,4 @@
-"""A job of a cluster: it plans a study or a sweep again, and computes its own share of it."""
+"""A job of a cluster: it plans a study or a sweep again, and computes its share of it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What submitit stores and calls: words alone, so that no object of ours is pickled."""
+    """What submitit stores and calls: only strings, so that no object of bnrecon is pickled."""
 
     planner: str  # see ``Batch``
-    words: tuple[str, ...]  # what the planner is given
+    words: tuple[str, ...]  # the planner's argument
     keys: tuple[str, ...]  # the work of this job
     folder: str  # the submission's folder
     targets: tuple[str, ...]  # the keys of all targets that jobs before this one train
-    threads: int  # how many to compute with
-    gpu: str | None  # as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` for what the job is given
-    # Whether file locks keep two jobs from doing the same. They do not hold on the file
-    # systems of clusters, where the leading command alone sees to it
+    threads: int  # number of threads
+    gpu: str | None  # as in ``CUDA_VISIBLE_DEVICES``; ``None``: those that the job has
+    # Whether file locks keep two jobs from computing the same. Locks are unreliable on the file
+    # systems of clusters, where the leading command ensures it
     locks: bool
 
     def __call__(self) -> None:
-        """Compute the work; what is done is skipped, so that a job can be queued again."""
+        """Compute the work; what is done is skipped, so that a job can be requeued."""
         requeue = signal.getsignal(signal.SIGUSR2)  # submitit's, for a time limit
         try:
             with interruption.handle_signals(postpone=True):
@@ -51,19 +51,19 @@ class Job:
             raise
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """What submitit queues again at a time limit: the same."""
+        """What submitit requeues at a time limit: the same job."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self)
 
     def _queue_again(self, requeue: Callable[..., Any]) -> None:
-        """Have submitit queue this job again, which ends this process, or say why it does not."""
+        """Let submitit requeue this job, which ends this process, or report why it does not."""
         from submitit.core.utils import UncompletedJobError
 
         try:
             requeue(signal.SIGUSR2, None)
         except UncompletedJobError:
-            self._fail_all("its job came to its time limit too often; give more by slurm.time=")
+            self._fail_all("its job reached its time limit too often; raise slurm.time=")
             raise
 
     @property
@@ -84,13 +84,13 @@ class Job:
 
         from bnrecon.jobs.computation import details_to
 
-        if self.gpu is not None:  # before CUDA starts, which it does when it is first used
+        if self.gpu is not None:  # before CUDA's first use
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         torch.set_num_threads(self.threads)
         try:
             module, _, planner = self.planner.partition(":")
             work = getattr(importlib.import_module(module), planner)(self.words)
-        except Exception as error:  # whatever it is, the user is told of every piece
+        except Exception as error:  # whatever it is, report every item as failed
             kind: Kind = "mistake" if isinstance(error, UserError) else "failed"
             self._fail_all(f"it could not be planned in its job: {error}", kind)
             raise
@@ -116,13 +116,13 @@ class Job:
         except Interrupted as error:
             if interruption.received_signal() is not None:
                 raise
-            spent = time.monotonic() - started  # a time limit of its own, train.time_limit
+            spent = time.monotonic() - started  # stopped by train.time_limit
             return Outcome(key, item.label, "failed", str(error), spent, str(self._log))
         assert outcome is not None, "it waits for others"
         return outcome
 
     def _untried(self, item: Work, work: Mapping[str, Work]) -> Outcome | None:
-        """The outcome of work that is not tried: the job that was to train its target has not."""
+        """A failure if the job before did not train the work's target, else ``None``."""
         from bnrecon.jobs.work import not_tried, target_key
 
         if item.target is None:
@@ -132,17 +132,17 @@ class Job:
         if outcome is not None and outcome.kind != "done":
             return not_tried(item, {target: outcome})
         if target in self.targets and outcome is None and not work[target].is_finished():
-            reason = "not tried: the job that was to train its target ended before"
+            reason = "not tried: the job that trains its target ended first"
             return self._failure(item.key, item.label, reason)
         return None
 
     def _remaining(self) -> list[str]:
-        """The keys of work of whose end nothing is reported."""
+        """The keys of work without a reported outcome."""
         reported = self._reports.outcomes(self.keys)
         return [key for key in self.keys if key not in reported]
 
     def _fail_all(self, reason: str, kind: Kind = "failed") -> None:
-        """Say of all work that remains that it failed."""
+        """Report all remaining work as failed."""
         line = " ".join(reason.splitlines())
         for key in self._remaining():
             self._reports.end(self._failure(key, key, line, kind))

@@ -25,14 +25,14 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.units import format_bytes
 
 KILLED = "its process was killed (the memory may not suffice for so many processes)"
-GRACE = 60  # seconds that a process has to reach a safe point after it was told to stop
-EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
+GRACE = 60  # seconds that a process has to reach a safe point after a request to stop
+EACH = 10**9  # bytes of a process without its work: Python and its libraries
 
 
 def require_room(jobs: int, device: torch.device) -> None:
-    """Raise ``UserError`` for more processes than there are cores, GPUs, or memory for.
+    """Raise ``UserError`` for more processes than cores, GPUs or memory allow.
 
-    Two are allowed on one core, but not on one GPU.
+    Two may share a core, but not a GPU.
     """
     cores, free = hardware.processor_count(), hardware.available_memory(torch.device("cpu"))
     most = max(1, min(max(2, cores), free // EACH))
@@ -50,10 +50,10 @@ def require_room(jobs: int, device: torch.device) -> None:
 class LocalProcesses:
     """Computes in processes of this machine. The k-th takes the k-th GPU.
 
-    One that dies (for want of memory, say) takes nothing with it but the work that it was at, and
-    another one takes its place. All end with this process, however it ends: at the next safe
-    point, and, where this one is there to see to it, after a minute at the latest. Each writes its
-    details beside ``log``; see ``process_log``.
+    If a process dies (from a lack of memory, say), only its current work is lost, and a new process
+    replaces it. All end with this process, however it ends: at the next safe point, and, if this
+    process is alive to enforce it, after a minute at the latest. Each writes its details to a file
+    next to ``log``; see ``process_log``.
     """
 
     def __init__(self, jobs: int, locks_folder: Path, log: Path, device: torch.device) -> None:
@@ -65,8 +65,8 @@ class LocalProcesses:
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
         """See ``Executor.run``."""
         try:
-            # Their share of the threads from the first product on; and the current folder is not on
-            # their path, whatever it holds.
+            # Set before they import torch: their share of the threads, and a path without the
+            # current folder, whatever it holds.
             with environment(OMP_NUM_THREADS=str(self._threads), PYTHONSAFEPATH="1"):
                 for number in range(self.processes):
                     self._start(number)
@@ -87,7 +87,7 @@ class LocalProcesses:
             try:
                 for process, _ in self._workers.values():
                     process.join(max(0.0, deadline - time.monotonic()))
-            finally:  # also where a second Ctrl-C ends the waiting
+            finally:  # also if a second Ctrl-C ends the wait
                 for process, _ in self._workers.values():
                     process.kill()
 
@@ -97,7 +97,7 @@ class LocalProcesses:
     def _start(self, number: int) -> None:
         log = self._file(number)
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.open("a", encoding="utf-8").close()  # what is wrong with it is found, and said, here
+        log.open("a", encoding="utf-8").close()  # errors appear here
         context = multiprocessing.get_context("spawn")
         requests, answers = context.Pipe()
         share = (answers, os.getpid(), self._threads, gpu_name(number, self._device), log)
@@ -111,7 +111,7 @@ class LocalProcesses:
     ) -> Generator[Started | Outcome, None, None]:
         hopeless = {item.key: lost for item in stage if (lost := not_tried(item, failed))}
         yield from hopeless.values()
-        # Whether to wait for another command that is at it.
+        # Each with whether to wait for another command that computes it.
         queue = deque((item, False) for item in stage if item.key not in hopeless)
         running: dict[int, Work] = {}
         while queue or running:
@@ -132,13 +132,13 @@ class LocalProcesses:
                     continue
                 if isinstance(answer, BaseException):
                     raise answer
-                if answer is None:  # another command is at it
+                if answer is None:  # another command computes it
                     queue.append((item, True))
                 else:
                     yield answer
 
     def _send(self, number: int, request: tuple[Work, Path, bool]) -> None:
-        """Give a process work, or one that is started anew if it died without any."""
+        """Send work to a process; restart it first if it died while idle."""
         try:
             self._workers[number][1].send(request)
         except ConnectionError:
@@ -147,20 +147,20 @@ class LocalProcesses:
 
 
 def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log: Path) -> None:
-    """Answer requests by an outcome, ``None`` where another command is at it, or an exception."""
-    # A session of its own: Ctrl-C reaches the leading process alone, which tells the others.
+    """Answer requests by an outcome, an exception, or ``None`` if another command computes it."""
+    # A separate session: Ctrl-C reaches only the leading process, which stops the others.
     with contextlib.suppress(AttributeError, PermissionError):  # Windows has no sessions
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    with log.open("a", encoding="utf-8") as file:  # a library's last words, too
+    with log.open("a", encoding="utf-8") as file:  # output of libraries, too
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(threads)
-    tqdm.set_lock(threading.RLock())  # its own would be left behind, with a warning
-    # Whoever takes the answers may be gone; or this process is told to stop where it has no work.
+    tqdm.set_lock(threading.RLock())  # tqdm's default lock would leak, with a warning
+    # The leading process may have ended, or told this one to stop while it is idle.
     gone = (EOFError, ConnectionError, KeyboardInterrupt)
     with contextlib.suppress(*gone), interruption.ending_with_parent(leader), details_to(log):
         while True:
@@ -169,13 +169,13 @@ def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log
             try:
                 waiting = (lambda text=message: text) if patient else None
                 requests.send(compute(item, locks_folder, log, waiting))
-            except BaseException as error:  # the leading process is to know what stopped it
+            except BaseException as error:  # the leading process reports it
                 requests.send(error)
                 return
 
 
 def gpu_name(number: int, device: torch.device) -> str | None:
-    """The GPU of a process, as ``CUDA_VISIBLE_DEVICES`` names it."""
+    """The GPU of a process, as in ``CUDA_VISIBLE_DEVICES``."""
     if device.type != "cuda":
         return None
     allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]

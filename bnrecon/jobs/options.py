@@ -1,4 +1,4 @@
-"""The options that say who computes: ``jobs=``, ``cluster=``, ``minutes_per_job=``, ``slurm.*``."""
+"""The options that set who computes: ``jobs=``, ``cluster=``, ``minutes_per_job=``, ``slurm.*``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OPTIONS = ("jobs", "cluster", "minutes_per_job")  # and slurm.NAME
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Whose jobs compute a study's work."""
+    """The cluster whose jobs compute a study's work."""
 
     name: str  # ``"slurm"``, or ``"local"`` for processes of this machine that outlive the command
-    settings: ClusterSettings  # what each job asks of Slurm
-    words: tuple[str, ...]  # the options as they were given
-    minutes_per_job: float = 10.0  # for how long a job is given work
-    detach: bool = False  # whether the command leaves once the jobs are given
+    settings: ClusterSettings  # what each job requests from Slurm
+    words: tuple[str, ...]  # the options as written
+    minutes_per_job: float = 10.0  # about how much work a job gets
+    detach: bool = False  # whether the command exits once the jobs are submitted
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class JobOptions:
     """Who computes: this command's processes, or the jobs of a cluster."""
 
     jobs: int = 1  # number of processes of this machine that share the work
-    cluster: ClusterOptions | None = None  # whose jobs compute it, if the command does not
+    cluster: ClusterOptions | None = None  # computes instead of the command
 
     @property
     def words(self) -> list[str]:
-        """The options as they are given, without what is usual."""
+        """The options as written on the command line, without defaults."""
         cluster = () if self.cluster is None else self.cluster.words
         return [*([] if self.jobs == 1 else [f"jobs={self.jobs}"]), *cluster]
 
@@ -44,13 +44,13 @@ class JobOptions:
 def split(
     words: Sequence[str], names: Sequence[str]
 ) -> tuple[dict[str, str], list[str], list[str]]:
-    """The values of a command's own options, the words ``slurm.NAME=VALUE``, and all others.
+    """The values of the options in ``names``, the words ``slurm.NAME=VALUE``, and all others.
 
     >>> split(["jobs=2", "slurm.mem=8G", "device=cpu"], OPTIONS)
     ({'jobs': '2'}, ['slurm.mem=8G'], ['device=cpu'])
 
     Raises:
-        UserError: an own option is given twice.
+        UserError: an option in ``names`` is given twice.
     """
     values: dict[str, str] = {}
     slurm, others = [], []
@@ -70,13 +70,13 @@ def split(
 def read(
     values: Mapping[str, str], slurm: Sequence[str], detach: bool, config_dir: Path | None
 ) -> JobOptions:
-    """Read what a command was told: its own options by name, and words as ``slurm.mem=8G``.
+    """Read a command's options: values by name, and words such as ``slurm.mem=8G``.
 
-    ``config_dir`` is the folder of ``slurm.yaml``, where it is not the user's own.
+    ``config_dir`` is the folder of ``slurm.yaml``, if not the user's configuration folder.
 
     Raises:
-        UserError: a cluster or a setting that there is not, an impossible number of processes, or
-            options that do not go together.
+        UserError: an unknown cluster or setting, an impossible number of processes, or options
+            that exclude each other.
     """
     name, jobs = values.get("cluster"), values.get("jobs", "1")
     if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):

@@ -1,6 +1,6 @@
-"""Where jobs wait and run: Slurm, or processes of this machine that outlive the command.
+"""Queues of jobs: Slurm, or processes of this machine that outlive the command.
 
-A job is ``"queued"``, ``"running"`` or ``"ended"``; what it has computed, it reports itself.
+A job is ``"queued"``, ``"running"`` or ``"ended"``; it reports itself what it has computed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from bnrecon.jobs.job import Job
 
 COMMANDS = ("sbatch", "srun", "sacct", "squeue", "scancel", "scontrol")
-MOST_JOBS = 1000  # of an array, by Slurm's own default
+MOST_JOBS = 1000  # in an array, by Slurm's default
 
-# Why Slurm ended a job, and what that means here; of all else its own word says enough.
+# Explanations of the states in which Slurm ends jobs; other states are shown as they are.
 REASONS = {
-    "OUT_OF_MEMORY": "it ran out of memory; give more by slurm.mem=",
-    "TIMEOUT": "its time limit came before a safe point; give more by slurm.time=",
+    "OUT_OF_MEMORY": "it ran out of memory; raise slurm.mem=",
+    "TIMEOUT": "it reached its time limit before a safe point; raise slurm.time=",
     "CANCELLED": "it was cancelled",
     "NODE_FAIL": "its node failed",
     "PREEMPTED": "it was preempted, and this partition does not queue such jobs again",
@@ -50,45 +50,45 @@ def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = No
 
 
 def log_of(folder: Path, job: str) -> Path:
-    """What the process of a job prints, as submitit names it."""
+    """The file with the output of a job's process, as submitit names it."""
     return folder / f"{job}_0_log.out"
 
 
 class SlurmQueue:
-    """Slurm, through submitit; its accounting says how jobs ended."""
+    """Slurm, through submitit; Slurm's accounting says how jobs ended."""
 
     name = "Slurm"
-    grace = 15.0  # seconds that a file may take to be seen from another machine
+    grace = 15.0  # seconds until another machine sees a file
 
     def __init__(self, folder: Path, settings: ClusterSettings | None = None) -> None:
         try:
             import submitit.slurm.slurm
-        except ImportError:  # it is an extra
+        except ImportError:
             raise UserError(f"cluster=slurm needs submitit: {install_command('slurm')}") from None
         if missing := [name for name in COMMANDS if shutil.which(name) is None]:
             raise UserError(
-                f"cluster=slurm: {', '.join(missing)} not found; give the command on a machine of "
-                "the cluster, or cluster=local"
+                f"cluster=slurm: {', '.join(missing)} not found; run the command on a machine of "
+                "the cluster, or use cluster=local"
             )
         logging.getLogger("submitit").setLevel(logging.ERROR)
         self._folder, self._settings = folder, settings or ClusterSettings()
         self._watcher = submitit.slurm.slurm.SlurmInfoWatcher(delay_s=60)
 
     def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
-        """Have jobs run once those of ``after`` have ended; return their numbers.
+        """Submit jobs to run once those of ``after`` have ended; return their numbers.
 
         Raises:
-            UserError: they are refused.
+            UserError: Slurm refuses them.
         """
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         try:
             _call("sacct", "-n", "-X", "-o", "JobID", "-j", "1")
-        except RunError as error:  # without it no end is ever known
+        except RunError as error:  # without it the end of a job remains unknown
             raise UserError(
                 f"cluster=slurm needs Slurm's accounting, which does not answer here ({error}); "
-                "give the command on a machine of the cluster, or cluster=local"
+                "run the command on a machine of the cluster, or use cluster=local"
             ) from None
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=self._settings.requeues)
         executor.update_parameters(**self._parameters(name, after))
@@ -114,10 +114,10 @@ class SlurmQueue:
             "array_parallelism": settings.array_parallelism,
             "setup": list(settings.setup) or None,
             "dependency": f"afterany:{':'.join(first)}" if first else None,
-            # Time to come to a safe point before the limit.
+            # Time to reach a safe point before the limit.
             "signal_delay_s": min(120, minutes * 15),
             "stderr_to_stdout": True,
-            # Slurm 22.05 and later do not hand sbatch's on to srun.
+            # Slurm 22.05 and later do not pass sbatch's value on to srun.
             "srun_args": [f"--cpus-per-task={settings.cpus}"],
             "additional_parameters": {"requeue": True},
         }
@@ -129,7 +129,7 @@ class SlurmQueue:
 
     def _state(self, job: str) -> str:
         state = self._watcher.get_state(job).partition(" ")[0].upper()
-        # Slurm queues these again, unless the cluster is told not to.
+        # Slurm requeues these, unless the cluster's configuration forbids it.
         if state in ("PREEMPTED", "NODE_FAIL"):
             queued = _call("squeue", "--noheader", "--format=%A", "--jobs", job, check=False)
             return "queued" if queued.strip() else "ended"
@@ -138,7 +138,7 @@ class SlurmQueue:
         return "running" if state in ("RUNNING", "COMPLETING") else "queued"
 
     def reason(self, job: str) -> str:
-        """How a job ended that left work undone; the state of a step tells more than its own."""
+        """How an unfinished job ended; the state of its step says more than the job's."""
         lines = _call("sacct", "-n", "-P", "-j", job, "-o", "State,ExitCode", check=False)
         states = [line.split("|")[0].partition(" ")[0] for line in lines.splitlines()]
         for state, reason in REASONS.items():
@@ -147,12 +147,12 @@ class SlurmQueue:
         return f"its process ended ({states[0] if states else 'state unknown'})"
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """End jobs, those that run at their next safe point; one number names a whole array."""
+        """End jobs, running ones at their next safe point; one number names a whole array."""
         _call("scancel", *dict.fromkeys(job.partition("_")[0] for job in jobs), check=False)
 
 
 class LocalQueue:
-    """Processes of this machine, which start at once and outlive the command and its terminal."""
+    """Processes of this machine that start at once and outlive the command and its terminal."""
 
     name = "this machine"
     grace = 1.0
@@ -171,7 +171,7 @@ class LocalQueue:
             for number, job in enumerate(jobs):
                 numbers.append(self._start(job, f"{name}-{number}"))
         except OSError as error:
-            self.cancel(numbers)  # of which nothing would be recorded
+            self.cancel(numbers)  # they would not be recorded
             reason = error.strerror or error
             raise UserError(
                 f"cluster=local: process {len(numbers) + 1} of {len(jobs)} cannot be started "
@@ -190,7 +190,7 @@ class LocalQueue:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        process.returncode = 0  # nobody waits for it: no warning that it still runs
+        process.returncode = 0  # avoids a warning that it still runs
         log.rename(log_of(self._folder, str(process.pid)))
         return str(process.pid)
 
@@ -199,8 +199,8 @@ class LocalQueue:
         return {job: "ended" if self._process(job) is None else "running" for job in jobs}
 
     def reason(self, job: str) -> str:
-        """How a job ended that left work undone."""
-        return f"process {job} was ended (by somebody, or for want of memory)"
+        """How an unfinished job ended."""
+        return f"process {job} was killed (by somebody, or for lack of memory)"
 
     def cancel(self, jobs: Sequence[str]) -> None:
         """End jobs at their next safe point."""
@@ -210,10 +210,10 @@ class LocalQueue:
                     process.send_signal(signal.SIGTERM)
 
     def _process(self, job: str) -> psutil.Process | None:
-        """The process of a job, unless it has ended; its number may be another one's by now."""
+        """The process of a job, unless it has ended; another may have its number by now."""
         with contextlib.suppress(psutil.Error, ValueError):
             process = psutil.Process(int(job))
-            # By its name, which no other has: a path to it may lead through links.
+            # Compare the unique folder name: paths may contain links.
             ours = any(self._folder.name in word for word in process.cmdline())
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 return process
@@ -224,7 +224,7 @@ Queue: TypeAlias = SlurmQueue | LocalQueue
 
 
 def _call(*command: str, check: bool = True) -> str:
-    """Standard output of a command of Slurm; ``RunError`` where it fails or does not answer."""
+    """The output of a Slurm command; ``RunError`` if it fails or does not answer."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
@@ -237,7 +237,7 @@ def _call(*command: str, check: bool = True) -> str:
 
 
 def _gist(text: str) -> str:
-    """The line of an error that says most: Slurm's own, without what is around it."""
+    """The most informative line of an error: Slurm's message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
     return (errors or lines or ["no reason was given"])[0]

@@ -1,4 +1,4 @@
-"""What was given to a cluster, what its jobs report, how far they are, and how to end them."""
+"""Submissions to a cluster: their records, the jobs' reports and progress, and cancelling them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ RECORD = "submission.json"
 
 @dataclass(frozen=True)
 class Reports:
-    """What jobs say: a small file when they begin with a piece of work, another at its end.
+    """Reports of jobs: a small file when they start an item of work, another when it ends.
 
-    A result counts only if it is stored where it belongs.
+    A result counts only if it is in the run's or the task's folder.
     """
 
     folder: Path
 
     def start(self, key: str) -> None:
-        """A job begins with a piece of work."""
+        """Report that a job starts an item of work."""
         files.write_json(self._file("started", key), {"key": key})
 
     def end(self, outcome: Outcome) -> None:
-        """A piece of work has ended."""
+        """Report the outcome of an item of work."""
         files.write_json(self._file("outcomes", outcome.key), dataclasses.asdict(outcome))
 
     def started(self, keys: Iterable[str]) -> set[str]:
-        """Those that a job has begun with."""
+        """The keys of work that a job has started."""
         return set(self._reported("started", keys))
 
     def outcomes(self, keys: Iterable[str]) -> dict[str, Outcome]:
-        """What became of those of which a job has said so; a damaged report counts for none."""
+        """The reported outcomes by key; a damaged report does not count."""
         outcomes = {}
         for key, path in self._reported("outcomes", keys).items():
             with contextlib.suppress(files.Damaged):
@@ -56,40 +56,39 @@ class Reports:
         return outcomes
 
     def _reported(self, kind: str, keys: Iterable[str]) -> dict[str, Path]:
-        """The files that there are, by one look at their folder."""
+        """The existing files by key, from one listing of their folder."""
         names: set[str] = set()
         with contextlib.suppress(OSError):
             names = {path.name for path in (self.folder / kind).iterdir()}
         return {key: path for key in keys if (path := self._file(kind, key)).name in names}
 
     def _file(self, kind: str, key: str) -> Path:
-        # A key may itself be as long as a file's name can be.
+        # A key may be as long as a file name can be.
         return self.folder / kind / f"{content_key({'key': key})}.json"
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What a command gave to a cluster: the ``submission.json`` in a folder of its own."""
+    """The work that a command submitted to a cluster: ``submission.json`` in its own folder."""
 
-    folder: Path  # holds the record, the logs of the jobs and what they report
+    folder: Path  # holds the record, the jobs' logs and their reports
     scale: str  # see ``Batch``
     cluster: str  # ``"slurm"`` or ``"local"``
-    command: str  # what continues it
+    command: str  # the command that continues it
     host: str  # the machine of the command
-    # The keys of the work that each job computes, by the cluster's number of the job
+    # The keys of each job's work, by the cluster's number of the job
     jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    # The keys of which a command has told the user what became of them, or that are not to be
-    # waited for any more
+    # The keys whose outcome was reported to the user, or which are no longer waited for
     collected: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
-        """The folder's name of the study or the sweep."""
+        """The name of the study's or the sweep's folder."""
         return self.folder.parent.parent.name
 
     @property
     def keys(self) -> list[str]:
-        """All work that is computed, or was."""
+        """The keys of all its work."""
         return [key for keys in self.jobs.values() for key in keys]
 
     @property
@@ -99,33 +98,33 @@ class Submission:
 
     @property
     def reports(self) -> Reports:
-        """What the jobs say."""
+        """The jobs' reports."""
         return Reports(self.folder)
 
     def done(self) -> dict[str, Outcome]:
-        """What its jobs have computed and nobody has collected, by key."""
+        """The outcomes of its jobs that no command has collected, by key."""
         outcomes = self.reports.outcomes(key for key in self.keys if key not in self.collected)
         return {key: outcome for key, outcome in outcomes.items() if outcome.kind == "done"}
 
     def queue(self) -> Queue:
-        """Where its jobs wait and run.
+        """The queue of its jobs.
 
         Raises:
-            UserError: the cluster cannot be asked from here.
+            UserError: the cluster cannot be reached from here.
         """
         if self.cluster == "local" and self.host != socket.gethostname():
             raise UserError(
-                f"{self.name} is computed by processes of {self.host} (cluster=local): give the "
+                f"{self.name} is computed by processes of {self.host} (cluster=local): run the "
                 f"command there; or, if they have ended, remove {self.folder}"
             )
         return open_queue(self.cluster, self.folder)
 
     def with_jobs(self, jobs: Mapping[str, tuple[str, ...]]) -> Submission:
-        """With more jobs; the record is written."""
+        """Add jobs, and write the record."""
         return replace(self, jobs={**self.jobs, **jobs})._written()
 
     def collect(self, keys: Iterable[str]) -> Submission:
-        """Without waiting for some work any more; the record is written where that is new."""
+        """Stop waiting for some work; write the record if that is new."""
         collected = self.collected.union(keys)
         return replace(self, collected=collected)._written() if collected - self.collected else self
 
@@ -137,7 +136,7 @@ class Submission:
 
 
 def new_submission(batch: Batch, cluster: str) -> Submission:
-    """A submission with a folder of its own, and no jobs yet."""
+    """A submission with a new folder, and no jobs yet."""
     name = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     folder = (batch.folder / JOBS / name).absolute()
     return Submission(folder, batch.scale, cluster, batch.command, socket.gethostname())
@@ -145,18 +144,18 @@ def new_submission(batch: Batch, cluster: str) -> Submission:
 
 @contextlib.contextmanager
 def handing_out(folder: Path) -> Iterator[None]:
-    """Keep other commands on this machine from giving or ending a batch's jobs within the block."""
-    waiting = "waiting for another command, which gives jobs of this study or ends them"
+    """Keep other commands on this machine from submitting or ending a batch's jobs in the block."""
+    waiting = "waiting for another command that submits or ends jobs of this study"
     with locks.lock_file(folder / ".locks" / "submission", lambda: waiting, required=False):
         yield
 
 
 def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
-    """What somebody still waits for, of this scale if it is given, the oldest first.
+    """The submissions with uncollected work, of one ``scale`` or all, the oldest first.
 
-    A damaged record is named and left.
+    A damaged record is reported and skipped.
     """
-    try:  # one that cannot be entered is named, too
+    try:  # so is a folder that cannot be entered
         folders = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -182,33 +181,33 @@ def _read(folder: Path) -> Submission | None:
     except FileNotFoundError:
         return None
     except files.Damaged as error:
-        advice = "end those of its jobs that still run yourself, then remove"
+        advice = "end its running jobs yourself, then remove"
         logger.warning("%s; %s %s", error, advice, folder)
         return None
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a submission is."""
+    """The progress of a submission; its numbers are those of items of work."""
 
-    submission: Submission  # what was given
-    finished: int  # pieces of work that were computed
-    failed: int  # pieces that failed, and pieces whose job ended before they were computed
-    running: int  # pieces that a job is at
-    queued: int  # pieces that wait for their job, or in it
-    # Number of jobs that are ``"queued"``, ``"running"`` or ``"ended"``; empty where the
-    # cluster was not asked
+    submission: Submission
+    finished: int  # computed
+    failed: int  # failed, or the job ended before it computed them
+    running: int  # being computed by a job
+    queued: int  # wait for their job, or in it
+    # Number of jobs that are ``"queued"``, ``"running"`` or ``"ended"``; empty if the cluster was
+    # not asked
     jobs: dict[str, int]
     problem: str = ""  # why it could not be asked, in one line
 
 
 def states(folder: Path, scale: str | None = None) -> list[State]:
-    """How far the submissions are that somebody still waits for, the last one first."""
+    """The progress of submissions with uncollected work, the newest first."""
     return [state(each) for each in reversed(submissions(folder, scale))]
 
 
 def state(submission: Submission) -> State:
-    """How far a submission is; the cluster is asked only while work is open."""
+    """The progress of a submission; the cluster is asked only while work is unfinished."""
     outcomes = submission.reports.outcomes(submission.keys)
     started = submission.reports.started(submission.keys)
     job_states: dict[str, str] = {}
@@ -231,22 +230,21 @@ def state(submission: Submission) -> State:
 
 
 def cancel(folder: Path, scale: str | None = None) -> list[str]:
-    """End jobs that wait or run; those that run stop at their next safe point.
+    """End queued and running jobs; those that run stop at their next safe point.
 
-    What they have finished stays, and what they have begun goes on from its checkpoint when it is
-    computed again.
+    Finished work is kept; work in progress continues from its checkpoint when it is computed again.
 
     Returns:
-        A line on each submission of which jobs were ended.
+        A line for each submission with ended jobs.
 
     Raises:
-        UserError: the cluster cannot be asked from here.
+        UserError: the cluster cannot be reached from here.
         RunError: it does not answer.
     """
     if not (folder / JOBS).is_dir():
         return []
     lines = []
-    with handing_out(folder):  # a command may be giving jobs just now
+    with handing_out(folder):  # a command may be submitting jobs now
         for submission in submissions(folder, scale):
             queue = submission.queue()
             job_states = queue.states(submission.jobs)

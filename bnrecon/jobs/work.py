@@ -1,4 +1,4 @@
-"""What is computed, what becomes of it, by whom, and where: work, outcomes, executors, batches."""
+"""Work to compute, its outcomes, the executors that compute it, and batches of it."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ if TYPE_CHECKING:
     from bnrecon.config.schema import RunConfig
     from bnrecon.data import DataSpec
 
-SWEEP = "sweep"  # in the place of a scale
+SWEEP = "sweep"  # stands for a scale
 Kind = Literal["done", "mistake", "failed"]
 
 
 class Detached(Exception):
-    """The work goes on elsewhere, and this process need not wait; the message says where."""
+    """The work continues elsewhere, and this process need not wait; the message says where."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """Somebody is at work on it from now on."""
+    """Work has started."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a piece of work ended."""
+    """How an item of work ended."""
 
     key: str  # the work's key
-    label: str  # what progress calls it
+    label: str  # its name in progress messages
     kind: Kind  # ``"done"``; ``"mistake"`` in the request; ``"failed"`` for any other reason
-    gist: str  # the result in short, or the reason, in one line
-    seconds: float  # how long it took
-    log: str  # the file that holds the details
+    gist: str  # a summary of the result, or the reason, in one line
+    seconds: float  # duration
+    log: str  # the file with the details
 
 
 class Work(Protocol):
-    """What an executor computes: it knows nothing else of runs and tasks."""
+    """An item of work: all that an executor knows of runs and tasks."""
 
     @property
     def key(self) -> str:
-        """The same for the same work, wherever it is requested."""
+        """A key, equal for the same work wherever it is requested."""
 
     @property
     def part(self) -> str:
-        """The part of the study that it belongs to."""
+        """Its part of the study."""
 
     @property
     def label(self) -> str:
-        """What progress calls it."""
+        """Its name in progress messages."""
 
     @property
     def command(self) -> str:
-        """What computes it alone."""
+        """The command that computes only this."""
 
     @property
     def data(self) -> DataSpec | None:
@@ -66,59 +66,59 @@ class Work(Protocol):
 
     @property
     def target(self) -> RunConfig | None:
-        """A run whose target it reads, so that this can be trained before; ``None`` for none."""
+        """A run whose target it reads, which can be trained first; ``None`` for none."""
 
     def is_finished(self) -> bool:
         """Whether its result can be read."""
 
     def compute(self) -> str:
-        """Do the work, store the result, and return its gist."""
+        """Do the work, store the result, and return a summary."""
 
 
 class Executor(Protocol):
     """Computes work; the caller decides what, and an executor only where."""
 
     name: str  # who computes, in words
-    processes: int  # how many pieces are computed at once; 0 where that is not known
+    processes: int  # how many items are computed at once; 0 if unknown
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
         """Compute the first stage, then the next; yield each start and each outcome.
 
-        Work that fails stops nothing else. Closing the iterator stops what is being computed at its
-        next safe point.
+        Failed work does not stop the rest. Closing the iterator stops the current work at its next
+        safe point.
 
         Raises:
-            Interrupted: work was stopped from outside, or by a time limit.
+            Interrupted: work was stopped by a signal or a time limit.
         """
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A study at a scale, or a sweep: where its records lie, and how others plan it again."""
+    """A study at a scale, or a sweep: where its records are, and how other processes plan it."""
 
     folder: Path  # the folder of the study or the sweep
     scale: str  # the scale of its work, or ``SWEEP``
-    command: str  # what continues it
+    command: str  # the command that continues it
     planner: str = ""  # a function, as ``"package.module:function"``, that makes all work by key
-    words: tuple[str, ...] = ()  # what the planner is given
+    words: tuple[str, ...] = ()  # the planner's argument
 
     @property
     def locks_folder(self) -> Path:
-        """The folder of the locks that two commands on one machine share."""
+        """The folder of the locks that commands on one machine share."""
         return self.folder / ".locks"
 
     @property
     def log(self) -> Path:
-        """The file that the progress of each piece of work is written to."""
+        """The log file of the work's details."""
         return self.folder / f"{self.scale}.log"
 
     @property
     def progress(self) -> Path:
-        """The file that says how far the work is."""
+        """The file that records progress."""
         return self.folder / f"progress-{self.scale}.jsonl"
 
     def details(self, processes: int) -> Path:
-        """Where the details are, for a reader, if so many processes compute; of jobs, the folder.
+        """Where to find the details of work in so many processes; for jobs, the folder.
 
         >>> Batch(Path("study"), "smoke", "").details(2).name
         'smoke-process-*.log'
@@ -129,7 +129,7 @@ class Batch:
 
 
 def title(name: str, scale: str) -> str:
-    """What a user is told of a study or a sweep.
+    """The name of a study or a sweep in messages.
 
     >>> title("giannou2023", "smoke"), title("11d0db68f3", SWEEP)
     ('giannou2023 scale=smoke', 'sweep 11d0db68f3')
@@ -164,7 +164,7 @@ def target_key(config: RunConfig) -> str:
 
 
 def not_tried(item: Work, failed: Mapping[str, Outcome]) -> Outcome | None:
-    """The outcome of work whose target's training failed before; ``None`` for any other work."""
+    """The outcome of work whose target failed to train; ``None`` for any other work."""
     if not failed or item.target is None or (key := target_key(item.target)) not in failed:
         return None
     target = failed[key]

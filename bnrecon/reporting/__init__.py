@@ -1,1 +1,1 @@
-"""Results of runs as objects, and what is made of them: tables, figures, intervals."""
+"""Results of runs as objects, and their tables, figures and intervals."""

@@ -1,4 +1,4 @@
-"""What two runs differ by: options, results, predictions, layers."""
+"""How two runs differ: options, results, predictions, layers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bnrecon.reporting.statistics import mean_interval
 if TYPE_CHECKING:
     from bnrecon.reporting.predictions import Disagreement
 
-CELL = 36  # letters of a value in a line
+CELL = 36  # characters of a value in a line
 NAMES = ("A", "B")
 FORMATS = {"ratio B/A": ".2g", **{f"error {name}": ".1e" for name in NAMES}}
 INTERVALS = (
     "n: test images of a target, seeds of sources; ±: 95% Student-t intervals over the seeds."
 )
 COUNTS = (
-    "Which images A and B predict otherwise: results hold counts, not predictions; --predict "
-    "computes\nthem from saved sources."
+    "Results hold counts, not predictions: --predict computes from saved sources\nwhich images A "
+    "and B predict differently."
 )
 
 
@@ -36,9 +36,9 @@ def compare(
     second: tuple[Path, RunResult],
     predicted: Sequence[Disagreement] = (),
 ) -> str:
-    """What two finished runs differ by, each a folder and its result, for a terminal.
+    """The differences of two finished runs (folder and result each), for a terminal.
 
-    ``predicted`` is how their predictions compare, where these were computed again.
+    ``predicted`` compares their predictions, if these were computed again.
     """
     one, other = first[1], second[1]
     heading = "\n".join(
@@ -52,10 +52,10 @@ def compare(
 
 
 def _options(one: RunResult, other: RunResult) -> str:
-    """The options that change results as a table, and the others in a line."""
+    """Differing options: those that change results as a table, the others in a line."""
     differing = differing_options(one.config, other.config)
     unimportant = VOLATILE
-    if one.target.checksum != other.target.checksum:  # files of other weights
+    if one.target.checksum != other.target.checksum:  # files with different weights
         unimportant -= {"target.weights"}
     changing = {name: pair for name, pair in differing.items() if name not in unimportant}
     rows = [{"option": name, "A": _value(a), "B": _value(b)} for name, (a, b) in changing.items()]
@@ -63,7 +63,7 @@ def _options(one: RunResult, other: RunResult) -> str:
     rest = {name: pair for name, pair in differing.items() if name in unimportant}
     others = [f"{name} ({_value(a)}, {_value(b)})" for name, (a, b) in rest.items()]
     if others:
-        text += f"\nDiffer too, and change no result: {', '.join(others)}."
+        text += f"\nOther differences, without effect on results: {', '.join(others)}."
     return text
 
 
@@ -76,7 +76,7 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def _results(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
-    """Rows of name and two values; where both runs are from, only as far as that differs."""
+    """Rows of a name and two values; the runs' origins only if they differ."""
     both = (one, other)
     rows: list[tuple[str, ...]] = [
         ("target accuracy", *(f"{target_accuracy(run)}" for run in both)),
@@ -98,7 +98,7 @@ def _seconds(run: RunResult, name: str) -> str:
 
 
 def _predicted(both: Sequence[RunResult]) -> list[tuple[str, ...]]:
-    """How each run's predictions compare with its own target's, a number for each seed."""
+    """Each run's predictions compared with its target's, a number for each seed."""
     names = {
         "predicted otherwise than by the target": "differ",
         "  only the target right": "only_target_right",
@@ -113,7 +113,7 @@ def _predicted(both: Sequence[RunResult]) -> list[tuple[str, ...]]:
 
 
 def _counts(predictions: Sequence[Predictions | None], name: str) -> str:
-    """A count of each seed, and of how many images; results of earlier versions have none."""
+    """The counts by seed, and the number of images; results of earlier versions have none."""
     counted = [one for one in predictions if one is not None]
     if not counted:
         return "not counted"
@@ -122,7 +122,7 @@ def _counts(predictions: Sequence[Predictions | None], name: str) -> str:
 
 
 def _provenance(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
-    """Where the results come from, as far as that differs."""
+    """The origins of the results, if they differ."""
     pairs = {
         "images": (one.data.checksum[:12], other.data.checksum[:12]),
         "target": (Path(one.target.folder).name, Path(other.target.folder).name),
@@ -147,18 +147,18 @@ def _short(checksum: str | None) -> str | None:
 
 
 def _recomputed(predicted: Sequence[Disagreement]) -> str:
-    """Predictions that were computed again, a line for each seed."""
+    """The recomputed predictions, a line for each seed."""
     lines = [
         f"  seed {one.seed}: {one.differ} of {one.images} "
         f"({one.only_first_right} only A right, {one.only_second_right} only B right)"
         for one in predicted
     ]
-    title = "Images that A and B predict otherwise, computed again from the saved sources:"
+    title = "Images that A and B predict differently, recomputed from the saved sources:"
     return "\n".join([title, *lines])
 
 
 def _layers(one: RunResult, other: RunResult) -> str:
-    """The layers side by side, with the largest error over seeds, and where they differ most."""
+    """The layers side by side, with their largest error over seeds, and the largest difference."""
     groups = [by_name(run.layers) for run in (one, other)]
     names = dict.fromkeys(name for group in groups for name in group)
     rows = [_layer_row(name, *(group.get(name, []) for group in groups)) for name in names]

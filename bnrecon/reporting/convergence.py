@@ -1,4 +1,4 @@
-"""Lines on how a run solves: a layer, a seed, which solvers it chose and why, what failed."""
+"""Lines about solving: a layer, a seed, the chosen solvers and why, and failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bnrecon.reporting.result import RunResult, SeedRecord
 
 
 def layer_line(seed: int, report: LayerReport) -> str:
-    """One line for a layer that was solved."""
+    """One line for a solved layer."""
     state = "" if report.converged else f"  NOT CONVERGED {report.diagnosis}".rstrip()
     return (
         f"  seed {seed}  {report.name:<24} n={report.equations:<8} c1={report.width:<8} "
@@ -18,7 +18,7 @@ def layer_line(seed: int, report: LayerReport) -> str:
 
 
 def seed_line(record: SeedRecord) -> str:
-    """One line for a seed that is finished."""
+    """One line for a finished seed."""
     largest = max(layer.relative_error for layer in record.layers)
     return (
         f"seed {record.seed:<4} accuracy {record.accuracy:.2f}% (n={record.images}, "
@@ -31,7 +31,7 @@ def seed_line(record: SeedRecord) -> str:
 def solver_choices(layers: list[LayerReport]) -> list[str]:
     """Why ``auto`` chose its solvers, with the number of layers; old results have no reasons.
 
-    Reasons that differ by the expected iterations alone are one line, with their range.
+    Reasons that differ only in the expected iterations share a line, with their range.
     """
     iterations = re.compile(r"about (\d+) iterations")
     chosen: dict[tuple[str, str], list[str]] = {}
@@ -49,7 +49,7 @@ def solver_choices(layers: list[LayerReport]) -> list[str]:
 
 
 def diagnoses(layers: list[LayerReport]) -> list[str]:
-    """Why layers did not converge, where a reason was found, once for each layer's name."""
+    """The known reasons why layers did not converge, once for each layer's name."""
     reasons = {(layer.name, layer.diagnosis) for layer in layers if layer.diagnosis}
     return [f"not converged: {name}: {diagnosis}" for name, diagnosis in sorted(reasons)]
 
@@ -57,7 +57,7 @@ def diagnoses(layers: list[LayerReport]) -> list[str]:
 def warnings(result: RunResult) -> list[str]:
     """How many layers did not converge, the accuracy lost, and what to change.
 
-    Empty where all converged.
+    Empty if all converged.
     """
     if not result.unconverged:
         return []

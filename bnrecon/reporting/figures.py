@@ -1,4 +1,4 @@
-"""Figures: one style and palette for all of them, and the errors of a run's layers."""
+"""Figures: their common style and palette, and the figure of a run's layer errors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bnrecon.runtime import files
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
-else:  # matplotlib takes a third of a second to load, which who draws nothing saves
+else:  # matplotlib takes a third of a second to load: import it only to draw
     Axes = Figure = Any
 
 PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd")
 STYLE = Path(__file__).parent / "bnrecon.mplstyle"
 COLUMN, PAGE = 3.4, 7.0  # inches: a figure across one column, and across both
-NOTE = 0.12  # inches that a note takes
+NOTE = 0.12  # height of a note in inches
 
 
 def style() -> contextlib.AbstractContextManager[None]:
-    """The style that every figure is drawn and saved in; afterwards the caller's is restored."""
+    """The style of every figure, for a block; the caller's style is restored afterwards."""
     import matplotlib.style
 
     return matplotlib.style.context([STYLE])
@@ -36,7 +36,7 @@ def style() -> contextlib.AbstractContextManager[None]:
 def new_figure(
     rows: int = 1, columns: int = 1, size: tuple[float, float] = (COLUMN, 2.6), **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure of ``size`` inches and its axes, known to no window or global state.
+    """A figure of ``size`` inches and its axes, without a window or global state.
 
     ``options`` go to ``Figure.subplots``. Draw within ``style()``.
 
@@ -53,7 +53,7 @@ def new_figure(
 
 
 def legend_entries(figure: Figure) -> dict[str, Any]:
-    """What its panels show, by label, each once."""
+    """The legend entries of all panels, by label, each once."""
     return {
         label: handle
         for axes in figure.axes
@@ -62,13 +62,13 @@ def legend_entries(figure: Figure) -> dict[str, Any]:
 
 
 def drawn(draw: Callable[[], Figure], note: str) -> Figure:
-    """What ``draw`` draws in ``style()``, and below it ``note`` in small print.
+    """The figure of ``draw``, in ``style()``, with ``note`` in small print below.
 
-    The note is what a reader needs who has the picture alone, as the command that made it.
+    The note has what a reader of only the picture needs, such as the command that made it.
     """
     with style():
         figure = draw()
-        figure.draw_without_rendering()  # which lays it out
+        figure.draw_without_rendering()  # runs the layout
     figure.set_layout_engine("none")
     low = [box for box in figure.legends if box.get_window_extent().y0 < figure.bbox.y1 / 4]
     width, height = figure.get_size_inches()
@@ -82,14 +82,14 @@ def drawn(draw: Callable[[], Figure], note: str) -> Figure:
         axes.set_position((x0, lifted(y0), x1 - x0, lifted(y1) - lifted(y0)))
     for text in figure.texts:
         text.set_y(lifted(text.get_position()[1]))
-    for legend in low:  # which are placed from the figure's lower edge
+    for legend in low:  # placed relative to the figure's lower edge
         legend.borderaxespad += NOTE * 72 / legend.prop.get_size_in_points()
     figure.text(0.995, 0.01 / height, note, ha="right", va="bottom", fontsize=5, color="0.45")
     return figure
 
 
 def image(figure: Figure, kind: str) -> bytes:
-    """A figure as a file of this kind (png, svg): the same bytes for the same drawing."""
+    """A figure in a file format (png, svg): the same bytes for the same drawing."""
     file = io.BytesIO()
     with style():
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
@@ -97,7 +97,7 @@ def image(figure: Figure, kind: str) -> bytes:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a picture is there and can be read to its end."""
+    """Whether a picture exists and can be read to its end."""
     try:
         files.require_regular(path)
         with Image.open(path) as picture:
@@ -108,9 +108,9 @@ def is_whole(path: Path) -> bool:
 
 
 def layer_errors(result: RunResult) -> Figure:
-    """Every layer's relative error, a point a seed: in float64, and as assembled in the network.
+    """Every layer's relative error, one point per seed: in float64, and in the assembled network.
 
-    Errors that are 0 are drawn at 1e-17.
+    Errors of 0 are drawn at 1e-17.
     """
     names = list(dict.fromkeys(layer.name for layer in result.layers))
     positions = [names.index(layer.name) for layer in result.layers]

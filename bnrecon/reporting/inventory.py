@@ -1,7 +1,7 @@
-"""What lies in an outputs folder: runs and targets with their state. Nothing here loads torch.
+"""The runs and targets of an outputs folder, with their state. Nothing here loads torch.
 
-A JSON file's digest is checked. Of weights only the header and the length of the file are: their
-digest takes as long as reading all of them, which is done when they are used.
+The digests of JSON files are checked. For weights only the file's header and length are: checking
+their digest means reading all of them, which is done when they are used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Entry:
     # ``finished`` of a run, ``trained`` of a target, ``computing``, ``unfinished``, ``damaged`` or
     # ``empty``
     state: str
-    # Who computes it, what is wrong with it, or the file of weights a target was given
+    # Who computes it, what is wrong with it, or the file of a target's weights
     detail: str = ""
 
 
@@ -44,11 +44,11 @@ class _Entry:
 class RunEntry(_Entry):
     """A run's folder."""
 
-    seeds: int | None = None  # number of seeds; ``None`` where that is not known
+    seeds: int | None = None  # number of seeds; ``None`` if unknown
     seeds_done: int = 0  # how many of them have a result
     target_accuracy: float | None = None  # test accuracy of the target in percent
-    loss: float | None = None  # what the sources lose of it, the mean over seeds
-    shipped: bool = False  # whether the result is there alone, without a folder for each seed
+    loss: float | None = None  # target minus source accuracy, the mean over seeds
+    shipped: bool = False  # whether there is only the result, without a folder for each seed
     size: int = 0  # bytes of all files
 
 
@@ -58,10 +58,9 @@ class TargetEntry(_Entry):
 
     accuracy: float | None = None  # test accuracy in percent
     images: int | None = None  # number of test images
-    # Epochs that are behind the trained target or its checkpoint; ``None`` where it was given its
-    # weights
+    # Finished epochs of the trained target or its checkpoint; ``None`` for weights from a file
     epochs_done: int | None = None
-    # Epochs of the whole training; ``None`` where the checkpoint does not say, too
+    # Epochs of the whole training; ``None`` also if the checkpoint does not say
     epochs: int | None = None
     size: int = 0  # bytes of all files
 
@@ -72,7 +71,7 @@ def runs(outputs: Path) -> list[RunEntry]:
 
 
 def find_run(text: str, roots: Sequence[Path]) -> Path:
-    """The folder of a finished run, by itself or by how its name, or the hash in it, begins.
+    """The folder of a finished run, by its path or the beginning of its name or of its hash.
 
     Raises:
         UserError: there is none, there are several, or it is not finished.
@@ -105,7 +104,7 @@ def _require_finished(folder: Path) -> Path:
     if entry.state == "finished":
         return folder
     if entry.state == "empty":
-        raise UserError(f"{folder} is no run: it has no result.json; bnrecon ls lists runs")
+        raise UserError(f"{folder} is not a run: it has no result.json; bnrecon ls lists runs")
     detail = f": {entry.detail}" if entry.detail else ""
     seeds = f", {entry.seeds_done} of {entry.seeds or '?'} seeds done"
     raise UserError(f"{folder} is {entry.state}{detail}{seeds}; rerun its command first")
@@ -117,7 +116,7 @@ def targets(outputs: Path) -> list[TargetEntry]:
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """The folders in a folder, by name; none where it does not exist.
+    """The folders in a folder, by name; none if it does not exist.
 
     Raises:
         OSError: it cannot be read.
@@ -142,9 +141,9 @@ def folder_size(folder: Path) -> int:
 
 
 def lock_holder(folder: Path) -> str | None:
-    """Who holds a folder's lock, as far as it says; ``None`` where nobody does.
+    """The recorded holder of a folder's lock; ``None`` if it is free.
 
-    The lock is taken for an instant where it is free; a process that wants it then waits for that.
+    A free lock is taken for an instant, for which a process that wants it then waits.
     """
     path = folder / ".lock"
     if not path.exists():
@@ -154,7 +153,7 @@ def lock_holder(folder: Path) -> str | None:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         return locks.holder(folder)
-    except OSError:  # a folder that cannot be written: nobody can be seen at work there
+    except OSError:  # a read-only folder: a holder cannot be detected
         return None
     lock.release()
     return None
@@ -235,7 +234,7 @@ def _target(folder: Path) -> Mapping[str, Any]:
 
 
 def _weights_metadata(path: Path) -> Mapping[str, str]:
-    """The metadata of a safetensors file, whose header has to fit its length."""
+    """The metadata of a safetensors file, after checking its header against its length."""
     files.require_regular(path)
     try:
         with safe_open(path, framework="np") as file:

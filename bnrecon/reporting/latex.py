@@ -1,4 +1,4 @@
-"""A frame of numbers as a LaTeX table with caption and label, no wider than a page."""
+"""A frame of numbers as a LaTeX table with caption and label that fits a page's width."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pandas as pd
 from bnrecon.reporting.tables import AS_WRITTEN, Formats, as_text
 
 NEEDS = r"% \usepackage[T1]{fontenc} \usepackage{array,booktabs,longtable,pdflscape,rotating}"
-# Lines on a page, and characters on a line of some 390 pt, by size of type; at last of a page
-# turned by a right angle.
+# Lines per page, and characters per line of about 390 pt, by type size; the last is for a page
+# rotated by 90 degrees.
 LINES = (
     (r"\footnotesize", 50, 92, False),
     (r"\scriptsize", 58, 105, False),
@@ -42,7 +42,7 @@ LETTERS: Mapping[int, str] = str.maketrans(
 
 
 def words(text: str) -> str:
-    r"""Plain text, or a page's Markdown, as LaTeX in one paragraph.
+    r"""Convert plain text, or a page's Markdown, to one paragraph of LaTeX.
 
     >>> words("At 95%, `c1_n` is **Δk²**.")
     'At 95\\%, \\texttt{c1\\_n} is \\textbf{$\\Delta$k$^2$}.'
@@ -56,11 +56,11 @@ def words(text: str) -> str:
 
 
 def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, label: str) -> str:
-    r"""A frame as a LaTeX table: ``table``, ``sidewaystable`` where wide, ``longtable`` where long.
+    r"""A frame as a LaTeX table: ``table``, ``sidewaystable`` if wide, ``longtable`` if long.
 
-    One that is both is a ``longtable`` on turned pages, ``landscape``. Columns that are too wide
-    for a line share it, and their cells are broken between words. The caption is plain text, or a
-    page's Markdown; ``label`` follows ``tab:``.
+    A wide and long one is a ``longtable`` on rotated pages, ``landscape``. Columns that are too
+    wide share the line, and their cells break between words. The caption is plain text, or a page's
+    Markdown; ``label`` follows ``tab:``.
 
     >>> table = latex(pd.DataFrame({"Δk²": ["±1"]}), caption="Steps.", label="steps")
     >>> print(*table.splitlines()[6:10], sep="\n")
@@ -97,7 +97,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _layout(text: pd.DataFrame, caption: str) -> tuple[str, str, bool, bool]:
-    """Size of type, column specification, whether the page is turned, whether it is too short."""
+    """Type size, column specification, whether the page is rotated, whether it is too short."""
     cells = [[str(name), *text[name]] for name in text.columns]
     whole = [max(map(len, column)) for column in cells]
     least = [max((len(w) for cell in column for w in cell.split()), default=1) for column in cells]

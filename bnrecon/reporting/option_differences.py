@@ -1,4 +1,4 @@
-"""The options that two runs differ by, whatever version each was stored by."""
+"""The options in which two runs differ, whatever versions stored them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def differing_options(
 ) -> dict[str, tuple[Any, Any]]:
     """The options that differ, by dotted name, with both values.
 
-    A result that was stored before an option existed does not name it: it was run with what is the
-    option's default since. ``NOT_RECORDED`` stands for an option that there no longer is.
+    A result stored before an option existed lacks it: it was run with what is now the default.
+    ``NOT_RECORDED`` stands for an option that no longer exists.
 
     >>> schema = {"data": {"name": "digits"}, "target": {"name": "mlp", "family": "mlp"}}
     >>> differing_options(schema | {"seeds": [0]}, schema | {"seeds": [1], "threads": None})

@@ -22,15 +22,15 @@ FORMATS = {"loss": "z.2f"}  # z: no -0.00
 FOOTER = """\
 Accuracies are in percent, with 95% Student-t intervals over the seeds of the source network.
 loss: accuracy of the target minus that of the source; not converged: layers that did not converge,
-of those of all seeds; shipped: only the result is there. What two runs differ by:
+of those of all seeds; shipped: there is only the result. Compare two runs by:
 bnrecon compare RUN RUN"""
 
 
 def overview(outputs: Path) -> str:
-    """The runs below an outputs folder, grouped by their target; no line is over 100 columns.
+    """The runs below an outputs folder, grouped by target, in lines of at most 100 columns.
 
-    A run is ``shipped`` when its folder holds the result alone, without a folder for each seed.
-    Files that cannot be read are left out with a warning.
+    A run is ``shipped`` if its folder has only the result, without a folder for each seed. Files
+    that cannot be read are skipped with a warning.
 
     Raises:
         UserError: there is no finished run.
@@ -60,7 +60,7 @@ def _target(result: RunResult) -> str:
 
 
 def _table(runs: Iterable[tuple[Path, RunResult]]) -> str:
-    """The runs of one target, a row a run, those of one distribution by the source's width."""
+    """The runs of one target, one row each, those of one distribution by the source's width."""
     rows = sorted(
         runs,
         key=lambda run: (

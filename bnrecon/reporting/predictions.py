@@ -1,4 +1,4 @@
-"""The classes that a finished run's saved source networks predict, computed again."""
+"""Recompute the predictions of a finished run's saved source networks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Disagreement:
     """Two sources of one seed on the same test images."""
 
     seed: int  # of both
-    images: int  # how many were compared
-    differ: int  # how many the two predict otherwise
-    only_first_right: int  # of these, those that the first alone has right
-    only_second_right: int  # those that the second alone has right
+    images: int  # number of compared images
+    differ: int  # images that the two predict differently
+    only_first_right: int  # of these, images that only the first predicts correctly
+    only_second_right: int  # images that only the second predicts correctly
 
 
 def disagreements(
@@ -35,13 +35,13 @@ def disagreements(
 ) -> list[Disagreement]:
     """Compare the saved sources of two runs on their test images, for each common seed.
 
-    A source goes through its collapsed form, which is the same function, where its first
-    activation is linear; else the real network does. The images lie in ``root``, by default in the
-    folder of each run.
+    A source is evaluated in its collapsed form, which is the same function, if its first activation
+    is linear; otherwise as the real network. The images are in ``root``, by default in the folder
+    of each run.
 
     Raises:
-        UserError: the runs have other images, no common seed or no saved source; or the images
-            that are found are not theirs.
+        UserError: the runs have different images, no common seed or no saved source; or the
+            available images are not theirs.
         RunError: a source cannot be loaded.
     """
     one, other = first[1], second[1]
@@ -68,14 +68,14 @@ def _require_source(folder: Path, seed: int) -> Path:
     path = folder / f"seed-{seed}" / "source.safetensors"
     if not path.is_file():
         raise UserError(
-            f"--predict: {folder} has no saved source of seed {seed}; of what ships and of runs "
-            "with keep_source=false there is the result alone: run it in a folder of yours"
+            f"--predict: {folder} has no saved source of seed {seed}: shipped runs and runs with "
+            "keep_source=false have only the result; run it in a folder of yours"
         )
     return path
 
 
 class _Run:
-    """A run's images and the untrained target that its sources are built after."""
+    """A run's images and its untrained target, the template of its sources."""
 
     def __init__(self, folder: Path, result: RunResult, root: str | None) -> None:
         config, self.folder = result.config, folder
@@ -85,7 +85,7 @@ class _Run:
             self.data: Images = load(request.data)
         if self.data.checksum() != result.data.checksum:
             raise UserError(
-                f"--predict: the {request.data.name} images that are found are not those of "
+                f"--predict: the {request.data.name} images on this machine are not those of "
                 f"{folder}; give data.root=FOLDER"
             )
         self.target = build_target(request, self.data)

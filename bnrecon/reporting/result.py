@@ -1,4 +1,4 @@
-"""Results of runs as objects: the one place where ``result.json`` is read and written."""
+"""Results of runs as objects: only this module reads and writes ``result.json``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class TargetSummary:
     """A trained target: test accuracy in percent on ``images`` images, size, training time.
 
     ``minimum_width_parameters`` is the number of trainable parameters of a source network of
-    minimum width (Burkholz 2024, Theorem 2.2). ``checksum`` is of the weights; it, ``device``,
-    ``precision`` and ``commit`` (of its training) are ``None`` where the file was written before
-    they were kept.
+    minimum width (Burkholz 2024, Theorem 2.2). ``checksum`` is that of the weights; it and the
+    training's ``device``, ``precision`` and ``commit`` are ``None`` in files written before they
+    were stored.
     """
 
     accuracy: float
@@ -52,13 +52,13 @@ class TargetSummary:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How the accuracies of a run's source networks were measured, the least favourable seed's.
+    """How the accuracies of a run's source networks were measured, for the least favourable seed.
 
     ``images`` test images went through the real source network, and the rest through its collapsed
-    form unless ``network`` is ``"source"``. They are those whose two largest logits of the target
-    are nearest to each other; in results without ``Predictions`` they are the first ones. Over them
-    ``largest_logit_difference`` is between the two forms and ``largest_difference_to_target``
-    between the source and the target. ``implicit_layers`` were never stored as matrices.
+    form unless ``network`` is ``"source"``. They are the images for which the target's two largest
+    logits are closest; in results without ``Predictions``, the first images. Over them,
+    ``largest_logit_difference`` compares the two forms, ``largest_difference_to_target`` the source
+    and the target. ``implicit_layers`` were never stored as matrices.
     """
 
     network: str
@@ -70,23 +70,22 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The classes that a source network predicts, compared with those of its target.
+    """The predictions of a source network, compared with those of its target.
 
-    Equal accuracies may hide images that one network has right and the other wrong; these counts
-    do not.
+    Equal accuracies may hide images that only one network predicts correctly; these counts do not.
 
     Args:
-        images: how many were compared, all test images.
-        differ: the two networks predict different classes (of these images both may be wrong).
-        only_target_right: the target predicts the right class, the source another.
-        only_source_right: the other way round.
-        source_images: how many of them, those where the target's two largest logits are nearest to
-            each other, went through the real source network; the others went through its collapsed
-            form. 0 in results that do not say.
-        reserve: half the smallest such margin of the others, over the largest difference of a logit
-            between the real source and the target. A prediction among the others is another one
-            only where a logit differs by ``reserve`` times as much as the largest difference seen.
-            ``None`` where all images went through the real source, or nothing differed.
+        images: number of compared images, all test images.
+        differ: images for which the predictions differ (both may be wrong).
+        only_target_right: images that only the target predicts correctly.
+        only_source_right: images that only the source predicts correctly.
+        source_images: how many went through the real source network: those where the target's two
+            largest logits are closest; the others went through its collapsed form. 0 in results
+            that do not say.
+        reserve: half the smallest such margin of the other images, over the largest logit
+            difference between the real source and the target. A prediction of these images can only
+            differ if a logit differs by ``reserve`` times the largest difference seen. ``None`` if
+            all images went through the real source, or nothing differed.
     """
 
     images: int
@@ -98,7 +97,7 @@ class Predictions:
 
     @property
     def p_value(self) -> float:
-        """Of McNemar's test that both networks are equally often right."""
+        """The p-value of McNemar's test that both networks are equally often right."""
         return mcnemar(self.only_target_right, self.only_source_right)
 
 
@@ -106,7 +105,7 @@ class Predictions:
 class SeedResult:
     """A source network of a run: test accuracy in percent, layers, time in seconds.
 
-    ``predictions`` are ``None`` where the file was written before they were counted.
+    ``predictions`` are ``None`` in files written before they were counted.
     """
 
     seed: int
@@ -119,13 +118,13 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class SeedRecord(SeedResult, files.Stored):
-    """All that ``seed-N/result.json`` holds of a finished seed, a run's result being made of these.
+    """A finished seed, as in ``seed-N/result.json``; a run's result is made of these.
 
     ``images`` were tested, ``source_images`` of them through the real source network; see
     ``Evaluation`` for the two differences. ``outside_linear_region`` counts intermediate values
-    outside the activation's linear region. ``key`` is a hash of all that the numbers depend on but
-    the seed. ``source`` is the SHA-256 of the source network's file; ``None`` where the file was
-    written before it was kept.
+    outside the activation's linear region. ``key`` is a hash of all that the numbers depend on
+    except the seed. ``source`` is the SHA-256 of the source network's file; ``None`` in files
+    written before it was stored.
     """
 
     images: int
@@ -160,20 +159,20 @@ class SeedRecord(SeedResult, files.Stored):
         )
 
     def result(self) -> SeedResult:
-        """The part that the run's result keeps of this seed."""
+        """The part of this seed that the run's result keeps."""
         names = [field.name for field in dataclasses.fields(SeedResult)]
         return SeedResult(**{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
 class RunResult(files.Stored):
-    """What a run of the main job found.
+    """The result of a run of the main job.
 
-    ``config`` is the run's configuration as it was stored, ``device`` and ``versions`` what it ran
-    on. ``trainable_parameters`` and ``parameters`` are those of one source network,
-    ``outside_linear_region`` is summed over seeds. ``finished`` (UTC), ``host`` and ``command`` are
-    of the process that wrote the result; ``None`` where the file was written before they were kept,
-    and where they were left out because the result was to be published.
+    ``config`` is the run's configuration as stored, ``device`` and ``versions`` are what it ran on.
+    ``trainable_parameters`` and ``parameters`` are those of one source network;
+    ``outside_linear_region`` is summed over seeds. ``finished`` (UTC), ``host`` and ``command``
+    describe the process that wrote the result; ``None`` in files written before they were stored,
+    and if they were removed for publication.
     """
 
     config: Mapping[str, Any]
@@ -219,19 +218,19 @@ class RunResult(files.Stored):
 
     @property
     def layer_rows(self) -> list[dict[str, Any]]:
-        """The same as JSON, each with its seed."""
+        """The layers as JSON, each with its seed."""
         return [layer.to_json() | {"seed": one.seed} for one in self.seeds for layer in one.layers]
 
     @property
     def unconverged(self) -> list[LayerReport]:
-        """The layers, of all seeds, whose solver did not converge."""
+        """The layers of all seeds whose solver did not converge."""
         return [layer for layer in self.layers if not layer.converged]
 
     @property
     def predictions(self) -> Predictions | None:
-        """Those of the seed whose source predicts most images otherwise than the target.
+        """Those of the seed whose source differs from the target in most predictions.
 
-        ``None`` where some seed's were not counted.
+        ``None`` if a seed's predictions were not counted.
         """
         counted = [seed.predictions for seed in self.seeds if seed.predictions is not None]
         if len(counted) < len(self.seeds):
@@ -240,7 +239,7 @@ class RunResult(files.Stored):
 
     @property
     def redrawn(self) -> int:
-        """Features, of all layers and seeds, that came out all-zero and were drawn again."""
+        """Number of features, over layers and seeds, drawn again because they were all zero."""
         return sum(layer.redrawn for layer in self.layers)
 
     @property
@@ -250,17 +249,17 @@ class RunResult(files.Stored):
 
     @property
     def iterations(self) -> int:
-        """The most iterations that the solver took for a layer; 0 for direct solvers."""
+        """The largest number of iterations for a layer; 0 for direct solvers."""
         return max(layer.iterations for layer in self.layers)
 
     @property
     def seconds(self) -> float:
-        """Time of all seeds, training apart."""
+        """Time of all seeds, without training."""
         return math.fsum(seed.seconds for seed in self.seeds)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RunResult:
-        """Read the content of ``result.json``; keys that a later version added are passed over."""
+        """Read the content of ``result.json``; keys of later versions are ignored."""
         source = content["source"]
         columns = (
             content["seeds"],
@@ -293,7 +292,7 @@ class RunResult(files.Stored):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The content of ``result.json``, which scripts read: its keys stay as they are."""
+        """The content of ``result.json``; its keys must not change, as scripts read them."""
         target = {key: v for key, v in dataclasses.asdict(self.target).items() if v is not None}
         predictions = [seed.predictions and vars(seed.predictions) for seed in self.seeds]
         content = {
@@ -327,7 +326,7 @@ class RunResult(files.Stored):
 
 
 def read_all(paths: Iterable[Path]) -> tuple[dict[Path, RunResult], list[str]]:
-    """Read results; a file that cannot be read is left out, and the second value says why."""
+    """Read results; the second value has the reasons for files that cannot be read."""
     results, problems = {}, []
     for path in paths:
         try:
@@ -338,7 +337,7 @@ def read_all(paths: Iterable[Path]) -> tuple[dict[Path, RunResult], list[str]]:
 
 
 def from_stored(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:
-    """A dataclass from stored entries of its names and ``parts``; other entries are left out."""
+    """Make a dataclass from the stored entries named like its fields, and ``parts``."""
     # mypy has no way to say that T is a dataclass.
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: content[name] for name in names if name in content} | parts)

@@ -1,4 +1,4 @@
-"""The tables of runs: one row a run, one row a layer, and the texts that lie beside a result."""
+"""The tables of runs, by run and by layer, and the text files next to a result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PREDICTIONS = (
 
 
 def summary(results: Sequence[RunResult], options: Sequence[str] = ()) -> pd.DataFrame:
-    """One row per run, numbers and intervals over seeds.
+    """One row per run, with numbers and intervals over seeds.
 
     If two rows have the same labels, ``options``, the overrides of each run, tell them apart.
     """
@@ -62,7 +62,7 @@ def markdown(results: Sequence[RunResult], options: Sequence[str] = ()) -> str:
 
 
 def terminal(results: Sequence[RunResult], options: Sequence[str] = ()) -> str:
-    """The columns that fit a terminal: what the runs differ by and what came out."""
+    """The columns that fit a terminal: the options that differ, and the results."""
     frame = summary(results, options)
     same = [name for name in ("data", "target", "scale") if frame[name].nunique() == 1]
     shown = ["options", "data", "target", "scale", "features", "solver", "target accuracy", "loss"]
@@ -90,7 +90,7 @@ def _row(result: RunResult) -> dict[str, Any]:
         "not converged": len(result.unconverged),
         "seconds per seed": mean_interval([seed.seconds for seed in result.seeds]).mean,
     }
-    if (counts := result.predictions) is None:  # a result of before they were counted
+    if (counts := result.predictions) is None:  # an older result, without counts
         return row
     return row | {
         "predicted otherwise": counts.differ,
@@ -101,13 +101,13 @@ def _row(result: RunResult) -> dict[str, Any]:
 
 
 def data_name(result: RunResult) -> str:
-    """The data set, and whether accuracies are of training images that were held out."""
+    """The data set, and whether the accuracies are of held-out training images."""
     held_out = result.config["data"].get("validation") is not None
     return f"{result.data.name} (held out)" if held_out else result.data.name
 
 
 def target_name(target: Mapping[str, Any]) -> str:
-    """Name, width, activation where it is not relu, what its weights are trained behind or from.
+    """Name, width, activation if not relu, and the factors or the file of its weights.
 
     >>> target_name({"name": "vgg18", "width": 16, "activation": "tanh", "density": 0.5})
     'vgg18 (16, tanh, density=0.5)'
@@ -122,7 +122,7 @@ def target_name(target: Mapping[str, Any]) -> str:
 
 
 def feature_name(features: Mapping[str, Any]) -> str:
-    """Name, width where it was chosen, activation and skip connections where there are any.
+    """Name, and if set, width, activation and skip connection.
 
     >>> feature_name({"name": "id_cond", "width": "minimum", "skip": "inner"})
     'id_cond (c1=minimum, skip=inner)'
@@ -154,7 +154,7 @@ def evaluated_on(result: RunResult) -> str:
 
 
 def by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
-    """The reports of each layer, one a seed."""
+    """The reports of each layer, one per seed."""
     reports: dict[str, list[LayerReport]] = {}
     for layer in layers:
         reports.setdefault(layer.name, []).append(layer)
@@ -162,7 +162,7 @@ def by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
 
 
 def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
-    """One row a layer: its widths, and the largest errors over seeds."""
+    """One row per layer: its widths, and the largest errors over seeds."""
     rows = []
     for name, group in by_name(layers).items():
         first = group[0]
@@ -185,7 +185,7 @@ def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
 
 
 def run_text(result: RunResult) -> str:
-    """What a run prints at its end: the layers, the accuracies, and what needs attention."""
+    """The final output of a run: the layers, the accuracies, and what needs attention."""
     headline = {
         "target accuracy": target_accuracy(result),
         "source accuracy": result.accuracy,
@@ -205,7 +205,7 @@ def target_accuracy(result: RunResult) -> Interval:
 
 
 def description(result: RunResult) -> str:
-    """What a run reconstructed from what."""
+    """The target and the features of a run."""
     return (
         f"{target_name(result.config['target'])} on {data_name(result)} from "
         f"{feature_name(result.config['features'])}, {count_of(len(result.seeds), 'seed')}, "
@@ -214,7 +214,7 @@ def description(result: RunResult) -> str:
 
 
 def _attention(result: RunResult) -> list[str]:
-    """Predictions that differ, features drawn again, values that left the linear region."""
+    """Differing predictions, redrawn features, and values outside the linear region."""
     lines = []
     if (counts := result.predictions) is not None:
         seeds = ", in the seed with most" if len(result.seeds) > 1 else ""
@@ -237,9 +237,9 @@ def _attention(result: RunResult) -> list[str]:
 
 
 def table_files(result: RunResult) -> dict[str, str]:
-    """The tables that lie beside a run's result, by file name.
+    """The tables next to a run's result, by file name.
 
-    ``table.md`` and ``table.csv`` are the run, ``layers.csv`` every layer of every seed.
+    ``table.md`` and ``table.csv`` have the run, ``layers.csv`` every layer of every seed.
     """
     page = [
         markdown([result]),

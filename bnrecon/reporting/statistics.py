@@ -1,4 +1,4 @@
-"""Means with Student-t intervals, and the exact test of paired answers."""
+"""Means with Student-t intervals, and the exact test of paired predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interval:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Lower and upper end; infinite without a half-width, since one value bounds nothing.
+        """Lower and upper end; infinite without a half-width, as one value bounds nothing.
 
         >>> Interval(2.0, 0.5, 3).ends, Interval(2.0, None, 1).ends
         ((1.5, 2.5), (-inf, inf))
@@ -32,7 +32,7 @@ class Interval:
 
     @property
     def sign(self) -> int:
-        """1 above 0, -1 below 0, and 0 where the interval contains 0.
+        """1 above 0, -1 below 0, and 0 if the interval contains 0.
 
         >>> Interval(2.0, 1.0, 3).sign, Interval(-2.0, 1.0, 3).sign, Interval(2.0, 3.0, 3).sign
         (1, -1, 0)
@@ -41,7 +41,7 @@ class Interval:
         return (low > 0) - (high < 0)
 
     def widened(self, comparisons: int) -> Interval:
-        """The interval of which one of so many misses its mean in 5% of cases (Bonferroni).
+        """Widen for so many comparisons: one of them misses its mean in 5% of cases (Bonferroni).
 
         >>> f"{Interval(2.0, 0.5, 3).widened(4)}"
         '2.00 ± 1.03 (n=3)'
@@ -60,7 +60,7 @@ class Interval:
         return Interval(-self.mean, self.half_width, self.n)
 
     def __add__(self, shift: float) -> Interval:
-        """The interval of the values plus a constant; ``-`` subtracts one, on either side.
+        """The interval of the values plus a constant; ``-`` works with one on either side.
 
         >>> one = Interval(2.0, 0.5, 3)
         >>> (one + 1).ends, (one - 1).ends, (1 - one).ends
@@ -75,7 +75,7 @@ class Interval:
         return -self + minuend
 
     def __format__(self, spec: str) -> str:
-        """Write mean and half-width by one format, two digits by default; a sign is the mean's.
+        """Write mean and half-width in one format, by default two digits; a sign is the mean's.
 
         >>> f"{Interval(90.711, 0.024, 3)}", f"{Interval(90.711, 0.024, 3):.1f}"
         ('90.71 ± 0.02 (n=3)', '90.7 ± 0.0 (n=3)')
@@ -93,7 +93,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Compute mean and two-sided Student-t interval, mean ± t_{n-1} · s/√n with s of ddof=1.
+    """Compute mean and two-sided Student-t interval, mean ± t_{n-1} · s/√n, with ddof=1 in s.
 
     Raises ``ValueError`` for no values. One value has no interval.
 
@@ -114,7 +114,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
 def proportion_interval(hits: int, draws: int, confidence: float = 0.95) -> tuple[float, float]:
     """Compute the exact two-sided interval of a probability (Clopper and Pearson 1934).
 
-    Of a one-sided bound at 95% the confidence is 0.9.
+    For a one-sided bound at 95%, ``confidence`` is 0.9.
 
     >>> [round(end, 4) for end in proportion_interval(2, 3)]
     [0.0943, 0.9916]
@@ -128,14 +128,14 @@ def proportion_interval(hits: int, draws: int, confidence: float = 0.95) -> tupl
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Compute the p-value of two classifiers' being equally often right on the same images.
+    """Compute the p-value of the hypothesis that two classifiers are equally often right.
 
-    Only images that one of them alone has right tell. With m of them, each is as likely to be the
-    first one's as the second one's: the exact two-sided test of Binomial(m, 1/2), the version of
-    McNemar's (1947, Psychometrika 12) that needs no large counts.
+    Only images that exactly one of them predicts correctly matter. Under the hypothesis, each of
+    these m images is the first one's with probability 1/2: the exact two-sided test of
+    Binomial(m, 1/2), the version of McNemar's (1947, Psychometrika 12) without large counts.
 
     Returns:
-        min(1, 2 P(X <= the smaller count)); 1 where there is no such image.
+        min(1, 2 P(X <= the smaller count)); 1 if there is no such image.
 
     >>> mcnemar(0, 5), mcnemar(3, 3), mcnemar(0, 0)
     (0.0625, 1.0, 1.0)
@@ -146,14 +146,14 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def mcnemar_below(level: float, images: int) -> float:
     """Compute how often ``mcnemar`` gives a p below a level by chance.
 
-    With few images few values of p are possible, so that it is less than the level.
+    Few images allow few values of p, so that the probability is less than the level.
 
     Args:
         level: between 0 and 1.
-        images: those that one of the two classifiers alone has right.
+        images: number of images that exactly one of the two classifiers predicts correctly.
 
     Returns:
-        The probability of p < level where both are equally often right: 2 P(X <= k) of
+        The probability of p < level if both are equally often right: 2 P(X <= k) of
         Binomial(images, 1/2) for the largest k for which this is below the level, otherwise 0.
 
     >>> mcnemar_below(0.05, 5), mcnemar_below(0.05, 6)

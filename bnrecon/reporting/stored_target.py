@@ -1,4 +1,4 @@
-"""A stored target from its name: the network of its ``target.json``, with its weights."""
+"""Load a stored target by name: the network of its ``target.json``, with its weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bnrecon.targets.location import ABOUT, WEIGHTS
 from bnrecon.targets.register import check_family
 from bnrecon.targets.spec import CustomTarget, TargetRequest, TrainSpec
 
-# Shape of an image and number of classes, where the data set's name says them.
+# Image shape and number of classes, if the data set's name determines them.
 SHAPES = {
     "digits": ((1, 8, 8), 10),
     "cifar10": ((3, 32, 32), 10),
@@ -33,21 +33,20 @@ SHAPES = {
 def load_target(
     name: str, outputs: str | Path | None = None, root: str | Path | None = None
 ) -> nn.Module:
-    """A trained target by the name of its folder, in eval mode on the processor.
+    """Load a trained target by the name of its folder, in eval mode on the CPU.
 
-    ``bnrecon ls targets`` lists the names. Images are to be normalized by the channel means and
-    deviations of the training images, as ``bnrecon.data.load`` yields them. With a run's
-    ``source.safetensors``, ``bnrecon.load_source(path, load_target(name, outputs))`` is its source.
+    ``bnrecon ls targets`` lists the names. Normalize images by the training images' channel means
+    and standard deviations, as ``bnrecon.data.load`` does. With a run's ``source.safetensors``,
+    ``bnrecon.load_source(path, load_target(name, outputs))`` is its source.
 
     Args:
-        name: as in ``cifar10-vgg18-1a99b1df98``; the part up to the hash will do where it is the
-            only one.
-        outputs: the folder with targets of your own; by default those that ship with a checkout.
-        root: the folder with the images, which are read for their shape alone; not needed for
-            digits, cifar10, cifar100 and svhn.
+        name: as in ``cifar10-vgg18-1a99b1df98``; without the hash if it is then unique.
+        outputs: the folder with your targets; by default those that ship with a checkout.
+        root: the folder with the images, of which only the shape is used; not needed for digits,
+            cifar10, cifar100 and svhn.
 
     Raises:
-        UserError: there is no such target, or its weights are not there: a wheel has none.
+        UserError: there is no such target, or it has no weights: a wheel has none.
         ValueError: its files are damaged.
 
     >>> network = load_target("cifar10-resnet18-362414581f")
@@ -66,7 +65,7 @@ def load_target(
         raise UserError(f"{folder} has no weights ({WEIGHTS}); {advice}")
     about, (weights, _) = files.read_json(folder / ABOUT), files.read_tensors(folder / WEIGHTS)
     if about.get("weights", digest := tensor_digest(weights)) != digest:
-        raise files.Damaged(f"{folder / ABOUT} is of other weights than {WEIGHTS} beside it")
+        raise files.Damaged(f"{folder / ABOUT} does not belong to {WEIGHTS} next to it")
     request = target_request(about["config"], None if root is None else str(root))
     data: Any = request.data
     if data.name in SHAPES:
@@ -80,7 +79,7 @@ def load_target(
 
 
 def target_request(config: Mapping[str, Any], root: str | None = None) -> TargetRequest:
-    """What a stored configuration says about the target and its images."""
+    """The target and images of a stored configuration."""
     family = config["target"].get("family", config["target"]["name"])
     check_family(family)
     data = config["data"] if root is None else {**config["data"], "root": root}

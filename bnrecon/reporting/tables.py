@@ -1,8 +1,8 @@
 """A frame of numbers as text: Markdown, CSV and columns for a terminal.
 
-A frame's cells are numbers, words, ``Interval`` or ``None``. Numbers become text here and nowhere
-else: in Markdown and LaTeX an interval is ``90.71 ± 0.02 (n=3)``; in CSV it is three columns. LaTeX
-has a module of its own.
+A frame's cells are numbers, words, ``Interval`` or ``None``. Only this module formats numbers: in
+Markdown and LaTeX an interval is ``90.71 ± 0.02 (n=3)``; in CSV it is three columns. LaTeX is in
+another module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def markdown(frame: pd.DataFrame, formats: Formats = AS_WRITTEN) -> str:
 def terminal(
     frame: pd.DataFrame, formats: Formats = AS_WRITTEN, wrap: Mapping[str, int] | None = None
 ) -> str:
-    """A frame as columns for a terminal; cells of a column in ``wrap`` go on in the next line.
+    """A frame as columns for a terminal; cells of columns in ``wrap`` are wrapped.
 
     >>> table = pd.DataFrame({"features": ["he_normal (c1/n = 1.5)"], "loss": [0.25]})
     >>> print(terminal(table, {"loss": ".1f"}, wrap={"features": 12}))
@@ -79,7 +79,7 @@ def csv(frame: pd.DataFrame) -> str:
         if any(isinstance(cell, Interval) for cell in cells):
             for part in ("mean", "half_width", "n"):
                 values = [getattr(cell, part) if _there(cell) else None for cell in cells]
-                # Objects: an integer beside an empty cell would become a float.
+                # Objects: with an empty cell, integers would become floats.
                 columns[f"{snake}_{part}"] = pd.Series(values, dtype=object)
         else:
             columns[snake] = cells.reset_index(drop=True)
@@ -96,7 +96,7 @@ def snake_case(name: str) -> str:
 
 
 def as_text(frame: pd.DataFrame, formats: Formats) -> pd.DataFrame:
-    """The frame with every cell written by its column's format."""
+    """The frame with every cell formatted by its column's format."""
     text = {
         name: [_write(cell, formats.get(name, "")) for cell in frame[name]]
         for name in frame.columns
@@ -111,5 +111,5 @@ def _write(cell: Any, spec: str) -> str:
 
 
 def _there(cell: Any) -> bool:
-    """Whether a cell holds something: pandas writes an absent number as NaN."""
+    """Whether a cell has a value: pandas stores a missing number as NaN."""
     return cell is not None and not (isinstance(cell, float) and cell != cell)

@@ -1,4 +1,4 @@
-"""Words for numbers, as sentences and tables have them."""
+"""Numbers in words, for sentences and tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bnrecon.reporting.statistics import Interval
 
 
 def count_of(number: int, noun: str) -> str:
-    """A number of things.
+    """A number with its noun.
 
     >>> count_of(1, "row"), count_of(1024, "row")
     ('1 row', '1,024 rows')
@@ -18,7 +18,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def span(values: Iterable[Any], spec: str = "", absent: str = "not computed yet") -> str:
-    """The smallest and the largest value, or one where both read the same.
+    """The smallest and the largest value, or one value if both are written the same.
 
     >>> span([50, 35, 40]), span([0.501, 0.5], ".2f"), span([])
     ('35 to 50', '0.50', 'not computed yet')
@@ -30,7 +30,7 @@ def span(values: Iterable[Any], spec: str = "", absent: str = "not computed yet"
 
 
 def spell(interval: Interval | None, spec: str = "", absent: str = "not computed yet") -> str:
-    """An interval, which may not be there.
+    """An interval as text, or ``absent``.
 
     >>> spell(Interval(1.25, 0.5, 3), "+.1f"), spell(None)
     ('+1.2 ± 0.5 (n=3)', 'not computed yet')

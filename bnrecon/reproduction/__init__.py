@@ -1,1 +1,1 @@
-"""The engine of studies, which knows no paper: tasks, runs, who computes them, their pages."""
+"""The engine of studies, independent of papers: tasks, runs, who computes them, their pages."""

@@ -1,4 +1,4 @@
-"""`bnrecon study` without the command line: run what is missing, write tables, draw."""
+"""`bnrecon study` without the command line: compute what is missing, write tables, draw."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bnrecon.runtime.errors import RunError, UserError
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """The tables of what is finished, as Markdown, and the error if something failed.
+    """The tables of finished results, as Markdown, and the error if something failed.
 
-    Of a command that leaves the work to a cluster it is where the jobs are.
+    If the command leaves the work to a cluster, the text says where the jobs are.
     """
 
     text: str
@@ -29,19 +29,19 @@ class StudyOutcome:
 
 
 def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
-    """Compute what the requested parts of a study lack, write their tables and figures.
+    """Compute the missing results of the requested parts, write their tables and figures.
 
-    Whatever stops it, the tables of what is finished are written, and the same request continues
-    from there. Several processes given the same request share the tasks.
+    Whatever stops it, the tables of finished results are written, and the same request continues
+    from there. Processes with the same request share the tasks.
 
     Returns:
-        The tables, and an error where tasks failed: ``UserError`` if all of them were mistakes in
-        the request, ``RunError`` otherwise. The other tasks were computed. Also where a file could
-        not be written (``OSError``) or a part cannot be shown (``RunError``).
+        The tables, and an error if tasks failed: ``UserError`` if all of them were mistakes in the
+        request, ``RunError`` otherwise; the other tasks were computed. There is also an error if a
+        file could not be written (``OSError``) or a part cannot be shown (``RunError``).
 
     Raises:
         UserError: an impossible request; nothing is computed.
-        Interrupted: stopped from outside.
+        Interrupted: stopped by a signal.
     """
     distributed.refuse_torchrun("bnrecon study")
     parts = engine.plan(study, request)
@@ -66,19 +66,19 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     written = pages.write(study, request)
     if error is None and written.unshown:
         error = RunError(f"not all parts can be shown: {', '.join(written.unshown)}")
-    if error is not None:  # which is reported
+    if error is not None:
         written.warn_if_refused()
     return StudyOutcome(written.text, error or written.refused)
 
 
 def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Executor:
-    """Who computes what is requested; raises ``UserError`` for what this machine does not carry."""
+    """The executor of a request; raises ``UserError`` for what this machine cannot do."""
     device, cluster = None, request.executor.cluster
     if cluster is None or cluster.name != "slurm":
         config = composition.compose(request.options)
         checks.check_machine(config)
         device = hardware.resolve_device(config.device)
-    # The median time of each part's finished work, which says how much a job can take.
+    # The median time of each part's finished work decides how much a job gets.
     times: dict[str, list[float]] = {}
     for item in work:
         if (result := item.result()) is not None:

@@ -13,12 +13,12 @@ from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
 INTERVALS = (
-    "± is the half-width of a 95% Student-t interval, over as many seeds or draws as (n=) says "
-    "unless noted; printed ± are the paper's."
+    "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, unless noted; "
+    "printed ± are the paper's."
 )
 
 DETAILS = (
-    "*Details* of a part: all of its table, settings, columns, origin. "
+    "*Details* of a part: its whole table, settings, columns, origin. "
     "[The errata](../errata.md) have the errors in print."
 )
 
@@ -26,8 +26,8 @@ DETAILS = (
 def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Claim]]:
     """The claims that a study's finished results decide, by part in the paper's order.
 
-    A part whose results at the paper's size are complete is judged by these. ``outputs`` holds
-    ``runs``, and a folder of the study's name with ``tasks``.
+    A part with complete results at the paper's size is judged by these. ``outputs`` holds ``runs``,
+    and a folder named after the study with ``tasks``.
 
     Raises:
         Damaged: a result cannot be read.
@@ -46,7 +46,7 @@ def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Cl
 
 
 def shown_scale(study: Study, outputs: Path, name: str, scale: str) -> str:
-    """The scale of which a part is shown: "paper" where that is complete, else ``scale``."""
+    """The scale at which a part is shown: "paper" if that is complete, else ``scale``."""
     page = _page(study, outputs, name, "paper")
     return "paper" if page.exists() and not _so_far(page) else scale
 
@@ -54,10 +54,10 @@ def shown_scale(study: Study, outputs: Path, name: str, scale: str) -> str:
 def document(
     study: Study, outputs: Path, scale: str = "laptop", link: str = "../../outputs"
 ) -> str:
-    """The document, made from the tables ``outputs/NAME/PART-SCALE.md`` alone, to which it links.
+    """The document, made only from the tables ``outputs/NAME/PART-SCALE.md``, which it links to.
 
-    It is Markdown: the findings, then each part of the paper: what its claims say, figure, caption,
-    table, evidence. Details stand on the part's page. ``link`` leads from here to ``outputs``.
+    It is Markdown: the findings, then for each part of the paper its claims, figure, caption, table
+    and evidence. Details are on the part's page. ``link`` leads from the document to ``outputs``.
     """
     summary, *sections = study.summary.partition("\n## ")
     command = f"bnrecon study {study.name} scale={scale}"
@@ -90,7 +90,7 @@ def _page(study: Study, outputs: Path, name: str, scale: str) -> Path:
 def _part(
     study: Study, outputs: Path, name: str, scale: str, link: str, claims: Sequence[Claim]
 ) -> Iterator[str]:
-    """The paragraphs of a part: those of its written page that stand above the rule."""
+    """The paragraphs of a part: those above the rule of its written page."""
     page = _page(study, outputs, name, scale)
     _, *paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
     yield f"## {_heading(study, name)}"
@@ -110,7 +110,7 @@ def _part(
 
 
 def _so_far(page: Path) -> str:
-    """How much of a part's written page is finished, where that is not all."""
+    """How much of a part's written page is finished; empty if it is complete."""
     first, *_ = page.read_text(encoding="utf-8").split("\n\n")
     progress = re.search(r"(\d+) of (\d+) \w+ finished$", first)
     assert progress is not None, page
@@ -118,11 +118,10 @@ def _so_far(page: Path) -> str:
 
 
 def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
-    """The page of what no paper has, by part: all of it, or claims and a link to it."""
+    """The page of results beyond the papers, by part: all of it, or claims and a link to it."""
     lines = [
         "# Beyond the papers",
-        "What was asked in addition, or of a setting that a paper does not have. Each statement is "
-        "ours.",
+        "Questions and settings that the papers do not have. Every statement is ours.",
     ]
     for study in studies:
         lines.append(f"## {study.paper}")
@@ -144,7 +143,7 @@ def findings_table(
 ) -> str:
     """A line for each of ``claims_by_part`` whose text has one (``parts.Statement.finding``).
 
-    They link to the parts of the paper's ``page``. They are the paper's, or those ``beyond`` it.
+    The lines link to the parts of the paper's ``page``: claims of the paper, or ``beyond`` it.
     """
     rows = ["| claim | verdict | number |", "|---|---|---|"]
     for name, decided in claims.items():
@@ -158,7 +157,7 @@ def findings_table(
 
 
 def anchor(heading: str) -> str:
-    """What a heading is linked by.
+    """The link target of a heading.
 
     >>> anchor("Theorems 2.2, 2.3: Thresholds")
     'theorems-22-23-thresholds'
@@ -172,14 +171,14 @@ def _heading(study: Study, name: str) -> str:
 
 
 def _is_of_claims(paragraph: str) -> bool:
-    """Whether a paragraph of a written page is one of ``Claims``."""
+    """Whether a paragraph of a written page comes from ``Claims``."""
     whole = paragraph.replace(" so far**: ", "**: ")
     return whole.startswith("- ") and any(f" **{v.capitalize()}**: " in whole for v in VERDICTS)
 
 
 def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:
-    """How many claims of the whole page have each verdict."""
+    """The number of claims on the whole page with each verdict."""
     counts = Counter(claim.verdict for decided in claims.values() for claim in decided)
     listed = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
     meanings = "[what the verdicts mean](../results.md)"
-    return f"The {counts.total()} claims that are judged below: {listed} ({meanings})."
+    return f"The {counts.total()} claims judged below: {listed} ({meanings})."

@@ -1,4 +1,4 @@
-"""The engine: what a request consists of, and the computation of what is missing."""
+"""The engine: plan the work of a request, and compute what is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PartPlan:
-    """A part with its work."""
+    """A part and its work."""
 
     name: str
     part: Part
@@ -38,11 +38,11 @@ class PartPlan:
 
 
 def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
-    """The requested parts with their work; nothing is computed.
+    """Plan the work of the requested parts, without computing.
 
     Raises:
-        UserError: a scale, part or option that there is not; an option by which a table's rows
-            differ; an option that changes nothing of the requested parts.
+        UserError: an unknown scale, part or option; an option that a table's rows vary; an option
+            without effect on the requested parts.
     """
     names = (*study.parts, *study.solvers)
     for name in request.parts:
@@ -67,17 +67,17 @@ def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
 
 
 def plan_again(words: Sequence[str]) -> dict[str, Work]:
-    """All work of a study by key, and the targets that it reads, for a job that computes some."""
+    """All work of a study and its targets by key, for a job that computes some of it."""
     parts = plan(read_study(words[0]), requests.read(words[0], words[1:]))
     return with_targets([item for part in parts for item in part.work])
 
 
 def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> None:
-    """Compute the work that has no result, each piece once.
+    """Compute the work that has no result, each item once.
 
-    Damaged files are named, set aside and computed again, the others stay untouched. Images that
-    cannot be found are reported before anything is computed. Work that fails is reported, and the
-    rest goes on. Stopped at any point and called again, it continues from there.
+    Damaged files are reported, set aside and computed again; others are not touched. Missing images
+    are reported before anything is computed. Failed work is reported, and the rest continues. A
+    call after an interruption continues from there.
 
     Raises:
         RunError: some of it failed.
@@ -94,7 +94,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
     mistakes = _leave_out_missing_images(missing)
     lost = mistakes.total()
     failed = compute(missing, executor, batch)
-    lost += sum(failure.key in missing for failure in failed)  # targets are no tasks
+    lost += sum(failure.key in missing for failure in failed)  # not counting targets
     mistakes.update(failure.gist for failure in failed if failure.kind == "mistake")
     lines = [f"{text} ({count} times)" if count > 1 else text for text, count in mistakes.items()]
     if failures := [failure for failure in failed if failure.kind == "failed"]:
@@ -109,10 +109,10 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
 def compute(
     work: Mapping[str, Work], executor: Executor, batch: Batch, show: bool = True
 ) -> list[Outcome]:
-    """Compute work, and keep the batch's progress file; return the outcomes of what failed.
+    """Compute work, and write the batch's progress file; return the outcomes of failures.
 
-    Where several processes compute, targets that several pieces read are trained first. ``show``
-    says whether to show a bar, and a line for each piece.
+    With several processes, targets that several items read are trained first. ``show`` says whether
+    to show a progress bar, and a line for each item.
     """
     targets = shared_targets(list(work.values())) if executor.processes != 1 else []
     planned: dict[str, Work] = {item.key: item for item in targets} | dict(work)
@@ -140,10 +140,10 @@ def compute(
 
 
 def _missing(work: Sequence[Work], locks_folder: Path) -> dict[str, Work]:
-    """What has to be computed, by key; damaged files are set aside."""
+    """The missing work by key; damaged files are set aside."""
     missing: dict[str, Work] = {}
     for item in work:
-        if isinstance(item, TaskWork):  # the main job looks after its files itself
+        if isinstance(item, TaskWork):  # the main job sets aside its files itself
             item.set_aside_damaged(locks_folder)
         if not item.is_finished():
             missing.setdefault(item.key, item)
@@ -151,7 +151,7 @@ def _missing(work: Sequence[Work], locks_folder: Path) -> dict[str, Work]:
 
 
 def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
-    """Take out the work whose images cannot be found; what is wrong with how many."""
+    """Remove the work whose images are missing; return how many items have which problem."""
     problems: dict[str, str] = {}
     mistakes: Counter[str] = Counter()
     total = len(missing)
@@ -174,7 +174,7 @@ def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
 
 
 def _remaining(ended: int, total: int, seconds: float) -> str:
-    """How much is left, and for how long, if the rest takes as long as what has ended by now."""
+    """The remaining number and time, if the rest takes as long as what has ended."""
     if ended == total:
         return "none is left"
     rest = total - ended
@@ -182,9 +182,9 @@ def _remaining(ended: int, total: int, seconds: float) -> str:
 
 
 def collect_finished(batch: Batch, work: Sequence[Work]) -> None:
-    """Collect what a batch's jobs computed while nobody waited; with nothing left, it has ended.
+    """Collect what a batch's jobs computed while no command waited; end it if nothing remains.
 
-    Nothing of ``work`` is missing. What failed of other work stays, for the command that asks for
+    Nothing of ``work`` is missing. Failures of other work are kept for the command that requests
     it.
     """
     if not submissions(batch.folder, batch.scale):

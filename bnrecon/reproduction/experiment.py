@@ -1,4 +1,4 @@
-"""An experiment of a paper: its tasks, and how their rows become a table and a figure."""
+"""An experiment of a paper: its tasks, and the table and figure of their rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.parts import Task
 
 
-# What each means.
+# The meaning of each verdict.
 VERDICTS: dict[str, str] = yaml.safe_load(
     Path(__file__).with_name("verdicts.yaml").read_text(encoding="utf-8")
 )
@@ -35,12 +35,12 @@ class Claim:
     """A statement of the paper, and what the rows say about it.
 
     Args:
-        where: its place, as "Theorem 1" or "Appendix E".
-        statement: what is claimed, quoted or in short.
+        where: its position in the paper, as "Theorem 1" or "Appendix E".
+        statement: the claim, quoted or summarized.
         verdict: one of ``VERDICTS``, computed from the rows.
-        evidence: the numbers that it rests on, in a sentence.
-        short: the claim in a line, where it is listed among the paper's findings.
-        number: the one number of its line.
+        evidence: the numbers behind the verdict, in a sentence.
+        short: the claim in a line, if it is listed among the paper's findings.
+        number: the number in its line.
     """
 
     where: str
@@ -52,7 +52,7 @@ class Claim:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it is ours, of something that the paper does not say."""
+        """Whether it is bnrecon's claim, beyond the paper."""
         return self.where.startswith("Beyond")
 
     def __post_init__(self) -> None:
@@ -62,23 +62,23 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What stands in one file of a paper's folder, bound there to the name ``PART``.
+    """An experiment in one file of a paper's folder, bound there to the name ``PART``.
 
     Args:
-        where: where in the paper, as "Figure 2".
+        where: its position in the paper, as "Figure 2".
         title: what is shown.
-        tasks: called with the scale and the user's options; naming tasks costs nothing. Raises
-            ``UserError`` for an option that the experiment itself sets.
-        summary: makes the printed table of all tasks' rows; cells may be ``Interval`` objects.
+        tasks: returns the tasks for the scale and the user's options, cheaply. Raises ``UserError``
+            for an option that the experiment sets itself.
+        summary: makes the printed table from all tasks' rows; cells may be ``Interval`` objects.
         caption: what the reader has to know, or a function that computes it from the rows; its
-            first paragraph stands above the table, the others below.
-        draw: makes the figure of the rows.
-        options: the overrides that the experiment gives its own runs at a scale; ``None`` where it
-            has none and the user's options change nothing.
+            first paragraph is above the table, the others are below.
+        draw: draws the figure from the rows.
+        options: the experiment's overrides for its runs at a scale; ``None`` if it has no runs and
+            the user's options have no effect.
         formats: format specifications of the printed table's numbers, by column.
         claims: the statements of the paper that the rows decide, with their verdicts.
-        excerpt: of a long table the lines that stand above the rule; all of them stand below.
-        reported: what the paper prints beside a row, by column.
+        excerpt: selects the lines of a long table above the rule; all lines are below it.
+        reported: the paper's numbers for a row, by column.
     """
 
     where: str
@@ -94,12 +94,12 @@ class Experiment:
     reported: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:
-        """The caption, computed from the rows where it depends on them."""
+        """The caption, computed from the rows if it depends on them."""
         return self.caption if isinstance(self.caption, str) else self.caption(rows)
 
     @property
     def takes_options(self) -> bool:
-        """Whether it has runs that the user's options reach."""
+        """Whether the user's options apply to its runs."""
         return self.options is not None
 
     def plan_work(self, request: PartRequest) -> list[TaskWork]:
@@ -111,7 +111,7 @@ class Experiment:
         ]
 
     def numbers(self, work: Sequence[TaskWork]) -> pd.DataFrame:
-        """The rows of the finished tasks with task and commit, and what the paper prints beside."""
+        """The rows of the finished tasks with task and commit, and the paper's numbers."""
         done = _finished(work)
         rows = concatenate(done)
         if self.reported:
@@ -137,7 +137,7 @@ class Experiment:
         summary = self.summary(rows)
         caption, details = page.caption_and_details(self.caption_for(rows))
         overrides = " ".join(self.options(heading.scale)) if self.options else ""
-        # Where the rows come from: commits, machines, time.
+        # The rows' origin: commits, machines, time.
         commits = page.listed_commits(result.commit for result in done)
         machines = page.listed(page.device_name(result.machine) for result in done)
         seconds = round(sum(result.seconds for result in done)) or "less than 1"

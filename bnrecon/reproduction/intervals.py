@@ -1,4 +1,4 @@
-"""What studies compute from intervals: paired differences, geometric means and verdicts."""
+"""Paired differences, geometric means, and verdicts from intervals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 def differences_by_seed(
     left: pd.DataFrame, right: pd.DataFrame, column: str = "accuracy"
 ) -> pd.Series:
-    """``left - right`` by seed, for each seed that both have, each a mean of the seed's rows.
+    """``left - right`` by seed, for each common seed, of the means of the seed's rows.
 
-    Whatever a seed draws has to be the same in both. Missing values of the column are left out.
+    A seed must draw the same in both. Missing values of the column are skipped.
 
     >>> rows = pd.DataFrame({"seed": [0, 0, 1, 2], "accuracy": [1.0, 3.0, 5.0, 6.0]})
     >>> differences_by_seed(rows, rows[1:3]).to_dict()
@@ -30,9 +30,9 @@ def differences_by_seed(
 def paired_difference(
     left: pd.DataFrame, right: pd.DataFrame, column: str = "accuracy", confidence: float = 0.95
 ) -> Interval | None:
-    """The mean of ``left - right`` over the seeds that both have, with its Student-t interval.
+    """The mean of ``left - right`` over the common seeds, with its Student-t interval.
 
-    It is that of the paired t-test of ``differences_by_seed``; ``None`` where no seed is in both.
+    This is the paired t-test's, of ``differences_by_seed``; ``None`` without a common seed.
 
     >>> rows = pd.DataFrame({"seed": [0, 1], "error": [1.0, 2.0]})
     >>> paired_difference(rows, rows, "error")
@@ -52,7 +52,7 @@ def paired_difference_by(
     column: str = "accuracy",
     confidence: float = 0.95,
 ) -> Interval | None:
-    """The ``paired_difference`` of rows in which the column ``by`` is ``one``, less ``other``.
+    """The ``paired_difference`` of rows with ``one`` in column ``by`` minus those with ``other``.
 
     >>> rows = {"seed": [0, 0, 1, 1], "size": [1, 2, 1, 2], "accuracy": [3.0, 5.0, 4.0, 6.0]}
     >>> paired_difference_by(pd.DataFrame(rows), "size", 2, 1)
@@ -64,7 +64,7 @@ def paired_difference_by(
 
 @dataclass(frozen=True)
 class GeometricMean:
-    """The geometric mean of positive values, from the interval of their logarithms' mean."""
+    """The geometric mean of positive values, from the interval of their mean logarithm."""
 
     logarithm: Interval
 
@@ -84,7 +84,7 @@ class GeometricMean:
         return _exp(low), _exp(high)
 
     def __format__(self, spec: str) -> str:
-        """Write mean and interval by one format; a single value has no interval.
+        """Write mean and interval in one format; a single value has no interval.
 
         >>> f"{geometric_mean([90.0, 100.0, 110.0]):.3g}", f"{geometric_mean([0.5]):.1f}"
         ('99.7 (77.7 to 128)', '0.5')
@@ -100,7 +100,7 @@ def geometric_mean(values: Iterable[float], floor: float = 0.0) -> GeometricMean
 
     Args:
         values: positive numbers.
-        floor: what smaller values count as, for errors that may be exactly 0.
+        floor: replaces smaller values, for errors that may be exactly 0.
 
     Raises:
         ValueError: there are no values, or one is not positive and there is no floor.
@@ -112,13 +112,13 @@ def geometric_mean(values: Iterable[float], floor: float = 0.0) -> GeometricMean
 
 
 def _exp(value: float) -> float:
-    """e^value; infinity where that is too large for a float, which ``math.exp`` refuses."""
+    """e^value; infinity where ``math.exp`` raises an overflow error."""
     with np.errstate(over="ignore"):
         return float(np.exp(value))
 
 
 def with_values(intervals: Iterable[Interval | None], least: int = 3) -> list[Interval]:
-    """The intervals of at least so many values, which alone decide something.
+    """The intervals of at least ``least`` values: only these decide something.
 
     >>> with_values([Interval(2.0, 0.5, 3), Interval(2.0, 0.5, 2), None])
     [Interval(mean=2.0, half_width=0.5, n=3)]
@@ -127,7 +127,7 @@ def with_values(intervals: Iterable[Interval | None], least: int = 3) -> list[In
 
 
 def count_signs(intervals: Iterable[Interval | None]) -> tuple[int, int]:
-    """How many intervals lie below 0, and how many above.
+    """The numbers of intervals below 0 and above 0.
 
     >>> count_signs([Interval(-1.0, 0.5, 3), Interval(2.0, 1.0, 3), Interval(1.0, 2.0, 3), None])
     (1, 1)
@@ -147,12 +147,12 @@ def decide(
     Args:
         intervals: ``None`` stands for one that is not computed yet.
         least: intervals of fewer values decide nothing.
-        comparisons: how many there are, by default as many as intervals.
+        comparisons: their number, by default that of the intervals.
 
     Returns:
-        "contradicted" where an interval lies below 0 that is so wide that one of them all does by
-        chance in 5% of cases, "confirmed" where every usual one lies above it, and otherwise
-        "undecided", also for no intervals.
+        "contradicted" if an interval is below 0 after widening, so that among all comparisons this
+        happens by chance in 5% of cases; "confirmed" if every interval, without widening, is above
+        0; otherwise "undecided", also without intervals.
 
     >>> decide([Interval(2.0, 0.5, 3)]), decide([Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3)])
     ('confirmed', 'contradicted')
@@ -180,8 +180,8 @@ def decide_within(intervals: Iterable[Interval | None], margin: float, least: in
         least: intervals of fewer values decide nothing.
 
     Returns:
-        "contradicted" where an interval lies outside that is as wide as in ``decide``, "confirmed"
-        where every usual one lies inside, and otherwise "undecided".
+        "contradicted" if an interval, widened as in ``decide``, is outside; "confirmed" if every
+        interval, without widening, is inside; otherwise "undecided".
 
     >>> [decide_within([Interval(mean, 0.5, 3)], 1.0) for mean in (0.4, 0.6, -1.6)]
     ['confirmed', 'undecided', 'contradicted']

@@ -1,4 +1,4 @@
-"""What a part's page is made of: texts, tables, claims, and what stands at beginning and end."""
+"""The elements of a part's page: texts, tables, claims, its beginning and its end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; code stands between backticks.
+    """A paragraph, with code in backticks.
 
     Args:
-        text: as Markdown.
-        kind: "reading" for details and how tables are to be read, "origin" for where the numbers
-            come from, "beside" for what a report shows elsewhere; empty for what belongs to
-            this page.
+        text: the Markdown.
+        kind: "reading" for details and how to read the tables, "origin" for the origin of the
+            numbers, "beside" for what a report shows elsewhere; empty for the page's other texts.
     """
 
     text: str
@@ -37,18 +36,18 @@ class Text:
 
     @property
     def markdown(self) -> str:
-        """As it is."""
+        """The text."""
         return self.text
 
 
-Excerpt = Callable[[pd.DataFrame], pd.DataFrame]  # the part of a table that stands first
-RULE = Text("---", "rule")  # what stands below it is not taken into the paper's page
-WHOLE = "The whole table"  # its title there, where an excerpt of it stands above
+Excerpt = Callable[[pd.DataFrame], pd.DataFrame]  # selects the part of a table shown first
+RULE = Text("---", "rule")  # the paper's page does not contain what is below it
+WHOLE = "The whole table"  # its title below the rule, if there is an excerpt above
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and its title where a page has several."""
+    """A table, and its title if the page has several."""
 
     frame: pd.DataFrame
     formats: tables.Formats = field(default_factory=dict)
@@ -56,7 +55,7 @@ class Table:
 
     @property
     def markdown(self) -> str:
-        """The title in bold, and the table; empty where it has no columns."""
+        """The title in bold, and the table; empty without columns."""
         if not len(self.frame.columns):
             return ""
         table = tables.markdown(self.frame, self.formats)
@@ -64,9 +63,9 @@ class Table:
 
 
 def shorten(table: pd.DataFrame, excerpt: Excerpt | None) -> pd.DataFrame:
-    """What of a table stands above the rule: an excerpt, or all of it where that has no lines.
+    """The part of a table above the rule: an excerpt, or all of it if the excerpt has no lines.
 
-    An excerpt without columns, as by ``parts.below``, is no table.
+    An excerpt without columns, as from ``parts.below``, shows no table.
     """
     short = table if excerpt is None else excerpt(table)
     return table if short.empty and len(short.columns) else short
@@ -74,14 +73,14 @@ def shorten(table: pd.DataFrame, excerpt: Excerpt | None) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Claims:
-    """The statements of the paper that the part decides; ``so_far`` where it is not complete."""
+    """The statements of the paper that the part decides; ``so_far`` if it is incomplete."""
 
     claims: tuple[Claim, ...]
     so_far: bool = False
 
     @property
     def markdown(self) -> str:
-        """A line for each; a statement that several settings decide stands once above them."""
+        """A line for each; a statement decided by several settings appears once above them."""
         same: dict[tuple[str, str], list[str]] = {}
         for claim in self.claims:
             verdict = claim.verdict.capitalize() + " so far" * self.so_far
@@ -99,7 +98,7 @@ Block = Text | Table | Claims
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run of the main job: its name on the page, its folder's, and what computes it again."""
+    """A run of the main job: its name on the page, its folder's, and the command to rerun it."""
 
     name: str
     folder: str
@@ -113,25 +112,25 @@ class Comparison:
 
     runs: str  # as "3 of 5"
     target: str  # the verdicts against the targets
-    reported: str  # those against what the paper reports; empty where it reports nothing
+    reported: str  # the verdicts against the paper's numbers; empty if it reports none
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a part looks like for a reader; without ``csv`` nothing of it is finished."""
+    """The page of a part; without ``csv`` nothing is finished."""
 
-    heading: Heading  # how it begins and ends
+    heading: Heading  # its beginning and end
     progress: str = ""  # how much of it is finished
-    blocks: Sequence[Block] = ()  # what stands between, in order
+    blocks: Sequence[Block] = ()  # the content between, in order
     csv: str = ""  # all numbers
     latex: str = ""  # the table for a paper
-    draw: Callable[[], Figure] | None = None  # its figure, which takes longer than the rest
-    # The tasks or runs that are finished
+    draw: Callable[[], Figure] | None = None  # draws its figure, which takes longer than the rest
+    # The finished tasks or runs
     results: Sequence[TaskResult] | Sequence[FinishedRun] = ()
-    lacking: Sequence[str] = ()  # the tasks or runs that are not, by name
-    commands: Sequence[str] = ()  # what computes each of those, where a command does it alone
+    lacking: Sequence[str] = ()  # the names of unfinished tasks or runs
+    commands: Sequence[str] = ()  # the command for each of those, if one computes only this
     comparison: Comparison | None = None  # of its runs with their targets and the paper
-    problem: str = ""  # why it cannot be shown, in one line; then it has nothing else
+    problem: str = ""  # why it cannot be shown, in one line; then it has no other content
 
     @property
     def text(self) -> str:
@@ -147,31 +146,31 @@ class Page:
 
 @dataclass(frozen=True)
 class Heading:
-    """How a page begins and ends."""
+    """The beginning and the end of a page."""
 
     study: str  # the name of the study
-    paper: str  # the paper as it is cited
+    paper: str  # the paper's citation
     name: str  # the name of the part
     part: Part  # the table or experiment
     scale: str  # the request's scale
     options: Sequence[str]  # the options that change its results
-    command: str  # computes the page
+    command: str  # the command that computes the page
     stem: str  # the name of its files, without suffix
 
     @property
     def label(self) -> str:
-        """Of the page's LaTeX table."""
+        """The label of the page's LaTeX table."""
         return f"{self.study}-{self.stem}"
 
     @property
     def title(self) -> str:
-        """The paper, where in it, what is shown, and the scale."""
+        """The paper, the position in it, what is shown, and the scale."""
         scale = ", ".join((f"Scale {self.scale}", *self.options))
         return f"{self.paper}, {self.part.where}: {self.part.title}. {scale}"
 
 
 def caption_and_details(text: str) -> tuple[str, str]:
-    r"""A part's text in two: its first paragraph stands above the table, the others below.
+    r"""Split a part's text: the first paragraph is above the table, the others are below.
 
     >>> caption_and_details("One layer.\n\nSeeds differ.")
     ('One layer.', 'Seeds differ.')
@@ -181,7 +180,7 @@ def caption_and_details(text: str) -> tuple[str, str]:
 
 
 def device_name(stored: str) -> str:
-    """A result's device for a reader.
+    """A result's device, as readable text.
 
     >>> device_name("cpu (1 threads)"), device_name("cuda (NVIDIA H200)")
     ('cpu, 1 thread', 'cuda (NVIDIA H200)')
@@ -191,12 +190,12 @@ def device_name(stored: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Different names in alphabetical order."""
+    """The distinct names in alphabetical order."""
     return ", ".join(sorted(set(names)))
 
 
 def listed_commits(commits: Iterable[str]) -> str:
-    """Different commits in alphabetical order, and what a plus behind one of them means.
+    """The distinct commits in alphabetical order, and the meaning of a plus after one of them.
 
     >>> listed_commits(["0123ab+", "0123ab"])
     'Commits 0123ab, 0123ab+ (+: with changes that were not committed)'

@@ -1,4 +1,4 @@
-"""A part's page: its table as Markdown, CSV and LaTeX, and its figure, from what is finished."""
+"""A part's page: its table as Markdown, CSV and LaTeX, and its figure, from finished results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ WEIGHTS = " Trained weights are not in the package: a row's command trains its t
 
 
 class Written(NamedTuple):
-    """What was made of the requested parts."""
+    """The output for the requested parts."""
 
     text: str  # the pages as Markdown
     figures: list[Path]  # files of the drawn figures
-    unshown: list[str]  # the parts that cannot be shown, which the log says
-    refused: OSError | None  # why not all files could be written
+    unshown: list[str]  # the parts that cannot be shown; they are logged
+    refused: OSError | None  # why some files could not be written
 
     def warn_if_refused(self) -> None:
-        """Say that files were not written, where the pages matter more."""
+        """Warn that files were not written, instead of failing, as the pages matter more."""
         if (error := self.refused) is not None:
             what = f"{error.strerror}: {error.filename}"
             logger.warning("the files of these tables were not updated (%s)", what)
@@ -46,9 +46,8 @@ def write(
 ) -> Written:
     """Write the requested parts' files: the pages and the drawn figures.
 
-    They go to the request's own folder, or to another one. With ``redraw`` every figure is drawn,
-    also where the numbers there are the same. Where a file cannot be written the pages are
-    returned all the same.
+    They go to the request's folder, or to ``folder``. With ``redraw`` every figure is drawn, even
+    if its numbers did not change. The pages are returned even if a file cannot be written.
 
     Raises:
         UserError: an impossible request.
@@ -71,16 +70,16 @@ def write(
 
 
 def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> Iterator[T]:
-    """The pages of the requested parts, one after the other, as ``render`` shows them.
+    """Yield the pages of the requested parts, converted by ``render``.
 
     Nothing is computed or written. A part that cannot be read or rendered is a page that says why;
-    the others are shown all the same.
+    the others are still shown.
 
     Raises:
         UserError: an impossible request.
     """
     parts = plan(study, request)
-    if set(request.parts) & set(study.solvers):  # a table stands whole on its page
+    if set(request.parts) & set(study.solvers):  # a page shows the whole table
         names = tuple(part.name for part in parts)
         parts = plan(study, dataclasses.replace(request, parts=names))
     for planned in parts:
@@ -99,7 +98,7 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
 
 
 def _render(drawn: Path | None, page: Page) -> tuple[Page, dict[str, bytes]]:
-    """A page, and its files by name but for pictures that ``drawn`` has."""
+    """A page, and its files by name, without pictures that the folder ``drawn`` has."""
     if not page.csv:
         return page, {}
     contents: dict[str, bytes] = {}
@@ -112,7 +111,7 @@ def _render(drawn: Path | None, page: Page) -> tuple[Page, dict[str, bytes]]:
     if page.draw is not None and not is_drawn:
         figure = drawing.drawn(page.draw, page.heading.command)
         contents = {kind: drawing.image(figure, kind) for kind in KINDS}
-    # The numbers come last: where they are there, the pictures beside them are theirs.
+    # Write the numbers last: if they exist, the pictures next to them are theirs.
     texts = {"md": page.text + "\n", "tex": page.latex, "csv": page.csv}
     contents |= {kind: text.encode() for kind, text in texts.items()}
     return page, {f"{stem}.{kind}": made for kind, made in contents.items()}
@@ -135,7 +134,7 @@ def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
 
 
 def _warn_of_damage(request: StudyRequest, planned: PartPlan) -> None:
-    """Name damaged files and the command that computes them again where they are."""
+    """Warn of damaged files, with the command that computes them again in that folder."""
     again = dataclasses.replace(request, parts=(planned.name,))
     command = shlex.join(("bnrecon", "study", *again.words_without_executor))
     for work in planned.work:
@@ -150,7 +149,7 @@ def _page(planned: PartPlan, heading: Heading) -> Page:
 
 
 def _shipped(work: Sequence[RunWork | TaskWork]) -> str:
-    """Which results were read from the installed package; empty where none was."""
+    """Which results come from the installed package; empty if none."""
     if not (shipped := [item.label for item in work if item.is_shipped()]):
         return ""
     computed = [item.label for item in work if item.is_finished() and not item.is_shipped()]

@@ -1,9 +1,9 @@
-"""What a part's module needs: its tasks, its table, what the paper prints, and its text.
+"""Tools for a part's module: its tasks, its table, the paper's numbers, and its text.
 
-The text is the Markdown file beside the module, with named numbers that Python computes;
-CONTRIBUTING.md has an example. Behind place and title stand the caption, of at most 60 words, and
-the details, then a section for each claim. ``## #name`` alone is other evidence for the statement
-before, as where too little was computed.
+The text is the Markdown file next to the module, with named numbers that Python computes;
+CONTRIBUTING.md has an example. After ``where`` and ``title`` come the caption, of at most 60 words,
+and the details, then a section for each claim. A section ``## #name`` without a place is other
+evidence for the statement before, for example if too little was computed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from bnrecon.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class Task:
-    """The smallest piece of work that is computed, stored and resumed on its own.
+    """The smallest unit of work that is computed, stored and resumed separately.
 
     Args:
-        name: what it is called in progress and messages, unique within its experiment.
-        function: called with ``arguments`` by name, and with ``options`` where it has any; returns
-            the task's rows: a frame whose columns are snake_case and whose cells are numbers,
-            words, truth values or missing (NaN, None).
+        name: its name in progress and messages, unique within its experiment.
+        function: called with ``arguments`` by name, and with ``options`` if it has any; returns the
+            task's rows: a frame with snake_case columns, whose cells are numbers, words, booleans
+            or missing (NaN, None).
         arguments: JSON values; with the experiment's name and what ``options`` change they are the
             task's key.
         options: overrides of the runs whose targets the task trains or reads; ``None`` for a task
-            that has no such runs.
-        reads_target: whether it reads the target of the run that ``options`` describe, so that it
-            may be trained before; not where it trains networks of its own.
+            without such runs.
+        reads_target: whether it reads the target of the run that ``options`` describe, which can
+            then be trained first; false if it trains other networks.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Task:
 
 
 def no_overrides(_scale: str) -> tuple[str, ...]:
-    """For ``Experiment.options``: the runs of a part are given nothing but what its tasks say."""
+    """For ``Experiment.options``: the runs of a part get only the overrides of its tasks."""
     return ()
 
 
 def refuse_compared(options: Sequence[str], compared: Collection[str]) -> None:
-    """Raise ``UserError`` for an option by which a table's rows and columns differ.
+    """Raise ``UserError`` for an option that a table's rows or columns vary.
 
     >>> refuse_compared(["train.seed=7"], {"train.seed"})
     Traceback (most recent call last):
@@ -86,11 +86,11 @@ def sweep(
 
     Args:
         function: makes a task's rows.
-        name: of a task, with the values' names in braces.
-        over: by argument, or by arguments that vary together, the values that it takes: those of
-            each scale, or of all scales; a number stands for those below it. The last one changes
-            fastest. A name that begins with _ is of the task's name alone, and no argument.
-        fixed: by argument its one value, of each scale or of all.
+        name: the task's name, with the values' names in braces.
+        over: the values of each argument, or of arguments that vary together, by scale or for all
+            scales; a number n stands for 0 to n - 1. The last one changes fastest. A name that
+            begins with _ is only used in the task's name, not as an argument.
+        fixed: the single value of each argument, by scale or for all.
 
     >>> settings = {"smoke": [(2, 1)], "laptop": [(2, 1), (4, 3)]}
     >>> over = {("width", "_rank"): settings, "seed": 1}
@@ -121,7 +121,7 @@ def _at(values: Any, scale: str) -> Any:
 
 
 def join(*kinds: Tasks) -> Tasks:
-    """The tasks of one kind after those of another, as of several sweeps.
+    """Concatenate tasks, for example of several sweeps.
 
     >>> first, second = ((lambda *_, name=name: [Task(name, print)]) for name in "ab")
     >>> [task.name for task in join(first, second)("smoke", ())]
@@ -137,13 +137,13 @@ def table(
     /,
     **columns: str | Callable[[pd.DataFrame], Any],
 ) -> pd.DataFrame:
-    """One line a group of rows, each column computed from the group; ``**`` gives it any name.
+    """One line per group of rows, each column computed from the group; ``**`` allows any name.
 
     Args:
-        rows: to be grouped.
-        by: columns whose values make a group.
-        sort: the groups by these values, else they come as they do in the rows.
-        columns: a function of the group, or a column of the rows that is the same in the group.
+        rows: the rows to group.
+        by: columns whose values define a group.
+        sort: whether to sort the groups by these values; else they are in the order of the rows.
+        columns: a function of the group, or a column of the rows that is constant in the group.
 
     >>> rows = pd.DataFrame({"width": [2, 2, 4], "error": [0.1, 0.3, 0.2]})
     >>> table(rows, ["width"], c1="width", **{"largest error": lambda group: group["error"].max()})
@@ -160,29 +160,29 @@ def table(
 
 
 def only(column: str = "", *values: Any, drop: Sequence[str] = ()) -> page.Excerpt:
-    """For ``Experiment.excerpt``: lines with one of a column's values; without some columns."""
+    """For ``Experiment.excerpt``: lines with given values in a column; ``drop`` omits columns."""
     return lambda lines: lines[lines[column].isin(values) if column else slice(None)].drop(
         columns=[*drop], errors="ignore"
     )
 
 
 def below(lines: pd.DataFrame) -> pd.DataFrame:
-    """For ``Experiment.excerpt``: none; the claims say it all, the table is among the details."""
+    """For ``Experiment.excerpt``: no lines; the claims suffice, the table is in the details."""
     return lines[[]]
 
 
 @functools.cache
 def read_reported(package: str) -> dict[str, Any]:
-    """The numbers that a paper prints, by entry: the ``reported.yaml`` in its folder.
+    """The numbers that a paper reports, by entry: the ``reported.yaml`` in its folder.
 
-    ``where`` says of each entry where in the paper its numbers stand.
+    ``where`` is the position of each entry's numbers in the paper.
     """
     path = importlib.resources.files(package) / "reported.yaml"
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-# By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
-# each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
+# The verdicts by claim, and the numbers that caption and evidence name; or a list of decisions,
+# each a claim's name, verdict and numbers. A name may occur several times.
 Decision = tuple[str, bool | str, Mapping[str, Any]]  # one of such a list
 Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]] | list[Decision]
 WORDS = {True: "confirmed", False: "contradicted"}
@@ -190,10 +190,10 @@ WORDS = {True: "confirmed", False: "contradicted"}
 
 @dataclass(frozen=True)
 class Statement:
-    """A claim of the paper without its verdict; ``evidence`` names the numbers it rests on.
+    """A claim of the paper without its verdict; ``evidence`` names the numbers behind it.
 
-    ``finding`` is the claim in a line, and the one number that tells most: the line that begins
-    with ``=``. A decision whose numbers have ``finding=False`` is not listed among the findings.
+    ``finding`` is the claim in a line, with its most telling number: the line that begins with
+    ``=``. A decision whose numbers have ``finding=False`` is not listed among the findings.
     """
 
     where: str
@@ -218,22 +218,22 @@ class Statement:
 
 @dataclass(frozen=True)
 class Text:
-    """What a part's Markdown file says."""
+    """The content of a part's Markdown file."""
 
-    where: str  # the part's place in the paper
+    where: str  # the part's position in the paper
     title: str  # what is shown
     caption: str  # with ``{names}`` for numbers
-    statements: Mapping[str, Statement]  # the claims by name, and sentences that a caption may have
+    statements: Mapping[str, Statement]  # the claims by name, and optional sentences of captions
 
     def sentence(self, name: str, **numbers: Any) -> str:
-        """What stands below a heading that is no claim: a sentence that not all captions have."""
+        """The text below a heading that is not a claim: an optional sentence of captions."""
         return _fill(self.statements[name].statement, numbers)
 
     def claims(self, decisions: Decisions) -> list[Claim]:
-        """The claims that are decided, in the order of the file or of the decisions' list.
+        """The decided claims, in the order of the file or of the list of decisions.
 
         Raises:
-            ValueError: a decision is about a claim that the file does not have.
+            ValueError: the file lacks the claim of a decision.
         """
         if isinstance(decisions, list):
             return [self.claims(({name: word}, numbers))[0] for name, word, numbers in decisions]
@@ -248,7 +248,7 @@ class Text:
 
 
 def merge(*decisions: Decisions) -> tuple[dict[str, bool | str], dict[str, Any]]:
-    """What was decided in pieces, together.
+    """Merge decisions.
 
     >>> merge(({"Theorem 1": True}, {"n": 3}), ({"Theorem 2": "undecided"}, {}))
     ({'Theorem 1': True, 'Theorem 2': 'undecided'}, {'n': 3})
@@ -264,10 +264,10 @@ def merge(*decisions: Decisions) -> tuple[dict[str, bool | str], dict[str, Any]]
 
 
 def read_text(module: str) -> Text:
-    """The text beside a module, of which ``__file__`` is given.
+    """Read the text next to a module, given the module's ``__file__``.
 
     Raises:
-        ValueError: its front matter lacks ``where:`` or ``title:``, or two claims have one name.
+        ValueError: its front matter lacks ``where:`` or ``title:``, or two claims share a name.
     """
     path = Path(module).with_suffix(".md")
     try:
@@ -302,7 +302,7 @@ def _statements(sections: Iterable[str]) -> dict[str, Statement]:
 
 
 def _fill(text: str, numbers: Mapping[str, Any]) -> str:
-    """The text with its named numbers; ``ValueError`` where it names one that there is not."""
+    """Fill in the text's named numbers; raise ``ValueError`` for a missing one."""
     try:
         return text.format(**numbers)
     except (KeyError, IndexError) as error:
@@ -311,7 +311,7 @@ def _fill(text: str, numbers: Mapping[str, Any]) -> str:
 
 
 def _joined(text: str) -> str:
-    """A paragraph on one line; those of a caption stay apart."""
+    """Join the lines of each paragraph; the paragraphs of a caption stay separate."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     lines = (" ".join(paragraph.replace("\n>", "\n").split()) for paragraph in paragraphs)
     return "\n\n".join(filter(None, lines))
@@ -326,16 +326,16 @@ def part(
     numbers: Callable[[pd.DataFrame], Mapping[str, Any] | str] | None = None,
     **options: Any,
 ) -> Experiment:
-    """An experiment whose place, title, caption and claims stand in the file beside its module.
+    """Make an experiment whose position, title, caption and claims are in the module's text file.
 
     Args:
         module: its ``__file__``.
-        tasks: as ``Experiment`` has it, like ``summary``, ``draw`` and ``options``.
-        summary: of the rows.
-        draw: of the rows.
+        tasks: as in ``Experiment``, like ``summary``, ``draw`` and ``options``.
+        summary: makes the table from the rows.
+        draw: draws the figure from the rows.
         decide: the claims' verdicts by name, and the numbers that they and the caption name.
-        numbers: those that the caption names, where they are not of ``decide``, or what stands
-            instead of it while rows that it describes are missing.
+        numbers: the caption's numbers, if not from ``decide``, or a text that replaces the caption
+            while its rows are missing.
         options: further fields of ``Experiment``.
     """
     text = read_text(module)

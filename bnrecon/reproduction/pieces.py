@@ -1,4 +1,4 @@
-"""Parts of a task that outlive an interruption: their tensors are stored until the task is."""
+"""Parts of a task that survive an interruption: their tensors are stored until the task is."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bnrecon.runtime import files
 from bnrecon.runtime.digests import json_values
 from bnrecon.runtime.provenance import commit, versions
 
-# Of the running task: its folder of pieces, the names that it has asked for, and the seconds that
-# an interrupted attempt took for those that were read.
+# For the running task: its folder of pieces, the names requested so far, and the seconds that an
+# interrupted attempt spent on those that were read.
 TASK: ContextVar[tuple[Path, set[str], list[float]] | None] = ContextVar("task", default=None)
 
 
 @contextlib.contextmanager
 def kept_in(folder: Path) -> Iterator[list[float]]:
-    """Store pieces in a folder; once the block has ended, and its result is stored, it goes.
+    """Store pieces in a folder, which is removed if the block ends without an error.
 
-    Yields the seconds that pieces took which were not computed again.
+    Yields the seconds of the pieces that were read instead of computed.
     """
     saved: list[float] = []
     token = TASK.set((folder, set(), saved))
@@ -39,11 +39,11 @@ def kept_in(folder: Path) -> Iterator[list[float]]:
 def piece(
     name: str, settings: Any, compute: Callable[[], Mapping[str, torch.Tensor]]
 ) -> Mapping[str, torch.Tensor]:
-    """What ``compute`` returns, read where an interrupted attempt at the same task has stored it.
+    """The result of ``compute``, read if an interrupted attempt at the same task has stored it.
 
-    For what takes minutes. Read is only what the same commit and the same libraries computed with
-    the same ``settings``, which are JSON values: edited code that is not committed, and computes
-    otherwise, has to change one of these. No other piece of the task has its ``name``.
+    For computations that take minutes. A stored result is used only if commit, libraries and
+    ``settings``, which are JSON values, are the same: after uncommitted changes of what the code
+    computes, change the settings. ``name`` must be unique in the task.
 
     >>> piece("sums", {}, lambda: {"sum": torch.ones(3).sum()})  # not in a task: not stored
     {'sum': tensor(3.)}

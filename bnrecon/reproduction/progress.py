@@ -1,7 +1,7 @@
-"""How far a study is: a file that its leading process adds a line to per event, for others to read.
+"""The progress of a study: a file to which its leading process appends a line per event.
 
-Its lines are JSON: first what was asked for, then each start and each outcome, last how it ended.
-A last line that was cut off is left out.
+Its lines are JSON: first the request, then each start and each outcome, last how it ended. A
+truncated last line is ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADER = ("study", "scale", "command", "host", "pid", "executor", "processes", "
 
 @dataclass(frozen=True)
 class Running:
-    """Work that somebody is at, since when (ISO 8601, UTC)."""
+    """Work in progress, and when it started (ISO 8601, UTC)."""
 
     label: str
     part: str
@@ -45,25 +45,25 @@ class Failure:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is."""
+    """The progress of a study."""
 
     study: str  # its name
     scale: str  # its scale
-    command: str  # what continues it
+    command: str  # the command that continues it
     host: str  # the machine of the leading process
     pid: int  # the leading process
     executor: str  # who computes, in words, as "2 processes"
-    processes: int  # how many pieces of work are computed at once; 0 where that is not known
+    processes: int  # how many items of work are computed at once; 0 if unknown
     started: str  # when the leading process began (ISO 8601, UTC)
     updated: str  # when it last wrote this
-    # How it ended ("finished", "failed", "interrupted", "detached"); ``None`` while it goes on
+    # How it ended ("finished", "failed", "interrupted", "detached"); ``None`` while it continues
     ended: str | None
-    total: int  # pieces of work that were missing at the start
-    finished: int  # how many of these have a result by now
-    failed: tuple[Failure, ...]  # those that failed
-    running: tuple[Running, ...]  # those that somebody is at
-    seconds_by_part: dict[str, tuple[float, ...]]  # seconds that each finished piece of a part took
-    remaining_by_part: dict[str, int]  # number of pieces neither finished nor failed, by part
+    total: int  # items of work that were missing at the start
+    finished: int  # how many of these have a result
+    failed: tuple[Failure, ...]  # failed work
+    running: tuple[Running, ...]  # work in progress
+    seconds_by_part: dict[str, tuple[float, ...]]  # seconds of each finished item, by part
+    remaining_by_part: dict[str, int]  # number of items neither finished nor failed, by part
 
 
 def read(path: Path) -> Progress:
@@ -86,10 +86,10 @@ def read(path: Path) -> Progress:
 
 
 def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
-    """What the lines say together."""
+    """Combine the lines."""
     first, *events = lines
     for moment in (first["started"], *(line["at"] for line in lines)):
-        datetime.datetime.fromisoformat(moment)  # raises ValueError where it is no time
+        datetime.datetime.fromisoformat(moment)  # raises ValueError if it is no time
     remaining: dict[str, int] = dict(first["left_by_part"])
     running: dict[str, Running] = {}
     failed: list[Failure] = []
@@ -119,7 +119,7 @@ def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
 
 
 class _Keeper:
-    """Adds a line per event to the file of a study whose work is being computed."""
+    """Appends a line per event to the progress file of a study."""
 
     def __init__(self, file: TextIO, work: Iterable[Work]) -> None:
         self._file = file
@@ -127,7 +127,7 @@ class _Keeper:
         self.failed = False
 
     def note(self, event: Started | Outcome) -> None:
-        """Take down an event."""
+        """Record an event."""
         if event.key not in self._parts:
             return
         label, part = self._parts[event.key]
@@ -139,18 +139,18 @@ class _Keeper:
         self.write(event=event.kind, label=label, part=part, **told)
 
     def write(self, **content: object) -> None:
-        """Add a line, with the time."""
-        with contextlib.suppress(OSError):  # a full disk is for the results to report
+        """Append a line, with the time."""
+        with contextlib.suppress(OSError):  # writing the results reports a full disk
             self._file.write(json.dumps({"at": now(), **content}) + "\n")
             self._file.flush()
 
 
 @contextlib.contextmanager
 def keep(batch: Batch, executor: Executor, work: Iterable[Work]) -> Iterator[_Keeper]:
-    """Keep a batch's progress file, a new one, for the block; at last it says how that ended."""
+    """Write a new progress file for a batch within the block; its last line says how it ended."""
     work = list(work)
     batch.folder.mkdir(parents=True, exist_ok=True)
-    # Another command that shares the work goes on in the old file.
+    # Another command that shares the work continues with the old file.
     new = batch.progress.with_name(f".{batch.progress.name}-{os.getpid()}")
     file = new.open("w", encoding="utf-8")
     os.replace(new, batch.progress)
@@ -174,5 +174,5 @@ def keep(batch: Batch, executor: Executor, work: Iterable[Work]) -> Iterator[_Ke
         raise
     finally:
         keeper.write(event="ended", how=ended)
-        with contextlib.suppress(OSError):  # what a full disk has not taken
+        with contextlib.suppress(OSError):  # buffered lines, if the disk is full
             file.close()

@@ -1,6 +1,6 @@
-"""What a user requests of `bnrecon study`, `tables` and `figures`: parts, scale and options.
+"""A user's request to `bnrecon study`, `tables` and `figures`: parts, scale and options.
 
-Of the options of a study's runs some change results, and some are set by a table itself.
+Some options of a study's runs change results, and a table sets some itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bnrecon.runtime.shipped import shipped_outputs
 
 PLANNER = "bnrecon.reproduction.engine:plan_again"
 
-# A study's own options; all others are its runs'.
+# Options of a study; all others belong to its runs.
 STUDY_OPTIONS = ("scale", *job_options.OPTIONS)
 
 
@@ -31,34 +31,34 @@ class StudyRequest:
 
     name: str  # the study
     scale: str  # smoke, laptop or paper
-    parts: tuple[str, ...]  # parts and solvers by name; all parts where it is empty
-    options: tuple[str, ...]  # overrides that every run is given
+    parts: tuple[str, ...]  # parts and solvers by name; empty for all parts
+    options: tuple[str, ...]  # overrides of every run
     outputs: Path  # the folder of runs and studies
     executor: JobOptions  # who computes
 
     @property
     def folder(self) -> Path:
-        """Where the study's tasks, tables and figures are written."""
+        """The folder for the study's tasks, tables and figures."""
         return self.outputs / "studies" / self.name
 
     @property
     def shipped(self) -> Path:
-        """Where those lie that ship with bnrecon, which are only read."""
+        """The folder of those that ship with bnrecon, which are only read."""
         return shipped_outputs(self.outputs) / self.name
 
     @property
     def command(self) -> str:
-        """What a user types for the same."""
+        """The equivalent command."""
         return shlex.join(["bnrecon", "study", *self.words_without_executor, *self.executor.words])
 
     @property
     def words_without_executor(self) -> list[str]:
-        """The arguments with which one process does the same."""
+        """The arguments of the same request for one process."""
         return [self.name, *self.parts, f"scale={self.scale}", *self.options]
 
     @property
     def batch(self) -> Batch:
-        """What is computed, for the processes that do."""
+        """The batch, for the processes that compute it."""
         words = tuple(self.words_without_executor)
         return Batch(self.folder, self.scale, self.command, PLANNER, words)
 
@@ -72,9 +72,8 @@ def read(
     ['random_features', 'matching', 'scale=laptop', 'device=cpu']
 
     Raises:
-        UserError: a flag, a scale that there is not, an own option given twice, an impossible
-            number of processes, an outputs folder that cannot be one, or settings of a cluster that
-            there are not.
+        UserError: a flag, an unknown scale, a study's option given twice, an impossible number of
+            processes, an impossible outputs folder, or unknown settings of a cluster.
     """
     if flags := [option for option in options if option.startswith("-")]:
         raise UserError(
@@ -107,7 +106,7 @@ def option_name(option: str) -> str:
 
 
 def result_options(options: Sequence[str]) -> list[str]:
-    """The options that change results, and not only where or how fast they are computed.
+    """The options that change results, not only where or how fast they are computed.
 
     >>> result_options(["data.root=/images", "target.width=8", "device=cpu"])
     ['target.width=8']
@@ -116,7 +115,7 @@ def result_options(options: Sequence[str]) -> list[str]:
 
 
 def stem_suffix(options: Sequence[str]) -> str:
-    """What the names of a part's files end in: nothing, or a hash of options that change results.
+    """The suffix of a part's file names: empty, or a hash of options that change results.
 
     >>> stem_suffix(["device=cpu"])
     ''

@@ -1,4 +1,4 @@
-"""A study: a paper's parts by name, each in a module of its own; what the engine asks of a part."""
+"""A study: a paper's parts by name, each in its own module; the protocol of a part."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.page import Heading, Page
 
 SCALES = ("smoke", "laptop", "paper")
-W = TypeVar("W", bound=Any)  # the part's kind of work
+W = TypeVar("W", bound=Any)  # the part's type of work
 
 
 @dataclass(frozen=True)
 class PartRequest:
-    """What is requested of a part."""
+    """The request for a part."""
 
     name: str  # the part's
     scale: str  # smoke, laptop or paper
-    options: Sequence[str]  # overrides that every run is given
-    folder: Path  # the study's own folder, which is written
-    shipped: Path  # the folder of what ships, which is read where the own one has nothing
+    options: Sequence[str]  # overrides of every run
+    folder: Path  # the study's folder, which is written
+    shipped: Path  # the folder of shipped results, read if the study's folder has none
     threads: int | None = None  # the ``threads`` option
 
 
@@ -41,7 +41,7 @@ class Part(Protocol[W]):
 
     @property
     def where(self) -> str:
-        """Where in the paper, as "Figure 2"."""
+        """Its position in the paper, as "Figure 2"."""
 
     @property
     def title(self) -> str:
@@ -49,38 +49,38 @@ class Part(Protocol[W]):
 
     @property
     def takes_options(self) -> bool:
-        """Whether it has runs that the user's options reach."""
+        """Whether the user's options apply to its runs."""
 
     def plan_work(self, request: PartRequest) -> Sequence[W]:
-        """Its work; naming it costs nothing. Raises ``UserError`` for an impossible option."""
+        """List its work, cheaply. Raises ``UserError`` for an impossible option."""
 
     def make_page(self, heading: Heading, work: Sequence[W]) -> Page:
-        """What it looks like for a reader, from what is finished."""
+        """Make its page from finished results."""
 
     def numbers(self, work: Sequence[W]) -> pd.DataFrame:
-        """All numbers of what is finished, the paper's beside, and the commit of each row."""
+        """All numbers of finished results, with the paper's, and the commit of each row."""
 
     def decide_claims(self, work: Sequence[W]) -> Sequence[Claim]:
-        """The statements of the paper that what is finished decides."""
+        """The statements of the paper that finished results decide."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A paper that is reproduced.
+    """The reproduction of a paper.
 
     Listing a study's parts imports none of them, so that help and tab completion are fast.
     """
 
     name: str  # the folder's name in ``bnrecon/studies``
-    paper: str  # the paper as it is cited
+    paper: str  # the paper's citation
     # Names of its tables and experiments, in the order of the paper. Each is a module of the
     # study's folder that binds ``PART``.
     parts: tuple[str, ...]
-    # Those that stand on the paper's page before its theorems
+    # The parts before the theorems on the paper's page
     main: tuple[str, ...] = ()
-    # Names that select the rows of one solver where a part's runs compare solvers
+    # Names that select the rows of one solver if a part's runs compare solvers
     solvers: tuple[str, ...] = ()
-    summary: str = ""  # what the paper says, what became of it, its theorems: ``paper.md``
+    summary: str = ""  # the paper's claims, our results, its theorems: ``paper.md``
 
     def part(self, name: str) -> Part:
         """Import a part.
@@ -96,11 +96,11 @@ class Study:
 def read_study(name: str) -> Study:
     """The study that the ``paper.md`` in a folder of ``bnrecon/studies`` describes.
 
-    In front of the summary, between two lines of ---, stand the fields of ``Study`` as YAML.
+    The fields of ``Study`` are YAML front matter before the summary, between two lines of ---.
 
     Raises:
         ValueError: there is no front matter.
-        KeyError, TypeError: it lacks a field, or has one too many.
+        KeyError, TypeError: it lacks a field, or has an unknown one.
     """
     page = importlib.resources.files(f"bnrecon.studies.{name}") / "paper.md"
     fields, summary = split_front_matter(page.read_text(encoding="utf-8"), str(page))
@@ -112,7 +112,7 @@ def split_front_matter(text: str, where: str) -> tuple[dict[str, Any], str]:
     """The YAML between two lines of --- at the start of a text, and what follows.
 
     Raises:
-        ValueError: there is none; ``where`` the text stands is said.
+        ValueError: there is none; the message names ``where``.
     """
     opening, *parts = text.split("---\n", 2)
     if opening or len(parts) != 2:

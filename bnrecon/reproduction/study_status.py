@@ -1,4 +1,4 @@
-"""How far studies are, as another process sees it: from their progress files and what is stored."""
+"""The progress of studies for another process, from their progress files and stored results."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ class StudyStatus:
 
     study: str  # its name
     scale: str  # the scale
-    folder: Path  # where its results lie
-    shipped: bool  # whether it is what ships with bnrecon, which is only read
-    # ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``, of the last command;
-    # ``unclear`` where that ran on another machine and has not ended; ``detached`` where jobs of a
-    # cluster go on without it, ``results not collected`` where these have ended; ``damaged`` where
-    # its progress file is; ``stored`` where there is none
+    folder: Path  # the folder of its results
+    shipped: bool  # whether it ships with bnrecon, and is only read
+    # The last command's: ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``;
+    # ``unclear`` if it ran on another machine and did not report its end; ``detached`` if cluster
+    # jobs continue without it, ``results not collected`` if these have ended; ``damaged`` if its
+    # progress file is; ``stored`` if there is none
     state: str
-    # Number of the study's parts; ``None`` for a study that bnrecon does not have
+    # Number of the study's parts; ``None`` for an unknown study
     parts: int | None
     parts_begun: int  # how many of them have a result or a table
-    # Number of finished tasks that are stored. Runs are stored elsewhere, and not counted.
+    # Number of stored finished tasks. Runs are stored elsewhere, and not counted.
     tasks: int
     set_aside: int  # number of damaged task files that were set aside
-    progress: Progress | None  # of the last command; ``None`` where it left none
+    progress: Progress | None  # of the last command, if recorded
     problem: str  # what is wrong with the progress file
     size: int  # bytes of all files, of all scales
-    # What it has given to a cluster, where that was asked (``with_jobs``)
+    # Its submissions to a cluster, if this was asked (``with_jobs``)
     jobs: tuple[State, ...] = ()
 
 
 def studies(
     outputs: Path, shipped: Path, parts_by_study: Mapping[str, Sequence[str]]
 ) -> list[StudyStatus]:
-    """The studies of which something is stored, own ones first, by name and scale.
+    """The studies with stored results, the user's first, by name and scale.
 
-    ``parts_by_study`` are the parts of each study that there is, by the study's name.
+    ``parts_by_study`` are the parts of each existing study, by the study's name.
     """
     written = [(folder, False) for folder in subfolders(outputs / "studies")]
     read_only = [(shipped / name, True) for name in parts_by_study if (shipped / name).is_dir()]
@@ -69,13 +69,13 @@ def studies(
 
 
 def sweeps(outputs: Path) -> list[StudyStatus]:
-    """The sweeps that a command computed or computes, by name."""
+    """The sweeps with a progress file, by name."""
     folders = [folder for folder in subfolders(outputs / "sweeps") if _progress(folder, SWEEP)[0]]
     return [_status(folder, SWEEP, False, None) for folder in folders]
 
 
 def with_jobs(study: StudyStatus) -> StudyStatus:
-    """The same with its jobs, for which the cluster is asked."""
+    """Add the study's jobs, by asking the cluster."""
     if not (study.folder / "jobs").is_dir():
         return study
     from bnrecon.jobs import record
@@ -85,13 +85,13 @@ def with_jobs(study: StudyStatus) -> StudyStatus:
         if any(job.queued or job.running for job in jobs):
             state = "detached"
         elif state in ("interrupted", "killed", "detached"):
-            # Without jobs that anybody waits for: they were cancelled since.
+            # Without submissions, they were cancelled.
             state = "results not collected" if jobs else state.replace("detached", "interrupted")
     return dataclasses.replace(study, jobs=tuple(jobs), state=state)
 
 
 def _scales(folder: Path) -> list[str]:
-    """The scales that something of is stored in a study's folder."""
+    """The scales with stored results in a study's folder."""
     stems = {name.partition(".")[0] for name in (*_names(folder), *_names(folder / "tasks"))}
     return [scale for scale in SCALES if any(stem.endswith(f"-{scale}") for stem in stems)]
 
@@ -130,7 +130,7 @@ def _status(folder: Path, scale: str, shipped: bool, parts: Sequence[str] | None
 
 
 def _progress(folder: Path, scale: str) -> tuple[Progress | None, str]:
-    """The last command's progress; the second value says why it cannot be read."""
+    """The last command's progress, or why it cannot be read."""
     path = folder / f"progress-{scale}.jsonl"
     if not os.path.lexists(path):
         return None, ""
@@ -149,14 +149,14 @@ def _progress(folder: Path, scale: str) -> tuple[Progress | None, str]:
 
 
 def leader_is_alive(progress: Progress) -> bool | None:
-    """Whether the leading process still works; ``None`` where it is on another machine."""
+    """Whether the leading process still runs; ``None`` if it is on another machine."""
     if progress.ended is not None:
         return False
     if progress.host != socket.gethostname():
         return None
     try:
         process = psutil.Process(progress.pid)
-        # Another process may have been given the same number since.
+        # Another process may have the same number now.
         began = datetime.datetime.fromisoformat(progress.started).timestamp()
         began_before = process.create_time() <= began + CLOCKS
         return began_before and process.status() != psutil.STATUS_ZOMBIE
@@ -167,7 +167,7 @@ def leader_is_alive(progress: Progress) -> bool | None:
 
 
 def seconds_since(moment: str) -> float:
-    """Seconds from a moment (ISO 8601) until now; 0 where another machine's clock is ahead.
+    """Seconds from a moment (ISO 8601) until now; 0 if another machine's clock is ahead.
 
     >>> seconds_since("2024-07-21T12:00:00+00:00") > 0
     True
@@ -176,6 +176,6 @@ def seconds_since(moment: str) -> float:
 
 
 def latest(studies: Iterable[StudyStatus]) -> StudyStatus | None:
-    """The study whose last command wrote its progress last; ``None`` where none did."""
+    """The study with the most recent progress, if any."""
     written = {study.progress.updated: study for study in studies if study.progress is not None}
     return written[max(written)] if written else None

@@ -1,4 +1,4 @@
-"""Task files: the rows of one finished task each, written atomically and never by two processes."""
+"""Task files: the rows of one finished task each, written atomically, by one process at a time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 
 @dataclass(frozen=True)
 class TaskResult(files.Stored):
-    """What a finished task found, and where the numbers come from."""
+    """The result of a finished task, and its origin."""
 
     experiment: str  # the part of the study
-    scale: str  # the scale that the task was computed at
+    scale: str  # the scale of the computation
     task: str  # the task's name
     key: str  # hash of what the rows depend on; see ``task_key``
-    # One mapping from column to cell per row: numbers, words, truth values, ``None``
+    # One mapping from column to cell per row: numbers, words, booleans, ``None``
     rows: tuple[Mapping[str, Any], ...]
     commit: str  # the code's commit
     machine: str  # the device, and its threads
@@ -50,7 +50,7 @@ class TaskResult(files.Stored):
 
 
 def _cell(value: Any) -> Any:
-    """A cell as JSON holds it: missing values are null."""
+    """A cell as a JSON value: missing values are null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return None if value is None or value is pd.NA else value
@@ -59,9 +59,9 @@ def _cell(value: Any) -> Any:
 def task_key(experiment: str, task: Task) -> str:
     """A hash of what a task's rows depend on: the experiment, the task's name and its arguments.
 
-    Options count with what they change about the run that they describe: ``target.width=8`` is
-    another task than the default, ``data.root=FOLDER`` or ``device=cpu`` is not. Of a user's own
-    images the pixels count.
+    Options count by their effect on the run that they describe: ``target.width=8`` is another task
+    than the default, ``data.root=FOLDER`` or ``device=cpu`` is not. For a user's images the pixels
+    count.
     """
     content: dict[str, Any] = {"experiment": experiment, "task": task.name}
     content["arguments"] = json_values(task.arguments)
@@ -71,14 +71,14 @@ def task_key(experiment: str, task: Task) -> str:
 
 
 def task_path(folder: Path, experiment: str, scale: str, task: Task) -> Path:
-    """Where the file of a task lies below a study's folder."""
+    """The path of a task's file below a study's folder."""
     slug = re.sub(r"[^a-z0-9]+", "-", task.name.lower()).strip("-")[:60]
     name = f"{slug}-{task_key(experiment, task)}.json".lstrip("-")
     return folder / "tasks" / f"{experiment}-{scale}" / name
 
 
 def concatenate(results: Iterable[TaskResult]) -> pd.DataFrame:
-    """The rows of all tasks, one below the other.
+    """Concatenate the rows of all tasks.
 
     A missing cell is NaN in a column of numbers, and the empty string in a column of words.
     """

@@ -1,4 +1,4 @@
-"""Networks that a study trains: one task each, with its test and training accuracy."""
+"""Trainings of a study: one task per network, with its test and training accuracy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Look = Callable[[nn.Module, Images, torch.device], Mapping[str, float]]
 def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
     """The target of the run that these options describe, with its data and device.
 
-    It is trained if need be.
+    It is trained if necessary.
     """
     config = composition.compose(options)
     device = hardware.resolve_device(config.device)
@@ -34,9 +34,9 @@ def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
 
 
 def train_one(options: Sequence[str], look: Look | None = None) -> dict[str, Any]:
-    """Train the network that these options describe, or take the trained one.
+    """Train the network that these options describe, or load the trained one.
 
-    Returns width, epochs, accuracies in percent, test images and seconds of training, and what
+    Returns width, epochs, accuracies in percent, test images, seconds of training, and what
     ``look`` computes from the trained network, its images and the device.
     """
     trained, data, device = obtain(options)
@@ -63,12 +63,12 @@ def training_tasks(
     seeds: Sequence[int],
     options: Sequence[str] = (),
 ) -> list[Task]:
-    """One task per setting and seed, all settings once before any is trained again.
+    """One task per setting and seed, with all settings for one seed before the next seed.
 
-    Overrides come in this order: ``common`` ones, those of the setting, the user's ``options``.
+    The order of overrides is: ``common``, the setting's, the user's ``options``.
 
     Raises:
-        UserError: an option sets what the settings differ by, or the seed.
+        UserError: an option sets the seed, or something that the settings vary.
     """
     differing = {option_name(option) for overrides in settings.values() for option in overrides}
     refuse_compared(options, differing | {"train.seed"})

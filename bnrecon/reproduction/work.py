@@ -1,4 +1,4 @@
-"""Work of a study, each with a key: a task or a run with its file, a target that several read."""
+"""Work of a study: a task or a run with its file, or a target that several items read."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ R = TypeVar("R")
 
 
 class _Stored(Generic[R]):
-    """Work with its result in a file: one's own, or else the one that ships."""
+    """Work with its result in a file: the user's, or else the shipped one."""
 
     @property
     def _paths(self) -> tuple[Path, ...]:
-        """Where the result may be; the first that can be read counts."""
+        """The possible files of the result; the first readable one counts."""
         raise NotImplementedError
 
     def _read(self, path: Path) -> R:
@@ -44,17 +44,17 @@ class _Stored(Generic[R]):
 
     @functools.cached_property
     def _last(self) -> dict[tuple[object, ...], tuple[Path | None, R | None, str | None]]:
-        """What was read well, by the state of the files: a page asks for it several times."""
+        """A cache of valid results, by the state of the files: a page reads them repeatedly."""
         return {}
 
     def _stored(self) -> tuple[Path | None, R | None, str | None]:
-        """The file that counts, its result, and what is wrong with a file before it."""
+        """The file that counts, its result, and the problem of an earlier file."""
         state = tuple((path, files.state(path)) for path in self._paths)
         if state in self._last:
             return self._last[state]
         self._last.clear()
         read = self._read_first()
-        if read[2] is None:  # what could not be read may be whole: a permission changes no state
+        if read[2] is None:  # errors are not cached: a permission does not change the state
             self._last[state] = read
         return read
 
@@ -78,14 +78,14 @@ class _Stored(Generic[R]):
         return self.result() is not None
 
     def is_shipped(self) -> bool:
-        """Whether its result is that of the installed package."""
-        if not any(map(is_packaged, self._paths)):  # nothing is read
+        """Whether its result comes from the installed package."""
+        if not any(map(is_packaged, self._paths)):  # without reading
             return False
         path = self._stored()[0]
         return path is not None and is_packaged(path)
 
     def damage(self) -> str | None:
-        """What is wrong with its files, if anything; of what ships, if that is what counts."""
+        """What is wrong with its files, if anything; of shipped ones, if those count."""
         return self._stored()[2]
 
 
@@ -94,11 +94,11 @@ class RunWork(_Stored[RunResult]):
     """A run of the main job, stored in its folder's ``result.json``."""
 
     part: str  # the part of the study
-    # By heading, what tells the run from the others of its part; ``"solver"`` is what a study's
-    # solvers select by
+    # What distinguishes the run from others of its part, by heading; ``"solver"`` is what a
+    # study's solvers select by
     labels: Mapping[str, str]
-    overrides: tuple[str, ...]  # of the run
-    config: RunConfig  # which they compose
+    overrides: tuple[str, ...]
+    config: RunConfig  # composed from the overrides
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -107,17 +107,17 @@ class RunWork(_Stored[RunResult]):
 
     @property
     def key(self) -> str:
-        """The folder's name, which says what is computed."""
+        """The folder's name, which identifies the run."""
         return self.folder.name
 
     @property
     def label(self) -> str:
-        """The part and what tells the run from others."""
+        """The part and what distinguishes the run from others."""
         return " ".join((self.part, *filter(None, self.labels.values())))
 
     @property
     def solver(self) -> str | None:
-        """What a study's solvers select by."""
+        """The name by which a study's solvers select it."""
         return self.labels.get("solver")
 
     @property
@@ -137,7 +137,7 @@ class RunWork(_Stored[RunResult]):
 
     @property
     def _paths(self) -> tuple[Path, ...]:
-        """What ships counts only where there is no file of one's own, not even a damaged one."""
+        """The shipped file counts only without a user's file, not even a damaged one."""
         written = self.folder / "result.json"
         shipped = shipped_outputs(Path(self.config.outputs)) / "runs" / self.folder.name
         return (written if written.exists() else shipped / "result.json",)
@@ -154,14 +154,14 @@ class RunWork(_Stored[RunResult]):
 
 @dataclass(frozen=True)
 class TaskWork(_Stored[TaskResult]):
-    """A task of an experiment, stored in a file of its own."""
+    """A task of an experiment, stored in its own file."""
 
-    part: str  # of the study
+    part: str  # the part of the study
     scale: str  # the request's scale
-    task: Task  # the task
-    folder: Path  # the study's own folder, which is written
-    shipped: Path  # the folder of what ships, which is read where the own one has nothing
-    threads: int | None = None  # the ``threads`` option, for tasks that have no options themselves
+    task: Task
+    folder: Path  # the study's folder, which is written
+    shipped: Path  # the folder of shipped results, read if the study's folder has none
+    threads: int | None = None  # the ``threads`` option, for tasks without options
     solver: ClassVar[None] = None  # no study's solver selects tasks
 
     @functools.cached_property
@@ -176,7 +176,7 @@ class TaskWork(_Stored[TaskResult]):
 
     @property
     def command(self) -> str:
-        """The function that is called, and its arguments."""
+        """The call of its function."""
         function = self.task.function
         name = getattr(function, "__qualname__", type(function).__name__)
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.task.arguments.items())
@@ -185,7 +185,7 @@ class TaskWork(_Stored[TaskResult]):
 
     @functools.cached_property
     def path(self) -> Path:
-        """The own file."""
+        """Its file in the study's folder."""
         return task_path(self.folder, self.part, self.scale, self.task)
 
     @property
@@ -194,7 +194,7 @@ class TaskWork(_Stored[TaskResult]):
 
     @property
     def _config(self) -> RunConfig | None:
-        """Of the runs that the task's options describe."""
+        """The configuration of the runs that the task's options describe."""
         return None if self.task.options is None else composition.compose(self.task.options)
 
     @property
@@ -208,14 +208,14 @@ class TaskWork(_Stored[TaskResult]):
         return self._config if self.task.reads_target else None
 
     def _read(self, path: Path) -> TaskResult:
-        """Read a file, and see that it is of this task."""
+        """Read a file, and check that it belongs to this task."""
         result = TaskResult.read(path)
         if result.key != self.key:
             raise files.Damaged(f"{path} is of another task, {result.experiment} {result.task}")
         return result
 
     def set_aside_damaged(self, locks_folder: Path) -> None:
-        """Move a damaged file of its own away; ``locks_folder`` holds the locks."""
+        """Move its damaged file away; ``locks_folder`` holds the locks."""
         if self.damage() is not None:
             waiting = f"waiting for another to finish {self.label}"
             with locks.lock_work(self.key, locks_folder, lambda: waiting):
@@ -224,7 +224,7 @@ class TaskWork(_Stored[TaskResult]):
     def compute(self) -> str:
         """Compute the rows and write them."""
         started, config = time.monotonic(), self._config
-        # A task without options is for a processor.
+        # A task without options runs on the CPU.
         device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
         with hardware.use_threads(threads), pieces.kept_in(self.path.with_suffix("")) as saved:
             machine = hardware.describe_device(hardware.resolve_device(device))
@@ -247,9 +247,9 @@ class TaskWork(_Stored[TaskResult]):
 class TargetWork:
     """The training of a run's target, stored in the folder of targets."""
 
-    first: Work  # the first piece of work that reads it
+    first: Work  # the first item of work that reads it
     config: RunConfig  # a run of this target
-    part = "targets"  # what its seconds are counted under
+    part = "targets"  # its part for durations
     target = None
 
     @property
@@ -259,12 +259,12 @@ class TargetWork:
 
     @property
     def label(self) -> str:
-        """Names the work that it comes before."""
+        """A name with the work that needs it first."""
         return f"target of {self.first.label}"
 
     @property
     def command(self) -> str:
-        """What is trained; ``bnrecon train`` takes the same options as the run."""
+        """The command of the first work; ``bnrecon train`` takes the same options as the run."""
         return self.first.command
 
     @property
@@ -278,7 +278,7 @@ class TargetWork:
             images = load(self.config.data)
         try:
             device = hardware.resolve_device(self.config.device)
-        except UserError:  # a GPU that only the jobs have, which look again
+        except UserError:  # a GPU that only the jobs have; they check again
             return False
         return is_trained(self.config.target_request, images, device)
 
@@ -288,7 +288,7 @@ class TargetWork:
 
 
 def with_targets(work: Sequence[Work]) -> dict[str, Work]:
-    """Work by its key, and the training of each target that some of it reads."""
+    """Work by its key, with the training of each target that some of it reads."""
     by_key = {item.key: item for item in work}
     for item in work:
         if (config := item.target) is not None:
@@ -297,9 +297,9 @@ def with_targets(work: Sequence[Work]) -> dict[str, Work]:
 
 
 def shared_targets(work: Sequence[Work]) -> list[TargetWork]:
-    """The targets that several pieces of work read and that are not trained yet.
+    """The untrained targets that several items of work read.
 
-    A target that one piece alone reads is trained there.
+    A target that only one item reads is trained there.
     """
     readers: dict[str, list[TargetWork]] = {}
     for item in work:

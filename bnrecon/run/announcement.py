@@ -1,4 +1,4 @@
-"""Before a run: refuse what cannot be done, say what will be done and how long it takes."""
+"""Before a run: refuse what is impossible, say what will be done and how long it takes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from bnrecon.targets.spec import VggTarget
 
 logger = logging.getLogger(__name__)
 
-# Operations up to which `evaluate=auto` sends all test images through the real source network:
-# some ten minutes.
+# Up to so many operations, `evaluate=auto` sends all test images through the real source network:
+# about ten minutes.
 SOURCE_FLOPS = {"cpu": 1e14, "cuda": 1e16}
-LONG = 3600  # seconds of solving from which on it is said that what is solved is kept
-WAITING = 60  # seconds of solving from which on another solver is named that takes half of them
+LONG = 3600  # from so many seconds of solving, a note says that solved layers are kept
+WAITING = 60  # from so many seconds of solving, a note names a solver that takes half of them
 
 
 class _Expected(NamedTuple):
-    """Seconds a run is expected to take; ``tested`` images go through the real source network."""
+    """Expected seconds of a run; ``tested`` images go through the real source network."""
 
     training: float
     solving: float
@@ -50,19 +50,19 @@ class _Expected(NamedTuple):
 
 
 def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
-    """Refuse what cannot be done, then log what will be done and about how long it takes.
+    """Refuse what is impossible, then log what will be done and about how long it takes.
 
     Returns:
         The plan for an untrained network: names, shapes and widths of all layers.
 
     Raises:
         UserError: an option or a layer is not possible.
-        RunError: memory does not suffice.
+        RunError: there is not enough memory.
     """
     network = build_target(config.target_request, data).eval()
     if config.target.weights is not None:
         load_weights(network, config.target.weights)
-    network = network.to(device)  # whose memory, and which precisions, depends on where layers are
+    network = network.to(device)  # the layers' device decides memory and precisions
     with option_names("features"):
         plan = plan_layers(network, config.features, config.solver)
     expected = _expect(config, data, device, network, plan)
@@ -79,10 +79,10 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
 
 
 def source_images(config: RunConfig, flops: int, images: int, device: torch.device) -> int:
-    """How many test images go through the real source network.
+    """The number of test images that go through the real source network.
 
-    All, where its collapsed form is another function (tanh, sigmoid) or where that is affordable,
-    by its operations for one image; else ``source_images``. ``evaluate`` may decide otherwise.
+    All of them, if its collapsed form is another function (tanh, sigmoid) or if its operations per
+    image make that affordable; otherwise ``source_images``. ``evaluate`` takes precedence.
     """
     collapse_differs = not FIRST_ACTIVATIONS[config.features.activation].exact
     affordable = collapse_differs or flops * images <= SOURCE_FLOPS[device.type]
@@ -102,9 +102,9 @@ def _expect(
     images, seeds = data.sizes[1], len(config.seeds)
     tested = source_images(config, flops, images, device)
     layers = solving_seconds(plan.layers)
-    # Forward and backward are three passes; small layers add about 0.1 ms an image.
+    # Forward and backward are three passes; small layers add about 0.1 ms per image.
     training = 6 * target / (0.85 * rates[dtype]) + 1e-4
-    # All images go through the target and through the source's collapsed form.
+    # All images go through the target and the source's collapsed form.
     testing = (tested * flops + images * 2 * 2 * target) / (0.8 * rates[torch.float32])
     return _Expected(
         config.train.epochs * data.sizes[0] * training,
@@ -126,7 +126,7 @@ def _tests(tested: int, images: int) -> str:
 
 
 def _duration(config: RunConfig, data: Images, device: torch.device, expected: _Expected) -> str:
-    """How long each step takes; why nothing is trained, if nothing is."""
+    """The duration of each step; the reason if nothing is trained."""
     training, solving, testing = (
         format_duration(max(1, seconds))
         for seconds in (expected.training, expected.solving, expected.testing)
@@ -140,7 +140,7 @@ def _duration(config: RunConfig, data: Images, device: torch.device, expected: _
 
 
 def _needs(plan: Plan, seeds: int) -> str:
-    """Memory and disk, and where features are; of the memory, what a solver has that factorizes."""
+    """Memory and disk, where features are stored, and the memory of a solver that factorizes."""
     weights = {
         "memory": "features in memory",
         "regenerate": "features regenerated tile by tile",
@@ -162,7 +162,7 @@ def _needs(plan: Plan, seeds: int) -> str:
 def _description(
     config: RunConfig, data: Images, device: torch.device, network: nn.Module, plan: Plan
 ) -> list[str]:
-    """What will be done, a line for each group of options."""
+    """What will be done, one line for each group of options."""
     channels, height, width = data.shape
     widths = sorted({layer.width for layer in plan.layers})
     span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
@@ -190,7 +190,7 @@ def _description(
 
 
 def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
-    """What the run does otherwise than its options seem to say."""
+    """Where the run departs from what its options seem to say."""
     target, notes = config.target, []
     if isinstance(target, VggTarget):
         skipped = skipped_poolings(data.shape, target.groups[: target.poolings])
@@ -210,13 +210,13 @@ def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
 
 
 def _faster(config: RunConfig, network: nn.Module, seconds: float) -> list[str]:
-    """A note where ``solver=auto`` is expected to take half as long on this machine, or less."""
+    """A note if ``solver=auto`` is expected to take at most half as long on this machine."""
     name = config.solver.name
     if seconds < WAITING or name == "auto" or lookup(name).code is not None:
         return []
     try:
         plan = plan_layers(network, config.features, SolverSpec(tolerance=config.solver.tolerance))
-    except (UserError, RunError):  # as its features are more than these
+    except (UserError, RunError):  # auto may need more features
         return []
     expected = len(config.seeds) * plan.seconds
     if 2 * expected > seconds:

@@ -1,4 +1,4 @@
-"""What the steps of a run share, planned once and handed on."""
+"""What the steps of a run share, planned once and passed on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bnrecon.targets.store import Trained, obtain_target
 
 logger = logging.getLogger(__name__)
 
-STATISTICS_IMAGES = 1024  # training images that running statistics are taken from
+STATISTICS_IMAGES = 1024  # training images for running statistics
 
 
 Share: TypeAlias = "Callable[[RunContext, int, Sequence[PlannedLayer]], None]"
@@ -39,14 +39,14 @@ Share: TypeAlias = "Callable[[RunContext, int, Sequence[PlannedLayer]], None]"
 class RunContext:
     """A run whose target is trained."""
 
-    config: RunConfig  # the request
-    data: Images  # its images
-    device: torch.device  # where it computes
+    config: RunConfig
+    data: Images
+    device: torch.device
     folder: Path  # the run's; a seed's files are in ``folder/seed-N``
     target: Trained  # the trained network
-    storage: str  # where features were announced to be
-    tracked: TrackedRun  # is sent layers and seeds
-    share: Share | None = None  # set where another process solves and stores a seed's layers
+    storage: str  # storage of the features, as announced
+    tracked: TrackedRun  # logs layers and seeds
+    share: Share | None = None  # lets other processes solve and store a seed's layers
 
     @cached_property
     def plan(self) -> Plan:
@@ -64,13 +64,13 @@ class RunContext:
         return plan
 
     def plan_of_seed(self, seed: int) -> Plan:
-        """The plan with a seed, which decides what features are drawn and nothing else."""
+        """The plan with a seed, which decides only the features that are drawn."""
         layers = [dataclasses.replace(layer, seed=seed) for layer in self.plan.layers]
         return dataclasses.replace(self.plan, layers=layers)
 
     @cached_property
     def moments(self) -> Mapping[str, LayerMoments]:
-        """Of the layers' inputs and outputs, by name, for the sources' running statistics."""
+        """Moments of layers' inputs and outputs, by name, for the sources' running statistics."""
         images = self.data.plain_train_batches(64, self.device, STATISTICS_IMAGES)
         moments = gather(self.plan.model, [layer.folded for layer in self.plan.layers], images)
         with option_names("features"):
@@ -78,9 +78,9 @@ class RunContext:
 
     @cached_property
     def seed_key(self) -> str:
-        """A hash of what a seed's record depends on, its seed apart.
+        """A hash of what a seed's record depends on besides the seed.
 
-        That is the target, images, options, the user's code, the kind of device and the version.
+        That is the target, images, options, the user's code, the device type and the version.
         """
         content = digests.differences_from_defaults(self.config, VOLATILE | {"seeds"})
         content |= code_of_run(self.config)
@@ -94,7 +94,7 @@ class RunContext:
 
 
 def open_run(config: RunConfig, data: Images, folder: Path) -> RunContext:
-    """A run that nobody is told of, some of whose layers are to be solved; trains its target.
+    """Open a run without logging, to solve some of its layers; trains its target.
 
     Raises what ``obtain_target`` raises.
     """

@@ -1,4 +1,4 @@
-"""How long a run will take, roughly: operations over a measured rate."""
+"""Rough estimates of a run's duration: operations over a measured rate."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from bnrecon.reconstruction.substitution import share_parameters, uncompiled
 
 
 class Positions(NamedTuple):
-    """How many positions a layer has for one image."""
+    """The number of a layer's positions for one image."""
 
-    inside: int  # of its padded input, which the pair's first convolution moves over
-    out: int  # of its output, which the pair's second one does
-    # At which each of its own weights is applied once: those of the output or, of a transposed
-    # convolution, of the input
+    inside: int  # in its padded input, where the pair's first convolution is applied
+    out: int  # in its output, where the pair's second convolution is applied
+    # Where each of the target layer's weights is applied once: in the output or, for a transposed
+    # convolution, in the input
     applied: int
 
 
 def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, Positions]:
-    """Where each layer that can be rebuilt is applied, for one image: by its name in the source.
+    """The positions of each layer that can be rebuilt, for one image, by its name in the source.
 
-    The positions of a layer that is called several times are added up; one that is not called has
-    none.
+    The positions of a layer that is called several times are added; a layer that is not called has
+    0.
 
     >>> network = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1))
     >>> pixels(network, (3, 8, 8))
@@ -76,8 +76,8 @@ def multiply_adds(network: nn.Module, places: Mapping[str, Positions]) -> int:
 def source_flops(plan: Plan, places: Mapping[str, Positions]) -> int:
     """Operations of one image's forward pass through the source network.
 
-    Implicit id_cond layers cost what the target's do. A transposed convolution's pair moves over
-    the zeros in between, too.
+    Implicit id_cond layers cost as much as the target's. A transposed convolution's pair is also
+    applied to the inserted zeros.
     """
     total = 0
     for layer in plan.layers:

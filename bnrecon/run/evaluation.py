@@ -1,4 +1,4 @@
-"""A source network on test images: the real one on some of them, its collapsed form on others."""
+"""Test a source network: the real one on some test images, its collapsed form on the others."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import finite_logits, image_bar
 
-SOURCE_BATCH = 64  # images that the real source network sees at once
-FEWEST = 64  # of its images from which a reserve of the others is told
+SOURCE_BATCH = 64  # batch size of the real source network
+FEWEST = 64  # images of the real source that the other images' reserve needs
 
 
 class SourceEvaluation(NamedTuple):
     """Accuracy of a source network, how it was measured, and how its predictions compare."""
 
     accuracy: float  # in percent, on all ``images`` test images
-    images: int  # how many were tested
+    images: int  # number of test images
     # How many of them went through the real source network; the others went through its collapsed
     # form
     source_images: int
     largest_logit_difference: float  # between those two, over the images of the real source
-    largest_difference_to_target: float  # between the logits of source and target, over the same
-    largest_logit: float  # of the target, over the same; without its sign
-    predictions: Predictions  # the classes of source and target compared, on all test images
+    largest_difference_to_target: float  # between logits of source and target, over the same images
+    largest_logit: float  # absolute value, of the target, over the same images
+    predictions: Predictions  # classes of source and target compared, on all test images
 
 
 def evaluate_source(
@@ -44,13 +44,13 @@ def evaluate_source(
 ) -> SourceEvaluation:
     """Test a source network on all test images.
 
-    Where not all of them can go through the real source, those do on which a small difference
-    matters most: where the target's two largest logits are nearest to each other. How far the
-    others are from another prediction is measured by the largest difference of a logit on those;
-    fewer than ``FEWEST`` images are too few to tell it, and the others' reserve is 0.
+    If not all of them can go through the real source, it gets those on which a small difference
+    matters most: where the target's two largest logits are closest. The others' distance from
+    another prediction is measured in units of the largest logit difference on those images; fewer
+    than ``FEWEST`` images are too few for that, and the others' reserve is 0.
 
-    ``collapsed`` is the function of ``source`` with every layer's two convolutions and scale as
-    one. All images go through it and ``target``, ``source_images`` of them through ``source``.
+    ``collapsed`` computes the function of ``source``, with each layer's two convolutions and scale
+    merged into one. All images go through it and ``target``, ``source_images`` through ``source``.
     Without a ``description`` there is no progress bar.
 
     Raises:
@@ -98,7 +98,7 @@ def evaluate_source(
 def _logits(
     target: nn.Module, collapsed: nn.Module, data: Images, device: torch.device, bar: tqdm
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits of the target and of the collapsed source on all test images, and their classes."""
+    """Logits of the target and the collapsed source on all test images, and the images' classes."""
     wanted, merged, labels = [], [], []
     for x, y in data.test_batches(250, device):
         wanted.append(finite_logits(target(x), "the target").cpu())
@@ -109,7 +109,7 @@ def _logits(
 
 
 def _batches_of(chosen: torch.Tensor, data: Images, device: torch.device) -> Iterator[torch.Tensor]:
-    """The chosen test images in batches of at least ``SOURCE_BATCH``, the last one apart."""
+    """The chosen test images in batches of at least ``SOURCE_BATCH``; the last may be smaller."""
     waiting, first = torch.empty(0), 0
     for x, _ in data.test_batches(SOURCE_BATCH, device):
         picked = x[chosen[first : first + len(x)].to(device)]

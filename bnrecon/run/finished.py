@@ -1,4 +1,4 @@
-"""A run that has a result: reading it, checking it against the images, writing its tables."""
+"""Finished runs: reading the result, checking it against the images, writing its tables."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ logger = logging.getLogger(__name__)
 def read_result(
     folder: Path, config: RunConfig, quarantine_damaged: bool = False
 ) -> RunResult | None:
-    """The result of a run; ``None`` where there is none, or a damaged one.
+    """The result of a run; ``None`` if it is missing or damaged.
 
-    With ``quarantine_damaged`` a damaged file is named and moved away; the folder must be locked.
+    With ``quarantine_damaged`` a damaged file is reported and moved away; lock the folder first.
     """
     path = folder / "result.json"
     return files.read_if_valid(path, lambda path: read(path, config), quarantine_damaged)
 
 
 def read(path: Path, config: RunConfig) -> RunResult:
-    """Read a result, and see that it is of this run.
+    """Read a result, and check that it belongs to this run.
 
     Raises:
-        Damaged: it is damaged, or of a run with other options.
+        Damaged: it is damaged, or belongs to a run with other options.
         FileNotFoundError: there is none.
     """
     result = RunResult.read(path)
@@ -51,16 +51,16 @@ def read(path: Path, config: RunConfig) -> RunResult:
 
 
 def write_config(config: RunConfig, folder: Path) -> None:
-    """Write the run's configuration as a person reads JSON."""
+    """Write the run's configuration as readable JSON."""
     text = json.dumps(dataclasses.asdict(config), indent=1, ensure_ascii=False)
     files.write_text(folder / "config.json", text + "\n")
 
 
 def restore_tables(config: RunConfig, folder: Path, result: RunResult) -> None:
-    """Write a finished run's tables again where they are missing, old or damaged.
+    """Rewrite a finished run's tables if they are missing, old or damaged.
 
-    Solved layers that killed processes left are removed. A folder that cannot be written stays as
-    it is: a finished run is there to be read.
+    Solved layers that killed processes left behind are removed. A read-only folder stays as it is:
+    a finished run only needs to be read.
     """
     if not os.access(folder, os.W_OK):
         return
@@ -87,23 +87,23 @@ def draw_layers(folder: Path, result: RunResult) -> None:
 
 
 def notes_on(config: RunConfig, result: RunResult, folder: Path, data: Images | None) -> list[str]:
-    """What a user should know of a run that was finished before.
+    """Notes for the user about a run that was finished earlier.
 
     Raises:
-        UserError: the images are others, or ``data.root`` cannot be read.
+        UserError: the images differ, or ``data.root`` cannot be read.
     """
     notes = [f"already done; nothing to do (remove {folder} to run it again)"]
     notes += _check_images(config, result, folder, data)
     notes += _source_notes(result, folder) if config.keep_source else []
     if config.device != "auto" and not result.device.startswith(config.device.partition(":")[0]):
-        notes.append(f"note      computed on {result.device}, before device={config.device}")
+        notes.append(f"note      computed on {result.device}, not on device={config.device}")
     return notes
 
 
 def _check_images(
     config: RunConfig, result: RunResult, folder: Path, data: Images | None
 ) -> list[str]:
-    """A note where there are no images to compare with those of the run."""
+    """Compare the images with the run's; return a note if there are none to compare."""
     root = config.data.root
     try:
         with option_names("data"):
@@ -125,7 +125,7 @@ def _check_images(
 
 
 def _source_notes(result: RunResult, folder: Path) -> list[str]:
-    """A note where source networks of a finished run are missing, damaged or those of others."""
+    """A note if source networks of a finished run are missing, damaged or from another run."""
     lost = []
     for seed in result.seeds:
         record = read_seed(folder / f"seed-{seed.seed}", None, with_source=True)

@@ -1,4 +1,4 @@
-"""What a seed keeps of its layers until it is done: those solved, and the one being solved."""
+"""Files of an unfinished seed: its solved layers, and the state of the layer being solved."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bnrecon.solvers.checkpoint import Corrected, KrylovState
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 60.0  # between two states that are written: small layers take less, and write none
-VECTORS = ("x", "residual", "direction", "energy", "reference")  # of a KrylovState
+SECONDS = 60.0  # between two checkpoints: small layers take less, and write none
+VECTORS = ("x", "residual", "direction", "energy", "reference")  # in a KrylovState
 
 
 class LayerCheckpoint:
     """A ``Checkpoint`` in a file: the state of a layer that takes minutes or hours to solve.
 
-    ``about`` says what the state belongs to: layer, seed and the seed's key. ``seconds`` pass
-    between two states that are written, and ``before`` were spent on the one that was loaded.
+    ``about`` identifies the state: layer, seed and the seed's key. ``seconds`` pass between two
+    checkpoints; ``before`` are the seconds spent on the loaded one.
     """
 
     def __init__(self, path: Path, about: Mapping[str, object], seconds: float | None = None):
@@ -31,7 +31,7 @@ class LayerCheckpoint:
         self._warned = False
 
     def load(self) -> Corrected | None:
-        """The state that was saved last; a damaged file, and another solve's, is set aside."""
+        """The last saved state; a file that is damaged or of another solve is set aside."""
         return files.read_if_valid(self.path, self._read, quarantine_damaged=True)
 
     def _read(self, path: Path) -> Corrected:
@@ -51,11 +51,11 @@ class LayerCheckpoint:
             raise files.Damaged(f"{path} is the state of another solve")
         self.before = before
         made = state.iterations + (state.inner.step if state.inner else 0)
-        logger.info("%s: goes on after %d iterations", about.get("name"), made)
+        logger.info("%s: resumes after %d iterations", about.get("name"), made)
         return state
 
     def save(self, state: Corrected) -> None:
-        """Write a state, unless the last one is recent; where it cannot be, the solve goes on."""
+        """Write a state, unless the last one is recent; the solve continues if writing fails."""
         if time.monotonic() - self._saved < self.seconds:
             return
         about: dict[str, object] = {
@@ -74,11 +74,11 @@ class LayerCheckpoint:
             files.write_tensors(self.path, tensors, self.about | about)
         except OSError as error:
             level = logging.DEBUG if self._warned else logging.WARNING
-            logger.log(level, "%s: its state cannot be kept (%s)", self.about.get("name"), error)
+            logger.log(level, "%s: its state cannot be saved (%s)", self.about.get("name"), error)
             self._warned = True
         self._saved = time.monotonic()
 
 
 def solved_layers(folder: Path) -> list[Path]:
-    """The files of layers in a seed's folder, solved and unfinished."""
+    """The files of solved and unfinished layers in a seed's folder."""
     return [*folder.glob("layer-*.safetensors"), *folder.glob("unfinished-*.safetensors")]

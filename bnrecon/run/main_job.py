@@ -1,4 +1,4 @@
-"""The main job: take or train a target, reconstruct it from frozen random features, evaluate it."""
+"""The main job: load or train a target, rebuild it from frozen random features, evaluate it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its result, and what its user should know."""
+    """A finished run: its folder, its result, and notes for the user."""
 
     folder: Path
     result: RunResult
     notes: list[str]
 
     def text(self) -> str:
-        """What ``bnrecon run`` prints: notes, tables, and in the last line the folder."""
+        """The output of ``bnrecon run``: notes, tables, and the folder in the last line."""
         return "\n\n".join([*self.notes, run_text(self.result), str(self.folder)])
 
 
@@ -62,9 +62,9 @@ def run(config: RunConfig, share: Share | None = None) -> Run:
     store some.
 
     Raises:
-        UserError: the request cannot be met.
+        UserError: the request is not possible.
         RunError: it failed.
-        Interrupted: it was stopped. Whatever was finished by then is on disk and will be used.
+        Interrupted: it was stopped. What was finished is on disk and will be reused.
     """
     distributed.refuse_torchrun("bnrecon run")
     commit()
@@ -123,7 +123,7 @@ def _compute(
 
 
 def summarize(run: RunContext, records: Sequence[SeedRecord]) -> RunResult:
-    """The run's result from the records of its seeds, whose evaluations the worst stands for."""
+    """The run's result from its seeds' records; the worst evaluation stands for all."""
     data, first = run.data, records[0]
     return RunResult(
         config=json_values(dataclasses.asdict(run.config)),
@@ -173,7 +173,7 @@ def _evaluation(records: Sequence[SeedRecord]) -> Evaluation:
 
 
 def _write(run: RunContext, result: RunResult) -> RunResult:
-    """Write tables, figure and, last, ``result.json``, which makes the run count."""
+    """Write tables, figure and, last, ``result.json``, which marks the run as finished."""
     for name, text in table_files(result).items():
         files.write_text(run.folder / name, text)
     finished.draw_layers(run.folder, result)
@@ -191,12 +191,12 @@ def _write(run: RunContext, result: RunResult) -> RunResult:
 
 
 def train_only(config: RunConfig) -> str:
-    """Train the target of a run, or take the trained one; alone, or with others under torchrun.
+    """Train the target of a run, or load the trained one; in one process or under torchrun.
 
     Raises what ``obtain_target`` raises.
 
     Returns:
-        How good it is, and its folder; nothing from any but the first of several processes.
+        Its accuracy and folder; an empty text in all but the first of several processes.
     """
     preparation.check_names(config)
     check_machine(config)

@@ -1,4 +1,4 @@
-"""The folder of a run, and what its name depends on."""
+"""The folder of a run, and the options and code in its name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bnrecon.targets.location import user_code
 def run_folder(config: RunConfig, data: Images | None = None) -> Path:
     """The folder of a run, named by a hash of the options that differ from the defaults.
 
-    An option that is added later therefore leaves the names of old runs as they are. For a user's
-    own images (``data=folder``, ``imagenet``, registered ones) the hash covers the pixels, for a
-    user's own code its source. Only a user's own images are ever loaded, unless ``data`` has them.
+    So an option that is added later does not change the names of old runs. For a user's images
+    (``data=folder``, ``imagenet``, registered ones) the hash covers the pixels, for a user's code
+    its source. Only a user's images are loaded for it, unless ``data`` has them.
     """
     content = digests.differences_from_defaults(config, VOLATILE)
     if has_pixels_of_the_user(config.data.name):
@@ -33,7 +33,7 @@ def run_folder(config: RunConfig, data: Images | None = None) -> Path:
 
 
 def code_of_run(config: RunConfig) -> dict[str, str]:
-    """Fingerprints of the user's code that a run depends on, by option."""
+    """Fingerprints of user code that a run depends on, by option."""
     codes = {"features.code": distribution(config.features.name).code}
     name = config.solver.name
     for solver in AUTO if name == "auto" else (name,):

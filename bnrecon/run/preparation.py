@@ -1,4 +1,4 @@
-"""Before any work: names that are registered, images that can be read, trackers that are open."""
+"""Before any work: check registered names, load images, open trackers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise ``UserError`` for names that are not registered, before any data are read."""
+    """Raise ``UserError`` for names that are not registered, before data is read."""
     distribution(config.features.name)
     if config.data.name not in DATASETS:
         raise unregistered("data", config.data.name, DATASETS)
@@ -31,7 +31,7 @@ def check_names(config: RunConfig) -> None:
 
 
 def check_root(config: RunConfig) -> None:
-    """Raise ``UserError`` for a ``data.root`` that nothing would be read from."""
+    """Raise ``UserError`` for a ``data.root`` that would not be used."""
     with option_names("data"):
         refuse_unused_root(config.data)
 
@@ -43,7 +43,7 @@ def load_images(config: RunConfig) -> Images:
 
 
 def announce_trackers(config: RunConfig) -> Trackers:
-    """Open the trackers, and say where each can be looked at."""
+    """Open the trackers, and log how to view each."""
     trackers = open_trackers(config)
     for view in trackers.views:
         logger.info("tracker   %s", view)
@@ -51,6 +51,6 @@ def announce_trackers(config: RunConfig) -> Trackers:
 
 
 def tested_on(target: Trained) -> str:
-    """What a target's accuracy is measured on: the test images, or held-out training images."""
+    """The images of a target's accuracy: test images, or held-out training images."""
     held_out = target.about["config"]["data"].get("validation") is not None
     return "held-out" if held_out else "test"

@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 def run_seed(run: RunContext, seed: int) -> SeedRecord:
     """Rebuild the target from one seed, save the source network, read it back, evaluate it.
 
-    Resumable: layers that were solved and seeds that were finished before are read, not repeated.
+    Resumable: solved layers and finished seeds are read, not computed again.
 
     Raises:
-        RunError: a layer cannot be solved, or what was saved does not come back.
+        RunError: a layer cannot be solved, or the saved source differs from the computed one.
     """
     folder, accuracy = run.folder / f"seed-{seed}", run.target.about["accuracy"]
     finished = read_finished_seed(folder, run.seed_key, run.config.keep_source)
@@ -52,7 +52,7 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
         rebuilt = join_layers(plan, _rebuild_layers(run, plan, solved))
     path = rebuilt.save(folder / "source.safetensors")
     reports, notes = rebuilt.layers, rebuilt.notes
-    del rebuilt  # the network that is evaluated is the one that comes back from the file
+    del rebuilt  # evaluate the network that the file contains
     source = load_source(path, run.target.network, plan.storage)
     layers = _verify(source, reports, plan)
     for report in layers:
@@ -68,7 +68,7 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
         notes = [*notes, note]
     parameters, parts = list(source.parameters()), list(source_layers(source).values())
     measured = outcome._asdict()
-    del measured["largest_logit"]  # which the note alone is about
+    del measured["largest_logit"]  # only the note needs it
     record = SeedRecord(
         seed=seed,
         layers=tuple(layers),
@@ -92,7 +92,7 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
 
 def _rebuild_layers(run: RunContext, plan: Plan, solved: SolvedLayers) -> list[BuiltLayer]:
     """Solve and build the layers of a plan; each solution is stored when it is computed."""
-    built, moments = [], run.moments  # which are checked before hours of solving
+    built, moments = [], run.moments  # check moments before hours of solving
     missing = [layer for layer in plan.layers if solved.get(layer) is None]
     if run.share is not None and len(missing) > 1:
         run.share(run, solved.seed, missing)
@@ -115,9 +115,9 @@ def _rebuild_layers(run: RunContext, plan: Plan, solved: SolvedLayers) -> list[B
 
 
 def _verify(source: nn.Module, reports: list[LayerReport], plan: Plan) -> list[LayerReport]:
-    """The reports with errors recomputed from the file, and with options' names.
+    """Recompute the reports' errors from the file, with options' names in messages.
 
-    Digests of frozen weights are compared.
+    Compares digests of frozen weights.
     """
     targets = {layer.name: layer.folded.target.weight for layer in plan.layers}
     layers = source_layers(source)
@@ -143,7 +143,7 @@ def _verify(source: nn.Module, reports: list[LayerReport], plan: Plan) -> list[L
 
 
 def _far_logits(run: RunContext, layers: Sequence[LayerReport], outcome: SourceEvaluation) -> str:
-    """What to say where logits are far off although all layers are rebuilt; otherwise nothing."""
+    """A note if logits differ much although all layers are rebuilt; otherwise empty."""
     exact = FIRST_ACTIVATIONS[run.config.features.activation].exact
     if not (exact and all(layer.converged for layer in layers)):
         return ""

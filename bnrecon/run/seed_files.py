@@ -1,4 +1,4 @@
-"""What a seed leaves on disk: layers that are solved, the source network, its record."""
+"""The files of a seed: solved layers, the source network, its record."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bnrecon.solvers.report import SolverReport
 
 logger = logging.getLogger(__name__)
 
-# What else than options a seed depends on (RunContext.seed_key).
+# What a seed depends on besides options (RunContext.seed_key).
 OTHER_ORIGIN = "another version of bnrecon, kind of device, target or code"
 
 
 class SolvedLayers:
-    """The layers of a seed, each stored as soon as it is solved; those solved before are read.
+    """The solved layers of a seed, stored as soon as they are solved and read when it resumes.
 
-    Layers of another ``key`` are solved again. ``seconds`` are those before an interruption.
+    Layers of another ``key`` are solved again. ``seconds`` counts those before an interruption.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -42,11 +42,11 @@ class SolvedLayers:
             logger.info("seed %d: %d layers were solved before", self.seed, len(self._solutions))
 
     def get(self, layer: PlannedLayer) -> Solution | None:
-        """The solution that was stored before."""
+        """The stored solution, if any."""
         return self._solutions.get(layer.name)
 
     def solve(self, layer: PlannedLayer, pairs: Sequence[Features]) -> Solution:
-        """Solve a layer, from where it was interrupted, and store the solution."""
+        """Solve a layer, from its checkpoint if any, and store the solution."""
         path = self.folder / f"unfinished-{_file_name(layer)}"
         unfinished = LayerCheckpoint(path, self._metadata(layer))
         solution = solve_layer(layer, unfinished, pairs)
@@ -66,7 +66,7 @@ class SolvedLayers:
         try:
             files.write_tensors(path, {"scale": solution.scale}, metadata)
         except OSError as error:
-            what = f"{layer.label} is solved and its solution cannot be kept, {error.strerror}"
+            what = f"{layer.label} is solved but its solution cannot be saved, {error.strerror}"
             raise OSError(error.errno, what, error.filename) from None
         logger.info(
             f"  seed {self.seed}  {layer.name:<24} n={layer.shape.equations:<8} "
@@ -75,11 +75,11 @@ class SolvedLayers:
         )
 
     def _metadata(self, layer: PlannedLayer) -> dict[str, object]:
-        """What a stored solution or state belongs to."""
+        """What identifies a stored solution or state."""
         return {"name": layer.name, "key": self.key, "seed": self.seed}
 
     def read(self) -> None:
-        """Read what is stored by now; damaged files are set aside."""
+        """Read the stored layers; damaged files are set aside."""
         solutions: dict[str, Solution] = {}
         others = 0
         for file in sorted(self.folder.glob("layer-*.safetensors")):
@@ -87,12 +87,12 @@ class SolvedLayers:
             solutions |= read or {}
             others += read == {}
         if others:
-            what = f"{others} solved layers are of {OTHER_ORIGIN}; solved again"
+            what = f"{others} solved layers are from {OTHER_ORIGIN}; solved again"
             logger.warning("seed %d: %s", self.seed, what)
         self._solutions = solutions
 
     def _read_layer(self, path: Path) -> dict[str, Solution]:
-        """A solution by its layer's name; nothing where it is of another origin."""
+        """A solution by its layer's name; empty if its origin differs."""
         tensors, metadata = files.read_tensors(path)
         if (metadata["key"], metadata["seed"]) != (self.key, self.seed):
             return {}
@@ -107,10 +107,10 @@ def _file_name(layer: PlannedLayer) -> str:
 def read_seed(
     folder: Path, key: str | None, with_source: bool, repair: bool = False
 ) -> SeedRecord | None:
-    """A seed's record, if it is of its folder's seed, has this key, and its files can be read.
+    """A seed's record, if it matches its folder's seed and this key, and its files can be read.
 
-    ``None`` stands for any key. ``with_source`` the source network's file must be there too. For
-    ``repair``, which sets damaged files aside, the run's lock must be held.
+    ``None`` stands for any key. ``with_source`` requires the source network's file. ``repair`` sets
+    damaged files aside; the run's lock must be held.
     """
     record = files.read_if_valid(folder / "result.json", SeedRecord.read, repair)
     if record is not None and (folder.name, record.key) != (
@@ -130,16 +130,16 @@ def read_seed(
 
 
 def _read_source(path: Path, record: SeedRecord | None) -> bool:
-    """Whether a source network can be read; one that is not the record's is ``Damaged``."""
+    """Whether a source network can be read; raise ``Damaged`` if it is not the record's."""
     tensors, _ = files.read_tensors(path)
-    # Records of earlier versions do not say which source is theirs.
+    # Records of earlier versions do not identify their source.
     if record is not None and record.source not in (None, file_digest(path)):
-        raise files.Damaged(f"{path} is not the source network of result.json beside it")
+        raise files.Damaged(f"{path} is not the source network of result.json next to it")
     return bool(tensors)
 
 
 def read_finished_seed(folder: Path, key: str, with_source: bool) -> SeedRecord | None:
-    """A seed's record, if it is finished; one that a run of other seeds has is copied."""
+    """A finished seed's record, copied from a run of other seeds if need be."""
     if (record := read_seed(folder, key, with_source, repair=True)) is not None:
         for file in solved_layers(folder):
             file.unlink()

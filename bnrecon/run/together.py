@@ -1,4 +1,4 @@
-"""Layers solved outside a run, which reads them: by several processes, or for several runs."""
+"""Solve layers outside of the runs that read them: by several processes, or for several runs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Pending = tuple[PlannedLayer, SolvedLayers]
 class LayerWork(WithUserModules):
     """A layer of a run that is not stored yet (``bnrecon.jobs.work.Work``)."""
 
-    config: RunConfig  # the run, whose target is trained
+    config: RunConfig  # the run, with a trained target
     seed: int
-    name: str  # of the layer
+    name: str  # the layer's
     part: ClassVar[str] = "layers"
-    data: ClassVar[None] = None  # the run has looked at its images
+    data: ClassVar[None] = None  # the run has checked its images
     target: ClassVar[None] = None
     command: ClassVar[str] = "solve"
 
@@ -50,14 +50,14 @@ class LayerWork(WithUserModules):
         return f"seed {self.seed}, layer {self.name}"
 
     def is_finished(self) -> bool:
-        """Only what is not stored is handed out."""
+        """Return ``False``: only layers that are not stored become work."""
         return False
 
     def compute(self) -> str:
-        """Solve the layer and store it, for the run to read; the solver and its residual.
+        """Solve the layer and store it for the run; return the solver and its residual.
 
-        What is stored already is not solved again, and what was interrupted goes on. Another
-        process holds the lock of the run's folder meanwhile, and waits.
+        A stored layer is not solved again, an interrupted one is resumed. Meanwhile another process
+        holds the lock of the run's folder, and waits.
         """
         with hardware.use_threads(self.config.threads):
             data = load_images(self.config)
@@ -72,8 +72,8 @@ class LayerWork(WithUserModules):
 def share_layers(jobs: int, run: RunContext, seed: int, layers: Sequence[PlannedLayer]) -> None:
     """Solve and store layers of a run in processes, each with a GPU or a share of the threads.
 
-    Those with most work come first. One that fails is named; the run, whose folder this process
-    has locked, then tries it alone.
+    The layers with most work come first. A layer that fails is reported; the run, whose folder this
+    process has locked, then tries it itself.
     """
     ordered = sorted(layers, key=lambda layer: layer.working_bytes, reverse=True)
     work = [LayerWork(run.config, seed, layer.name) for layer in ordered]
@@ -88,12 +88,12 @@ def share_layers(jobs: int, run: RunContext, seed: int, layers: Sequence[Planned
 
 
 def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = LU_UNKNOWNS) -> int:
-    """Solve the layers that an LU is chosen for, once for all runs; the runs then read them.
+    """Solve layers by one LU for all runs, which then read the solutions.
 
-    The features of a layer depend on its distribution, shape, width, seed and number, and on
-    nothing of the target (``SharedFactorization``). A solution that does not reach the tolerance is
-    not stored, so that its run solves the layer alone; so are layers of up to ``least`` equations.
-    Each run has the lock of its folder. Returns how many layers were solved and stored.
+    The features of a layer depend on its distribution, shape, width, seed and number, and not on
+    the target (``SharedFactorization``). A solution that misses the tolerance is not stored, so
+    that its run solves the layer itself, as it does layers of up to ``least`` equations. Each run
+    has the lock of its folder. Returns the number of layers that were solved and stored.
     """
     stored = [SolvedLayers(run.folder / f"seed-{seed}", run.seed_key) for run in runs]
     by_features: dict[object, list[Pending]] = {}
@@ -105,7 +105,7 @@ def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = LU
 
 
 def _solve_and_store(pending: Sequence[Pending]) -> int:
-    """How many of the layers were solved; the runs solve the others, and say why they cannot."""
+    """Return how many layers were solved; the runs solve the others, or say why they cannot."""
     count = 0
     try:
         solutions = solutions_in_turn([layer for layer, _ in pending])
@@ -122,7 +122,7 @@ def _solve_and_store(pending: Sequence[Pending]) -> int:
 
 
 def _takes_an_lu(layer: PlannedLayer, least: int) -> bool:
-    """Whether ``auto`` factorizes the layer's system, and all features go into it."""
+    """Whether ``auto`` factorizes the layer's system, with all features in it."""
     alone = layer.groups == 1 and layer.features.keep is None and layer.solver.name == "auto"
     dense = layer.choice.solver in ("lu", "refined") and layer.choice.features == layer.width
     return alone and dense and layer.rows > least

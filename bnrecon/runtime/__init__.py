@@ -1,1 +1,1 @@
-"""What every package builds on: errors, files, locks, digests, hardware, precision, processes."""
+"""The base of every package: errors, files, locks, digests, hardware, precision, processes."""

@@ -1,4 +1,4 @@
-"""Digests: of what differs from the defaults, of JSON-like content, of tensors."""
+"""Digests of options that differ from the defaults, of JSON-like content, and of tensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def differences_from_defaults(
 ) -> dict[str, Any]:
     """The fields of a dataclass that differ from their defaults, by dotted name.
 
-    A field without a default always counts, and so does ``name``, which says what the others are
-    options of. What equals its default does not, so that an option added later leaves the names of
-    old runs as they are. Fields that are dataclasses are looked into, and ``volatile`` dotted names
-    left out.
+    A field without a default is always included, and so is ``name``, which the other options
+    belong to. Fields at their default are not, so that an option that is added later does not
+    change the names of old runs. Nested dataclasses are traversed; ``volatile`` dotted names are
+    skipped.
     """
     differences: dict[str, Any] = {}
     for field in dataclasses.fields(config):
@@ -36,7 +36,7 @@ def differences_from_defaults(
 
 
 def default_of(field: dataclasses.Field) -> Any:
-    """The default of a dataclass's field, ``dataclasses.MISSING`` where it has none."""
+    """The default of a dataclass's field, ``dataclasses.MISSING`` if it has none."""
     factory = field.default_factory
     return field.default if factory is dataclasses.MISSING else factory()
 
@@ -60,7 +60,7 @@ def content_key(content: Mapping[str, Any]) -> str:
 
 
 def json_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping as it comes back from JSON: tuples as lists, keys as strings."""
+    """A mapping as JSON returns it: tuples as lists, keys as strings."""
     return json.loads(json.dumps(content))
 
 
@@ -72,8 +72,8 @@ def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 def parts_digest(
     tables: Iterable[tuple[str, tuple[Sequence[int], torch.dtype], Iterable[torch.Tensor]]],
 ) -> str:
-    """``tensor_digest`` of tables that come in parts, each a name, shape and type, and numbers."""
-    import torch  # for seconds; JSON is read without
+    """``tensor_digest`` of tables in parts: each has a name, a shape and type, and its numbers."""
+    import torch  # takes seconds; reading JSON does without
 
     digest = hashlib.sha256()
     for name, (shape, dtype), parts in tables:

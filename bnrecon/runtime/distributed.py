@@ -1,4 +1,4 @@
-"""Several processes that train a network or solve a layer together, as torchrun starts them."""
+"""Processes that train a network or solve a layer together, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
 
 T = TypeVar("T")
 
-# Objects and long waits have a group of their own, beside the one that averages gradients.
+# A separate group for objects and long waits; the default one averages gradients.
 _control: Any = None
 
 
@@ -34,12 +34,12 @@ def refuse_torchrun(command: str) -> None:
 
 
 def joined() -> bool:
-    """Whether this process has joined others: it may be the only one."""
+    """Whether this process has joined a group, perhaps as its only member."""
     return distributed.is_initialized()
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """This process's rank and the number of processes; (0, 1) for one alone."""
+    """This process's rank and the number of processes; (0, 1) for a single process."""
     if not joined():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
@@ -47,9 +47,9 @@ def rank_and_world_size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def join_processes(device: torch.device) -> Iterator[None]:
-    """Join the processes that torchrun started, each on its own GPU where ``device`` is one.
+    """Join the processes that torchrun started, each with its own GPU if ``device`` is one.
 
-    Does nothing in a process alone. A process that fails leaves at once, without a barrier that
+    Does nothing in a single process. A process that fails leaves at once, without a barrier that
     the others would have to reach: torchrun then ends them.
 
     Raises:
@@ -68,7 +68,7 @@ def join_processes(device: torch.device) -> Iterator[None]:
         torch.cuda.set_device(number)
     global _control
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    # The others wait here while the first one waits for a target's lock, or tests it: maybe hours.
+    # The others wait here, maybe for hours, while the first waits for a target's lock or tests it.
     _control = distributed.new_group(backend="gloo", timeout=datetime.timedelta(days=1))
     yield
     _control = None
@@ -86,7 +86,7 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
 
 
 def gather_from_ranks(values: torch.Tensor) -> list[torch.Tensor]:
-    """A tensor of every process, all of one shape, the same list in each."""
+    """The tensors of all processes, of one shape; the same list in each process."""
     if rank_and_world_size()[1] == 1:
         return [values]
     gathered = [torch.empty_like(values) for _ in range(rank_and_world_size()[1])]
@@ -97,11 +97,11 @@ def gather_from_ranks(values: torch.Tensor) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def _reaching_others() -> Iterator[None]:
-    """Raise ``RunError`` where another process cannot be reached."""
+    """Raise ``RunError`` if another process cannot be reached."""
     try:
         yield
     except RuntimeError:
-        raise RunError("another process failed; its message stands above") from None
+        raise RunError("another process failed; see its message above") from None
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
@@ -110,9 +110,9 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 
 def run_on_first_rank(function: Callable[[], T]) -> T:
-    """What ``function`` returns in the first process, in all of them; the others wait for it.
+    """Call ``function`` in the first process and return its result in all; the others wait.
 
-    An error in the first one is raised in all, and reported by the first one only.
+    An error is raised in all processes, and reported only by the first one.
     """
     rank, size = rank_and_world_size()
     if size == 1:
@@ -131,9 +131,9 @@ def run_on_first_rank(function: Callable[[], T]) -> T:
 
 
 def run_on_first_rank_before_others(function: Callable[[], T]) -> T:
-    """What ``function`` returns, called in the first process and then in the others.
+    """Call ``function`` in the first process, then in the others, and return each one's result.
 
-    What it writes or downloads is there by the time the others call it.
+    The others see what the first call has written or downloaded.
     """
     results: list[T] = []
     run_on_first_rank(lambda: results.append(function()))
@@ -141,5 +141,5 @@ def run_on_first_rank_before_others(function: Callable[[], T]) -> T:
 
 
 def report_once(error: Exception) -> Exception:
-    """The error to raise where all processes fail alike: the first one reports it."""
+    """The error to raise if all processes fail alike: only the first one reports it."""
     return error if rank_and_world_size()[0] == 0 else ReportedElsewhere(str(error))

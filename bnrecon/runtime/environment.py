@@ -1,4 +1,4 @@
-"""Variables of the environment that the processes of a block inherit."""
+"""Environment variables that processes inherit within a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 @contextlib.contextmanager
 def environment(**variables: str) -> Iterator[None]:
-    """Set variables for the block; afterwards they are as before.
+    """Set variables within the block, and restore them after it.
 
     >>> with environment(OMP_NUM_THREADS="1"):
     ...     os.environ["OMP_NUM_THREADS"]
@@ -28,10 +28,10 @@ def environment(**variables: str) -> Iterator[None]:
 
 
 def short_waits(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variable by which threads that wait for others sleep soon, unless the user chose.
+    """The variable that makes waiting threads sleep early, unless the user has set one.
 
-    libgomp's threads otherwise spin for milliseconds. Where other processes take the processors
-    they then keep those that they wait for from computing. Torch reads it when it is loaded.
+    Otherwise libgomp's threads spin for milliseconds, and on busy processors keep the threads that
+    they wait for from computing. Torch reads the variable when it is loaded.
 
     >>> short_waits({}), short_waits({"OMP_WAIT_POLICY": "active"})
     ({'GOMP_SPINCOUNT': '1000'}, {})

@@ -1,4 +1,4 @@
-"""The ways a command can end early, each with its exit code."""
+"""The exceptions that end a command early, each with its exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-LINE = 200  # characters of another library's message, in one of ours
+LINE = 200  # characters of another library's message within ours
 
 
 class UserError(ValueError):
@@ -17,7 +17,7 @@ class UserError(ValueError):
 class RunError(RuntimeError):
     """A valid request that failed: diverged training, a singular system (exit code 1).
 
-    ``reconstruction`` is what was rebuilt all the same, if anything was.
+    ``reconstruction`` is what was rebuilt nevertheless, if anything.
     """
 
     reconstruction: object | None = None
@@ -32,11 +32,11 @@ class ReportedElsewhere(RunError):
 
 
 class Interrupted(RuntimeError):
-    """Stopped by a signal or a time limit, with everything done so far saved (exit code 130)."""
+    """Stopped by a signal or a time limit, with all progress saved (exit code 130)."""
 
 
 def first_line(error: BaseException) -> str:
-    r"""The first line of an error's message, shortened, or its kind where it has none.
+    r"""The first line of an error's message, shortened, or its class name if it has none.
 
     >>> first_line(ValueError("first\nsecond.")), first_line(KeyError())
     ('first', 'KeyError')
@@ -45,7 +45,7 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(value: object, allowed: Iterable[str]) -> str:
-    """List the allowed values, with a suggestion where one is close or abbreviated.
+    """List the allowed values, with a suggestion if one is close or abbreviated.
 
     >>> nearest("fig4", ["figure4_left", "figure5b"])
     "did you mean 'figure4_left'? Allowed: figure4_left, figure5b"
@@ -57,7 +57,7 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
     allowed = sorted(allowed)
     lower, word = {name.lower(): name for name in allowed}, str(value).lower()
     close = difflib.get_close_matches(word, lower, n=1, cutoff=0.5)
-    if len(word) > 2:  # an abbreviation, whose letters a name has in this order
+    if len(word) > 2:  # an abbreviation: a name has its letters in this order
         letters = re.compile(".*".join(map(re.escape, word)))
         close = sorted(filter(letters.match, lower), key=len) or close
     hint = f"did you mean '{lower[close[0]]}'? " if close else ""
@@ -77,7 +77,7 @@ def require_choice(option: str, value: object, allowed: Collection[Any]) -> None
 
 
 def printable(text: object) -> str:
-    r"""Write a text, a path above all, on one line and so that any terminal can print it.
+    r"""Write a text, such as a path, on one line that any terminal can print.
 
     >>> print(printable("größe\n\x1b[2J"), printable(b"\xff".decode(errors="surrogateescape")))
     größe\n\x1b[2J \udcff
@@ -86,7 +86,7 @@ def printable(text: object) -> str:
 
 
 def shorten(names: Sequence[str], most: int = 3) -> str:
-    """The first few names, and how many more there are.
+    """The first few names, and the number of the others.
 
     >>> shorten(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'

@@ -1,4 +1,4 @@
-"""How a user installs the libraries that not every installation has."""
+"""How to install optional libraries."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable
 
 from bnrecon.runtime.errors import UserError
 
-# Each the name of a library and of its extra
+# Names of libraries and of their extras
 TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 
 
 def install_command(extra: str) -> str:
-    """The command that adds the libraries of an extra of ``pyproject.toml``.
+    """The command that installs an extra of ``pyproject.toml``.
 
-    An installed package is named, so that pip adds to it, whether it came from a wheel or from a
-    clone. One that only lies on ``PYTHONPATH`` is unknown to pip and has to be named by its folder.
+    It names the installed package, so that pip adds to it, whether from a wheel or a clone. A
+    package that is only on ``PYTHONPATH`` is unknown to pip and has to be named by its folder.
 
     >>> install_command("report")
     "pip install 'bnrecon[report]'"
@@ -29,8 +29,8 @@ def install_command(extra: str) -> str:
 
 
 def require_trackers(names: Iterable[str]) -> None:
-    """Raise ``UserError`` where a tracker's library is missing; none is imported."""
+    """Raise ``UserError`` if a tracker's library is missing; imports none."""
     for name in names:
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of this name, as wandb leaves one
+        if spec is None or spec.origin is None:  # only a folder of this name, such as wandb creates
             raise UserError(f"tracker={name}: {name} is not installed; {install_command(name)}")

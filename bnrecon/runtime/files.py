@@ -1,4 +1,4 @@
-"""Files that are written atomically, and read with their digests checked; none is unpickled."""
+"""Write files atomically, and check their digests when reading; no pickle is read."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ T = TypeVar("T")
 
 
 class Damaged(ValueError):
-    """A file that is not what was written; the message names it and the evidence."""
+    """A file that differs from what was written; the message names it and the evidence."""
 
 
 class Unreadable(Damaged):
-    """A file that cannot be read now, for want of a permission, say, or of memory.
+    """A file that cannot be read now, for lack of a permission or memory, say.
 
-    It may be whole. It is left out where results are shown, and never redone or moved.
+    It may be intact. Results are shown without it, and it is never recomputed or moved.
     """
 
 
 def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
     """Write a temporary file, flush it to disk, rename it: readers see the old or the new file.
 
-    A link to a file is written through, as by ``open``. A file that is there keeps its permissions;
-    a new one has those that the umask leaves.
+    A link to a file is followed, as by ``open``. An existing file keeps its permissions; the umask
+    decides those of a new one.
 
     Raises:
-        OSError: with the name of ``path``, not of the temporary file; also where something else
-            than a regular file is there.
+        OSError: with the name of ``path``, not of the temporary file; also if ``path`` is not a
+            regular file.
     """
-    # The writer is part of the name, so that what a killed process left can be recognized.
+    # The name contains the writer, so that leftovers of a killed process can be recognized.
     start = path.name.encode()[:100].decode(errors="ignore")  # file systems limit bytes
     name, temporary = f".{start}.{_host()}-{os.getpid()}.", None
     try:
@@ -75,17 +75,17 @@ def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def resolve_target(path: Path) -> tuple[Path, int | None]:
-    """Where ``write_bytes`` writes: the file behind any links, and its permissions if it is there.
+    """The file that ``write_bytes`` writes, with links resolved, and its permissions if it exists.
 
     Raises:
-        FileExistsError: there is something else than a regular file, or a link that leads nowhere.
-        PermissionError: there is a link to a file that may not be written to, as in a cache.
+        FileExistsError: it is not a regular file, or a broken link.
+        PermissionError: it is a link to a file that must not be written, as in a cache.
     """
     target = Path(os.path.realpath(path))
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
-        if path.is_symlink():  # what is to be behind it, on a disk that is not mounted, say
+        if path.is_symlink():  # its target may be on an unmounted disk, say
             raise _no_target("link that leads nowhere", path) from None
         return target, None
     if not stat.S_ISREG(mode):
@@ -97,7 +97,7 @@ def resolve_target(path: Path) -> tuple[Path, int | None]:
 
 
 def _no_target(what: str, path: Path) -> OSError:
-    reason = f"Only files are written over, and this is a {what}; give another name"
+    reason = f"Only files are overwritten, and this is a {what}; give another name"
     return FileExistsError(errno.EEXIST, reason, str(path))
 
 
@@ -105,25 +105,25 @@ def _host() -> str:
     return re.sub(r"[^\w]", "", socket.gethostname())
 
 
-DAY = 86_400  # seconds after which a partial file of any machine is taken to be abandoned
-PARTIAL = re.compile(r"\..+\.(\w*)-(\d+)\.\w{8}\.part")  # as write_bytes calls them: host, process
+DAY = 86_400  # seconds after which any machine's partial file counts as abandoned
+PARTIAL = re.compile(r"\..+\.(\w*)-(\d+)\.\w{8}\.part")  # named by write_bytes: host, process
 
 
 def partial_files(folder: Path, below: bool = True) -> Iterator[tuple[Path, str, int]]:
-    """The files that ``write_bytes`` began, with the host and process of each."""
+    """The temporary files of ``write_bytes``, with the host and process of each."""
     for path in folder.rglob(".*.part") if below else folder.glob(".*.part"):
         if writer := PARTIAL.fullmatch(path.name):
             yield path, writer[1], int(writer[2])
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove partial files below ``folder`` that killed processes left.
+    """Remove partial files of killed processes below ``folder``.
 
-    Those of this machine are removed when their writer has ended, those of others after a day.
+    This machine's are removed if their writer has ended, others' after a day.
     """
     for path, host, process in partial_files(folder):
         ended = host == _host() and not psutil.pid_exists(process)
-        # Another process may remove the same file, or it may not be ours to remove.
+        # Another process may remove the same file, or this one may lack the permission.
         with contextlib.suppress(OSError):
             if ended or time.time() - path.stat().st_mtime > DAY:
                 path.unlink()
@@ -141,10 +141,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, make: Callable[[dict[str, Any]], Any] = dict) -> Any:
-    """Read what ``write_json`` wrote, a dictionary, or what ``make`` makes of it.
+    """Read what ``write_json`` wrote: a dictionary, converted by ``make``.
 
     Raises:
-        Damaged: the file is damaged, cannot be read, or is nothing that ``make`` takes; the message
+        Damaged: the file is damaged, cannot be read, or ``make`` does not accept it; the message
             names it.
         FileNotFoundError: there is no such file.
     """
@@ -163,13 +163,13 @@ def read_json(path: Path, make: Callable[[dict[str, Any]], Any] = dict) -> Any:
 
 
 class Stored:
-    """An object that has a JSON file; its class says how it is made of the content."""
+    """An object stored in a JSON file; its class says how to make it from the content."""
 
     from_json: Callable[[Any], Any]
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Read its file, as ``result.json`` of a finished run.
+        """Read its file, such as ``result.json`` of a finished run.
 
         Raises:
             Damaged: it is damaged, or was written by another version.
@@ -179,7 +179,7 @@ class Stored:
 
 
 BROKEN = (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError)
-# As torch and safetensors, which have no class for it, say so.
+# Messages of torch and safetensors, which have no class for it.
 NO_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory", re.IGNORECASE)
 
 
@@ -189,7 +189,7 @@ def _no_number(word: str) -> None:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Raise ``Damaged`` for whatever goes wrong while a file is read."""
+    """Raise ``Damaged`` for any error while a file is read."""
     try:
         require_regular(path)
         yield
@@ -207,11 +207,11 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def require_regular(path: Path) -> None:
-    """Check that a path is a file: reading a pipe or a device might never end.
+    """Check that a path is a regular file: reading a pipe or a device might never end.
 
     Raises:
-        Damaged: it is a folder, a pipe, a device or a link that leads nowhere.
-        FileNotFoundError: there is nothing.
+        Damaged: it is a folder, a pipe, a device or a broken link.
+        FileNotFoundError: there is no such path.
     """
     try:
         mode = path.stat().st_mode
@@ -220,14 +220,13 @@ def require_regular(path: Path) -> None:
             raise Damaged(f"{path} is a link that leads nowhere") from None
         raise
     if not stat.S_ISREG(mode):
-        raise Damaged(f"{path} is no regular file")
+        raise Damaged(f"{path} is not a regular file")
 
 
 def find(folder: Path, pattern: str) -> list[Path]:
-    """The paths below a folder that a pattern matches, whose last part is a name, in order.
+    """The sorted paths below a folder that match a pattern whose last part is a name.
 
-    Unlike with ``glob`` a link that leads nowhere is one, and what cannot be looked at: it is named
-    when it is read.
+    Unlike with ``glob``, broken links and inaccessible paths match: reading them reports them.
     """
     above, _, name = pattern.rpartition("/")
     folders = folder.glob(above) if above else [folder]
@@ -245,7 +244,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def state(path: Path) -> tuple[int, int, int] | None:
-    """What changes with a file's content: its number, time and size; ``None`` where it is not."""
+    """A file's inode, time and size, which change with its content; ``None`` if it is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -269,26 +268,26 @@ def write_tensors(
 
     The same tensors and metadata give the same bytes.
     """
-    from safetensors.torch import save as to_bytes  # loads torch, for seconds
+    from safetensors.torch import save as to_bytes  # loads torch, which takes seconds
 
     unshared: dict[str, torch.Tensor] = {}
     addresses: set[int] = set()
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
         address = tensor.untyped_storage().data_ptr()
-        # Tied weights share memory, which safetensors does not write.
+        # Tied weights share memory, which safetensors refuses.
         unshared[name] = tensor.clone() if address in addresses else tensor
         addresses.add(address)
     text = json.dumps(about, sort_keys=True)
     digest = hashlib.sha256((tensor_digest(unshared) + text).encode()).hexdigest()
     content = to_bytes(unshared, {"about": text, "digest": digest})
     data = 8 + int.from_bytes(content[:8], "little")
-    # A view of the tensors: the weights of a large network are copied as seldom as possible.
+    # A view: the weights of a large network are copied as rarely as possible.
     write_bytes(path, _sorted_header(content[8:data]), memoryview(content)[data:])
 
 
 def _sorted_header(header: bytes) -> bytes:
-    """A safetensors header behind its size, its metadata sorted: by process their order differs."""
+    """A safetensors header with its size, and sorted metadata: their order differs by process."""
     content = json.loads(header)
     content["__metadata__"] = dict(sorted(content["__metadata__"].items()))
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
@@ -299,9 +298,9 @@ def _sorted_header(header: bytes) -> bytes:
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Read what ``write_tensors`` wrote: the tensors by name, and the metadata.
 
-    Tensors are copied out of the file: products with a vector that begins at another address than
-    torch's own tensors do (a multiple of 64 bytes) may be rounded otherwise, so that an interrupted
-    solve would not end with the numbers of an uninterrupted one.
+    Tensors are copied out of the file: products with a vector that is not aligned as torch's
+    tensors are (to 64 bytes) may round differently, so that an interrupted solve would end with
+    other numbers than an uninterrupted one.
 
     Raises:
         Damaged: the file is damaged or cannot be read; the message names it.
@@ -322,12 +321,12 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 def read_if_valid(
     path: Path, read: Callable[[Path], T], quarantine_damaged: bool = False
 ) -> T | None:
-    """What ``read`` makes of a file; ``None`` where it is missing or ``read`` cannot take it.
+    """The result of ``read`` for a file; ``None`` if it is missing or ``read`` refuses it.
 
     With ``quarantine_damaged`` such a file is moved away; its folder's lock must be held.
 
     Raises:
-        RunError: a file that is to be moved away cannot be read at all.
+        RunError: a file to move away cannot be read at all.
     """
     try:
         return read(path)
@@ -341,18 +340,18 @@ def read_if_valid(
 
 
 def quarantine(path: Path, reason: Exception | str) -> None:
-    """Move a damaged file to ``<name>.damaged``, so that it is redone but not lost; log why.
+    """Move a damaged file to ``<name>.damaged``, to recompute it without losing it; log why.
 
-    Call it while the lock of the folder is held: a process that looked before may find it repaired.
+    Hold the folder's lock, and check the file under it: another process may have repaired it.
 
     Raises:
-        RunError: the reason is that the file cannot be read: it stays where it is.
+        RunError: the reason is that the file cannot be read; it is not moved.
     """
     if isinstance(reason, Unreadable):
         raise RunError(f"{reason}; nothing was changed: correct it, or move the file") from None
     aside = path.with_name(path.name + ".damaged")
     number = 1
-    while os.path.lexists(aside):  # a link that leads nowhere is somebody's, too
+    while os.path.lexists(aside):  # do not overwrite a broken link either
         number += 1
         aside = path.with_name(f"{path.name}.damaged-{number}")
     with contextlib.suppress(FileNotFoundError):  # another process has moved it by now

@@ -1,4 +1,4 @@
-"""The machine: device, memory and bf16 units, and settings that make products fast or exact."""
+"""The machine: device, memory, bf16 units, and settings that make products fast or exact."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.limits import available_host_memory, processor_limits
 
-# Multiply-adds of a product that are worth a thread of their own: below a millisecond's work.
+# Multiply-adds that justify another thread: below a millisecond's work.
 THREAD_OPERATIONS = 3 * 10**7
 ZEN_5 = 26  # its cpu family
 CPUINFO = Path("/proc/cpuinfo")
 
 
 def resolve_device(name: str) -> torch.device:
-    """Turn ``auto``, ``cpu`` or ``cuda`` into a device; ``auto`` takes a GPU where there is one.
+    """Turn ``auto``, ``cpu`` or ``cuda`` into a device; ``auto`` takes a GPU if there is one.
 
     Raises:
-        UserError: ``cuda`` is requested and there is none; it is never replaced silently.
+        UserError: ``cuda`` is requested without a GPU; there is no silent fallback.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
@@ -50,7 +50,7 @@ def describe_device(device: torch.device) -> str:
 def available_memory(device: torch.device) -> int:
     """Bytes that can still be allocated on ``device``; on the host, under this process's limits."""
     if device.type == "cuda":
-        # What PyTorch keeps in its cache is available too.
+        # PyTorch's cache is available too.
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
     return available_host_memory()
@@ -58,12 +58,12 @@ def available_memory(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Run a block with this many threads of the processor, NumPy's products with no more.
+    """Run a block with this many processor threads, and at most as many in NumPy's products.
 
-    ``None`` stands for the present number, or for as many as this process has processors.
+    ``None`` stands for the current number, but at most the number of this process's processors.
 
-    The sums of a training step are split among the threads. A trained network's last digits, and
-    where they add up its accuracy, depend on their number.
+    The sums of a training step are split among the threads. So a trained network's last digits,
+    and over many steps its accuracy, depend on their number.
 
     Raises:
         UserError: this process may use fewer processors.
@@ -77,7 +77,7 @@ def use_threads(count: int | None) -> Iterator[None]:
         raise UserError(f"threads={count}: this process has {most} processors; give at most {most}")
     count = count or min(torch.get_num_threads(), most)
     blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    fewest = min([count, *(library["num_threads"] for library in blas)])  # a user's limit stays
+    fewest = min([count, *(library["num_threads"] for library in blas)])  # keep a user's limit
     with _torch_threads(count), threadpool_limits(fewest, user_api="blas"):
         yield
 
@@ -93,10 +93,10 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 
 def threads_for(operations: int) -> contextlib.AbstractContextManager[None]:
-    """Run a block of products of so many multiply-adds, with no more threads than have work.
+    """Run a block of products of so many multiply-adds, with only as many threads as pay off.
 
     Threads that share a small product wait for each other longer than they compute, and far longer
-    where other processes take their processors.
+    if other processes use their processors.
     """
     count = max(1, operations // THREAD_OPERATIONS)
     if count >= torch.get_num_threads():
@@ -105,9 +105,9 @@ def threads_for(operations: int) -> contextlib.AbstractContextManager[None]:
 
 
 def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ) -> int:
-    """The processors that this process may use.
+    """The number of processors that this process may use.
 
-    A container's share of time counts as so many processors, as do those that Slurm granted.
+    It respects a container's share of processor time and the processors that Slurm granted.
     """
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -125,11 +125,11 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def has_fast_int8(device: torch.device) -> bool:
-    """Whether PyTorch multiplies 8-bit integers by units that this processor has (VNNI, AMX).
+    """Whether PyTorch multiplies 8-bit integers with this processor's units (VNNI, AMX).
 
-    Without oneDNN it does so in a loop, slower than in float32; where oneDNN is kept from these
-    units (``ONEDNN_MAX_CPU_ISA``), sums of two products saturate at 16 bits. Nothing is known of
-    GPUs: their products of integers have not been tried here.
+    Without oneDNN it uses a loop, which is slower than float32; if oneDNN may not use these units
+    (``ONEDNN_MAX_CPU_ISA``), sums of two products saturate at 16 bits. False for GPUs: their
+    integer products have not been tried.
     """
     onednn = torch.backends.mkldnn
     if device.type != "cpu" or not (onednn.is_available() and getattr(onednn, "enabled", True)):
@@ -142,9 +142,9 @@ def has_fast_int8(device: torch.device) -> bool:
 def onednn_is_faster(device: torch.device) -> bool:
     """Whether oneDNN multiplies float32 with wider units than MKL: on AMD's Zen 5 and later.
 
-    MKL, which PyTorch's LAPACK calls, has 256-bit vectors on AMD's processors, and a Zen 4, which
-    has AVX-512, too, 256-bit units. What is asked is the processor's kind and not a measured
-    product, so that a run has the same bits again.
+    MKL, which PyTorch's LAPACK calls, uses 256-bit vectors on AMD's processors. Zen 4 has AVX-512,
+    but also 256-bit units. The processor's model decides, not a measured product, so that a
+    repeated run has the same bits.
     """
     libraries = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
     family = [int(entry) for entry in _processor_entry("cpu family") if entry.isdecimal()]
@@ -178,18 +178,18 @@ def can_compile(device: torch.device) -> bool:
 
 
 def exact_float32() -> contextlib.AbstractContextManager[None]:
-    """Run a block in full float32, without TF32, where target and source are compared."""
+    """Run a block in full float32, without TF32, to compare target and source."""
     return float32_products(tf32=False)
 
 
 @contextlib.contextmanager
 def float32_products(tf32: bool) -> Iterator[None]:
-    """Run a block with a GPU's float32 products and convolutions in TF32, or in full float32."""
+    """Run a block with a GPU's float32 products and convolutions in TF32 or full float32."""
     matmul: Any = torch.backends.cuda.matmul
     convolution: Any = torch.backends.cudnn
     name: str = "allow_tf32"
     value: bool | str = tf32
-    if hasattr(matmul, "fp32_precision"):  # torch 2.9 and later, which refuse a mixture of both
+    if hasattr(matmul, "fp32_precision"):  # torch 2.9 and later; they refuse to mix both
         convolution = convolution.conv
         name, value = "fp32_precision", "tf32" if tf32 else "ieee"
     before = getattr(matmul, name), getattr(convolution, name)

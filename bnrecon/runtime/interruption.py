@@ -1,4 +1,4 @@
-"""How a process is stopped: by Ctrl-C, a signal, or a time limit."""
+"""Stopping a process: by Ctrl-C, a signal, or a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 
 from bnrecon.runtime.errors import UserError
 
-# Ctrl-C, a cancelled job, and what Slurm sends some time before a job's time limit.
+# Ctrl-C, a cancelled job, and the signal that Slurm sends before a job's time limit.
 _SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGUSR2")
@@ -21,7 +21,7 @@ _SIGNALS = tuple(
 )
 
 _received: list[int] = []
-_postponed: list[int] = []  # those that wait for the libraries
+_postponed: list[int] = []  # signals until the libraries are loaded
 
 
 def received_signal() -> int | None:
@@ -31,15 +31,15 @@ def received_signal() -> int | None:
 
 @contextlib.contextmanager
 def handle_signals(postpone: bool = False) -> Iterator[None]:
-    """Handle Ctrl-C, SIGTERM and SIGUSR2 for a command; the handlers from before come back after.
+    """Handle Ctrl-C, SIGTERM and SIGUSR2 for a command; restore the previous handlers after it.
 
-    An exception while libraries load leaves one half loaded, and what the process then does
-    or what it ends with is anyone's guess. Therefore a signal ends the process at once until
-    ``finish_loading`` is called, and from then on it raises ``KeyboardInterrupt``. Does nothing
-    outside the main thread, which alone receives signals.
+    An exception during an import leaves a library half loaded, and the process in an undefined
+    state. Therefore a signal ends the process at once until ``finish_loading`` is called, and from
+    then on raises ``KeyboardInterrupt``. Does nothing outside the main thread, the only one that
+    receives signals.
 
-    ``postpone`` has ``finish_loading`` raise for a signal that comes before it: a job has to say
-    how it ended, or that it is to be queued again.
+    With ``postpone``, ``finish_loading`` raises for a signal that came before it: a job has to
+    report how it ended, or that it must be requeued.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,17 +51,17 @@ def handle_signals(postpone: bool = False) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # None: one that was not set from Python
+            if handler is not None:  # None: not set from Python
                 signal.signal(number, handler)
 
 
 def is_loading() -> bool:
-    """Whether no ``KeyboardInterrupt`` comes yet from a signal."""
+    """Whether signals do not raise ``KeyboardInterrupt`` yet."""
     return signal.getsignal(signal.SIGINT) in (_exit_at_once, _postpone)
 
 
 def finish_loading() -> None:
-    """From here on the signals raise ``KeyboardInterrupt``.
+    """Let signals raise ``KeyboardInterrupt`` from now on.
 
     Does nothing outside the main thread and outside ``handle_signals``.
 
@@ -78,11 +78,11 @@ def finish_loading() -> None:
 
 @contextlib.contextmanager
 def ending_with_parent(parent: int | None = None) -> Iterator[None]:
-    """Within the block SIGTERM comes once the process that started this one has ended.
+    """Within the block, send SIGTERM to this process once its parent has ended.
 
-    Whoever is killed cannot tell its processes to stop; without it they would go on for hours. At
-    the end of the block this process ends, too, if nobody is left to give it more to do. The
-    ``parent``, by default the present one, may have ended before the block.
+    A killed process cannot stop its children; without this they would continue for hours. At the
+    end of the block this process ends, too, if its parent has ended. The ``parent``, by default the
+    present one, may have ended before the block.
     """
     parent, done = parent or os.getppid(), threading.Event()
 
@@ -103,10 +103,10 @@ def ending_with_parent(parent: int | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Within the block signals wait; a process that is forked there begins with them blocked.
+    """Block signals within the block; a process forked there starts with them blocked.
 
-    Until it has called ``leave_group`` a signal to its parent's group would kill it. Does nothing
-    where signals cannot be blocked (Windows).
+    Until it calls ``leave_group``, a signal to its parent's group would kill it. Does nothing if
+    signals cannot be blocked (Windows).
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -119,9 +119,9 @@ def signals_blocked() -> Iterator[None]:
 
 
 def leave_group() -> None:
-    """Take a process out of its parent's group, whose signals are for the parent.
+    """Take this process out of its parent's group, whose signals are for the parent.
 
-    Those that came since the fork in ``signals_blocked`` are dropped; then signals are unblocked.
+    Signals since the fork in ``signals_blocked`` are dropped; then signals are unblocked.
     """
     os.setpgid(0, 0)
     if hasattr(signal, "sigtimedwait"):  # macOS has none
@@ -145,14 +145,14 @@ def _exit_at_once(*_: object) -> None:
     os._exit(130)
 
 
-REPEATED = 5  # seconds within which a cluster sends the same signal again: SIGTERM comes twice
+REPEATED = 5  # seconds within which a cluster repeats a signal: SIGTERM comes twice
 
 
 class StopRequest:
-    """Inside the ``with`` block the signals are recorded; a second one stops as usual.
+    """Records signals inside the ``with`` block; a second one stops as usual.
 
-    The same signal once more within ``REPEATED`` seconds counts as one, unless it is Ctrl-C. A
-    signal that comes too late for the block to stop has its usual effect after it.
+    The same signal within ``REPEATED`` seconds counts as one, unless it is Ctrl-C. A signal that
+    comes too late for the block to stop has its usual effect after it.
 
     ``reason`` is ``None`` until a stop is requested; ``time_limit`` (seconds) requests one.
 
@@ -169,7 +169,7 @@ class StopRequest:
         self._previous: dict[int, Callable | int | None] = {}
 
     def __enter__(self) -> StopRequest:
-        # Only the main thread receives signals; in another one (a launcher's) the time limit holds.
+        # Only the main thread receives signals; others (a launcher's) have only the time limit.
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 self._previous[number] = signal.signal(number, self._record)
@@ -192,7 +192,7 @@ class StopRequest:
 
     @property
     def reason(self) -> str | None:
-        """Why to stop, or ``None``."""
+        """The reason to stop, or ``None``."""
         if self._signal is not None:
             return f"{self._signal} was received"
         if self._deadline is not None and time.monotonic() >= self._deadline:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def import_on_use(package: str) -> Callable[[str], Any]:
-    """Make a package's ``__getattr__`` (PEP 562) from what it imports under ``TYPE_CHECKING``.
+    """Make a package's ``__getattr__`` (PEP 562) from its imports under ``TYPE_CHECKING``.
 
     >>> import_on_use("bnrecon.features")("draw").__name__
     'draw'
@@ -26,7 +26,7 @@ def import_on_use(package: str) -> Callable[[str], Any]:
 
 @functools.cache
 def _modules(package: str) -> dict[str, str]:
-    """By name the module that a type checker is told to import it from."""
+    """The module of each name in the imports for type checkers."""
     spec: Any = importlib.import_module(package).__spec__
     blocks = ast.parse(spec.loader.get_source(package)).body
     checked = [node for block in blocks if isinstance(block, ast.If) for node in block.body]

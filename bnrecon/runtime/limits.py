@@ -1,6 +1,6 @@
-"""How much memory this process may allocate, and how many processors: under all limits.
+"""The memory and processors that this process may use under all limits.
 
-Those of the machine, of Slurm, and of the control groups of Linux, which jobs and containers have.
+These are the limits of the machine, of Slurm, and of Linux control groups (jobs and containers).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def available_host_memory(
 ) -> int:
     """Bytes that this process can still allocate before it reaches the first of all limits.
 
-    These are the machine's available memory; the limits of the process's control group and of all
+    The limits are the machine's available memory; those of the process's control group and of all
     groups above it (versions 1 and 2; cached files not in use count as free); ``ulimit -v`` and
-    ``ulimit -d``; and what Slurm granted the job on this node, of which only this process's own
-    share is known to be taken. Memory that was freed is given back first: it counts as free.
+    ``ulimit -d``; and the memory that Slurm granted the job on this node, less what this process
+    uses. Freed memory is first returned to the system, so that it counts as free.
 
     >>> available_host_memory() > 0
     True
@@ -37,7 +37,7 @@ def available_host_memory(
 
 
 def _group(folder: Path) -> Iterator[int]:
-    """What is left under a group's limits; nothing where it has none."""
+    """The bytes left under a group's limits, if it has any."""
     statistics = dict(line.split() for line in lines(folder / "memory.stat"))
     for limit, usage, cached in (
         ("memory.max", "memory.current", "inactive_file"),
@@ -47,21 +47,21 @@ def _group(folder: Path) -> Iterator[int]:
         allowed = lines(folder / limit)
         if allowed in ([], ["max"]):  # version 1 writes a number beyond all memory
             continue
-        # Version 1 tells the least limit of the groups above, which a container may not see.
+        # Version 1 reports the lowest limit of the groups above, which a container may not see.
         above = int(statistics.get("hierarchical_memory_limit", allowed[0]))
         used = int("".join(lines(folder / usage)) or 0)
         yield min(int(allowed[0]), above) - used + int(statistics.get(cached, 0))
 
 
 def _process_limits(used: Any) -> Iterator[int]:
-    """What is left under ``ulimit -v`` and ``ulimit -d``, where the shell has set them."""
+    """The bytes left under ``ulimit -v`` and ``ulimit -d``, if the shell has set them."""
     try:
         import resource
     except ImportError:  # Windows has no ulimit
         return
     for limit, taken in (
         (resource.RLIMIT_AS, used.vms),
-        (resource.RLIMIT_DATA, getattr(used, "data", used.vms)),  # "data" on Linux alone
+        (resource.RLIMIT_DATA, getattr(used, "data", used.vms)),  # "data" only on Linux
     ):
         allowed, _ = resource.getrlimit(limit)
         if allowed != resource.RLIM_INFINITY:
@@ -69,7 +69,7 @@ def _process_limits(used: Any) -> Iterator[int]:
 
 
 def _slurm(resident: int, environment: Mapping[str, str]) -> Iterator[int]:
-    """What the job was granted here (megabytes, 0 for all), less what this process holds."""
+    """The bytes that the job was granted here (0 megabytes: all), less those of this process."""
 
     def number(name: str) -> int:
         text = environment.get(name, "")
@@ -83,9 +83,9 @@ def _slurm(resident: int, environment: Mapping[str, str]) -> Iterator[int]:
 
 
 def groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path]:
-    """The folders of the process's own group and of those above it, as far as they are seen here.
+    """The visible folders of the process's group and of the groups above it.
 
-    Of version 1 each ``controller``, such as ``memory``, has its own; those of version 2 have all.
+    In version 1 each ``controller``, such as ``memory``, has its groups; version 2's have all.
     """
     for folder, mount in _process_group(controller, proc):
         for level in (folder, *folder.parents):
@@ -95,7 +95,7 @@ def groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path]:
 
 
 def _process_group(controller: str, proc: Path) -> Iterator[tuple[Path, Path]]:
-    """The process's own group and its mount: of version 2, of the controller, or of both."""
+    """The process's group and its mount: of version 2, of the controller, or of both."""
     paths: dict[str, PurePosixPath] = {}
     for line in lines(proc / "self/cgroup"):  # number:controllers:path; version 2 names none
         _, controllers, group = line.split(":", 2)
@@ -111,7 +111,7 @@ def _process_group(controller: str, proc: Path) -> Iterator[tuple[Path, Path]]:
         if ".." in PurePosixPath(root).parts:  # mounted outside the process's namespace
             yield _search(mount), mount
             continue
-        # In a container the path may be the host's, or above its namespace: the mount is its group.
+        # In a container the path may be the host's, or above its namespace: then use the mount.
         seen = path.is_relative_to(root) and ".." not in path.parts
         yield mount / (path.relative_to(root) if seen else ""), mount
 
@@ -124,7 +124,7 @@ def _search(mount: Path) -> Path:
 
 
 def processor_limits(proc: Path = Path("/proc")) -> Iterator[int]:
-    """How many processors' time the groups allow; a part of one counts as one."""
+    """The numbers of processors whose time the groups allow, rounded up to at least one."""
     for folder in groups("cpu", proc):
         quota = " ".join(lines(folder / "cpu.max")).split()  # "150000 100000", or "max 100000"
         for name in ("quota", "period"):  # version 1; -1 for no limit
@@ -134,7 +134,7 @@ def processor_limits(proc: Path = Path("/proc")) -> Iterator[int]:
 
 
 def lines(path: Path) -> list[str]:
-    """A file's lines; none where it is not there for us to read."""
+    """A file's lines; none if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

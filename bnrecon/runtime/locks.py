@@ -1,4 +1,4 @@
-"""Locks between processes: the operating system's, which end with the process that holds them."""
+"""Locks between processes, by the operating system: they end with the process that holds them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _are_taken: ContextVar[bool] = ContextVar("locks are taken", default=True)
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """Take no locks within the block: somebody else sees to it that no two write the same files.
+    """Take no locks within the block: the caller ensures that no two processes write a file.
 
-    It is for the jobs of a cluster. Its file systems may have no locks, or ones that hold on one
-    machine only, or that stay when a machine fails.
+    For the jobs of a cluster: its file systems may have no locks, or locks that hold on one machine
+    only, or that remain when a machine fails.
     """
     before = _are_taken.set(False)
     try:
@@ -42,17 +42,17 @@ def disabled() -> Iterator[None]:
 def lock_file(
     path: Path, waiting: Callable[[], str] | None = None, required: bool = True
 ) -> Iterator[bool]:
-    """Hold the lock file ``path`` for the block, whose value is whether it is held.
+    """Hold the lock file ``path`` within the block; yields whether it is held.
 
-    The lock is the operating system's: it is released when its holder is killed, so that no stale
-    lock is ever left.
+    The operating system releases the lock when its holder is killed, so that there are no stale
+    locks.
 
     ``waiting`` makes the message to log while another process holds the lock; without it the block
     does not wait. Unless ``required``, nothing is locked on a file system without such locks.
 
     Raises:
         UserError: the folder cannot be written, or its file system has no such locks. A lock that
-            is merely a file would outlive its holder, and others would wait for ever.
+            is only a file would outlive its holder, and others would wait forever.
     """
     if not _are_taken.get():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def lock_file(
             else:
                 logger.warning(waiting())
                 lock.acquire()
-    except RuntimeError:  # filelock's: this process holds it already, and would wait for itself
+    except RuntimeError:  # filelock's: this process already holds it, and would wait for itself
         raise UserError(
             f"{path.parent} is locked by this command already: two of its outputs share this "
             "folder; give one of them another"
@@ -95,23 +95,23 @@ def lock_file(
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[None]:
-    """Hold a folder's lock for the block. A second process waits, and logs for what and for whom.
+    """Hold a folder's lock within the block. Another process waits, and logs for what and whom.
 
-    ``shared`` says whether folders in it may be locked and written by others meanwhile.
+    ``shared`` says whether other processes may lock and write folders in it meanwhile.
     """
     with lock_file(folder / ".lock", lambda: f"waiting for {holder(folder)} to finish {purpose}"):
         if _are_taken.get():
-            # Left by a process that was killed while it wrote; only the holder writes here.
+            # Left by a process killed while writing; only the holder writes here.
             for path, _, _ in files.partial_files(folder, below=not shared):
                 path.unlink(missing_ok=True)
         files.remove_leftovers(folder)
-        with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
+        with contextlib.suppress(OSError):  # for waiting processes; the lock does not need it
             files.write_text(folder / ".holder", f"process {os.getpid()} on {socket.gethostname()}")
         yield
 
 
 def holder(folder: Path) -> str:
-    """Who holds a folder's lock, as far as it says."""
+    """The recorded holder of a folder's lock."""
     who, path = "", folder / ".holder"
     with contextlib.suppress(OSError, ValueError):
         files.require_regular(path)
@@ -122,5 +122,5 @@ def holder(folder: Path) -> str:
 def lock_work(
     name: str, folder: Path, waiting: Callable[[], str] | None = None
 ) -> contextlib.AbstractContextManager[bool]:
-    """Hold the lock of a piece of work, of one name in all commands on a machine that share it."""
+    """Hold the lock of an item of work; commands on a machine that share it use the same name."""
     return lock_file(folder / content_key({"name": name}), waiting)

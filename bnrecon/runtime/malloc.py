@@ -1,4 +1,4 @@
-"""glibc's malloc: freed memory is kept for the next batch, or given back."""
+"""glibc's malloc: keep freed memory for the next batch, or return it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import ctypes
 import platform
 from collections.abc import Iterator
 
-ARENAS, MMAPS, LEAST_MMAP, TRIM = -8, -4, -3, -1  # what mallopt sets
+ARENAS, MMAPS, LEAST_MMAP, TRIM = -8, -4, -3, -1  # parameters of mallopt
 KEEPING = {ARENAS: 1, MMAPS: 0, TRIM: 2**31 - 1}
-# The defaults, and the sizes up to which malloc itself raises its thresholds.
+# The default, and the sizes up to which malloc raises its thresholds itself.
 RETURNING = {MMAPS: 65_536, LEAST_MMAP: 2**25, TRIM: 2**26}
 
-_open = 0  # blocks of ``keep_freed_memory``; the setting is the process's
+_open = 0  # open blocks of ``keep_freed_memory``: the setting is global
 
 
 @contextlib.contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """Have malloc keep freed memory while a block runs a network; afterwards it is given back.
+    """Let malloc keep freed memory while a block runs a network, and return it afterwards.
 
-    Each batch frees and allocates the same large blocks again. By default they go back to the
-    kernel each time, and much time goes into page faults: on two cores (Zen 4), VGG18 of width 64
-    trained at 381 instead of 272 images/s in float32, and at 668 instead of 632 in bf16; 64 images
-    went through a source of width 16 in 1.3 instead of 2.3 s of one core. So there is one arena
-    (for good, once it is set), nothing is mapped, and the heap is not trimmed. Where blocks are of
-    many sizes, as in solving, a heap that is never trimmed grows beyond what is used at any time.
-    Blocks may lie in each other; the outermost gives back.
+    Each batch frees and allocates the same large blocks. By default they return to the kernel each
+    time, which costs page faults: with this, on two cores (Zen 4), VGG18 of width 64 trained at 381
+    instead of 272 images/s in float32, and at 668 instead of 632 in bf16; 64 images went through a
+    source of width 16 in 1.3 instead of 2.3 s of one core. So there is one arena (permanently, once
+    it is set), nothing is mapped, and the heap is not trimmed. With blocks of many sizes, as in
+    solving, a heap that is never trimmed grows beyond what is used at any time. Blocks may be
+    nested; the outermost one returns the memory.
     """
     global _open
     _open += 1
@@ -41,7 +41,7 @@ def keep_freed_memory() -> Iterator[None]:
 
 
 def return_freed_memory() -> None:
-    """Give back what was freed and malloc still has: the system counts it as used."""
+    """Return freed memory that malloc keeps, which the system counts as used."""
     if (trim := _function("malloc_trim")) is not None:
         trim(ctypes.c_size_t(0))
 
@@ -53,7 +53,7 @@ def _set(options: dict[int, int]) -> None:
 
 
 def _function(name: str) -> ctypes._NamedFuncPointer | None:
-    """One of the C library's functions; ``None`` where it is not glibc."""
+    """A function of the C library; ``None`` if it is not glibc."""
     if platform.system() != "Linux":
         return None
     return getattr(ctypes.CDLL(None), name, None)

@@ -1,4 +1,4 @@
-"""What a module runs that PyTorch's class of it does not."""
+"""Code that a module runs and PyTorch's class does not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ METHODS = ("forward", "_conv_forward", "__call__")
 
 
 def added_code(module: nn.Module, kind: type[nn.Module]) -> str | None:
-    """What a module runs in place of ``kind``'s forward pass, or beside it; ``None`` if nothing.
+    """What a module runs instead of ``kind``'s forward pass or in addition; ``None`` if nothing.
 
-    A subclass that changes no forward pass adds nothing.
+    A subclass that keeps the forward pass adds nothing.
 
     >>> layer = nn.Linear(2, 3)
     >>> added_code(layer, nn.Linear)

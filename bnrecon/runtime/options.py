@@ -1,7 +1,7 @@
-"""One option of a spec: its default, its meaning and what it allows, checked when a spec is made.
+"""Options of a spec: default, meaning and allowed values, checked when a spec is made.
 
-The specs are plain dataclasses whose fields are made by ``option``. Its metadata is read by
-``check_fields`` (in ``__post_init__``) and by the command line's help and completion.
+The specs are dataclasses with fields made by ``option``. ``check_fields`` (in ``__post_init__``)
+and the command line's help and completion read the metadata.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", **allowed: Any) -> Any:
-    """A dataclass field with its meaning and limits; without a default the field must be given.
+    """A dataclass field with its meaning and limits; without a default the field is required.
 
     Args:
         default: the default, immutable.
-        help: the meaning in one sentence, as the command line shows it.
+        help: the meaning in one sentence, for the command line's help.
         allowed: any of ``allowed`` (a tuple of values), ``above``, ``below``, ``at_least``,
             ``at_most`` (numbers), ``folder=True`` (a folder's name) and ``file_name=True`` (a part
             of a folder's name).
@@ -47,7 +47,7 @@ def option(default: Any = dataclasses.MISSING, help: str = "", **allowed: Any) -
 
 @functools.cache
 def field_types(spec: type) -> dict[str, tuple[type, ...]]:
-    """The types that each field of a dataclass allows; ``NoneType`` where it may be unset.
+    """The types that each field of a dataclass allows; ``NoneType`` if it may be unset.
 
     >>> field_types(dataclasses.make_dataclass("Spec", [("side", int | None, None)]))
     {'side': (<class 'int'>, <class 'NoneType'>)}
@@ -63,7 +63,7 @@ def check_fields(spec: Any) -> None:
     """Check the fields of a spec against their types and limits.
 
     Raises:
-        UserError: for the first value that is not allowed, by the field's name.
+        UserError: a value is not allowed; the message names the first such field.
     """
     kind: Any = type(spec)
     kinds = field_types(kind)
@@ -76,10 +76,10 @@ def check_fields(spec: Any) -> None:
 
 
 def checked(name: str, value: Any, kind: type, **limits: Any) -> Any:
-    """A number that is given to a function, as Python's ``kind``; ``limits`` as of ``option``.
+    """Check a number passed to a function; return it as a ``kind``. ``limits`` as in ``option``.
 
     Raises:
-        UserError: it is of another kind, or beyond its limits.
+        UserError: it has another type, or is beyond its limits.
 
     >>> checked("width", 3, int, at_least=1)
     3
@@ -91,7 +91,7 @@ def checked(name: str, value: Any, kind: type, **limits: Any) -> Any:
 
 @contextlib.contextmanager
 def reworded(reword: Callable[[str], str]) -> Iterator[None]:
-    """Change the line of a ``UserError`` or a ``RunError``, which stays the same object.
+    """Change the message of a ``UserError`` or ``RunError``, which remains the same object.
 
     >>> with reworded(lambda line: prefix_fields(line, "train.", ["lr"])):
     ...     raise UserError("lr=0: must be above 0")
@@ -107,23 +107,23 @@ def reworded(reword: Callable[[str], str]) -> Iterator[None]:
 
 
 def labelled(label: str) -> contextlib.AbstractContextManager[None]:
-    """Begin the line of such an error with what it is about."""
+    """Begin the message of such an error with a label."""
     return reworded(lambda line: f"{label}: {line}")
 
 
 def prefix_fields(line: str, prefix: str, names: Iterable[str]) -> str:
-    """Put a prefix before the fields that a line names.
+    """Add a prefix to the fields that a line names.
 
     >>> prefix_fields("take more features (excess=5)", "features.", ["excess"])
     'take more features (features.excess=5)'
     """
-    # Not inside a path or a quoted value, nor where there is a prefix.
+    # Not inside a path or a quoted value, nor after another prefix.
     pattern = rf"(?<![\w.=/'\"-])({'|'.join(sorted(names))})(?==)"
     return re.sub(pattern, lambda match: f"{prefix}{match[1]}", line)
 
 
 def check_folder(name: str, folder: str) -> None:
-    """Raise ``UserError`` for a text that cannot be a folder's name."""
+    """Raise ``UserError`` for a text that cannot name a folder."""
     if not folder or "\0" in folder:
         raise UserError(f"{name}={folder!r}: give a folder's name")
 
@@ -160,7 +160,7 @@ def _check_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
 
 
 def limits_text(limits: Mapping[str, Any]) -> str:
-    """The limits of an option in words, empty where there are none.
+    """The limits of an option in words, empty if there are none.
 
     >>> limits_text({"at_least": 0, "below": 1}), limits_text({"above": 0})
     ('at least 0 and below 1', 'above 0')

@@ -1,4 +1,4 @@
-"""The precisions that products can run in: int8, bf16, TF32, float32, float64."""
+"""The precisions of products: int8, bf16, TF32, float32, float64."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bnrecon.runtime.hardware import float32_products, has_fast_bfloat16
 
 @dataclass(frozen=True)
 class Precision:
-    """What the products of an operator run in."""
+    """The precision of an operator's products."""
 
-    name: str  # what reports call it
+    name: str  # its name in reports
     factors: torch.dtype  # type in which matrices are stored and multiplied
-    vectors: torch.dtype  # type of the vectors that go in and come out
+    vectors: torch.dtype  # type of input and output vectors
     tf32: bool = False  # round float32 factors to TF32
-    integer_gradients: bool = False  # M^T y in 8-bit integers, M x as said
+    integer_gradients: bool = False  # M^T y in 8-bit integers, M x as above
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Precision:
@@ -35,7 +35,7 @@ class Precision:
         return float32_products(tf32=True) if self.tf32 else contextlib.nullcontext()
 
 
-# Of random signs and of vectors rounded to whole numbers: ``operators.integers``.
+# For random signs and vectors rounded to whole numbers: ``operators.integers``.
 INT8 = Precision("int8", torch.int8, torch.float64)
 
 BFLOAT16 = Precision("bfloat16", torch.bfloat16, torch.float32)
@@ -50,9 +50,9 @@ FLOAT64 = Precision("float64", torch.float64, torch.float64)
 def precision_schedule(device: torch.device) -> list[Precision]:
     """The precisions of successive inner solves on this device: the fastest first, float64 last.
 
-    Only those for which the device has units: bf16 by AMX, AVX-512 BF16, Arm BF16 or tensor cores,
-    TF32 by tensor cores. Splitting factors into sums of bf16 numbers is not among them: on a CPU
-    PyTorch rounds the result of a bf16 product to bf16, and a device with tensor cores has TF32.
+    Only those for which the device has units: bf16 with AMX, AVX-512 BF16, Arm BF16 or tensor
+    cores, TF32 with tensor cores. Splitting factors into sums of bf16 numbers is no option: on a
+    CPU PyTorch rounds a bf16 product to bf16, and a device with tensor cores has TF32.
     """
     schedule = [FLOAT32, FLOAT64]
     if has_fast_bfloat16(device):

@@ -1,4 +1,4 @@
-"""Where results come from: commit, library versions, time, host and command."""
+"""The origin of results: commit, library versions, time, host and command."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pathlib import Path
 def versions() -> dict[str, str]:
     """Versions of Python, bnrecon and the libraries that it computes with.
 
-    ``torch`` is named with its build, as in ``2.9.0+cu128``. ``cuda`` and ``cudnn`` are what it was
-    built for, ``nvidia_driver`` is the machine's; each is absent where there is none.
+    ``torch`` includes its build, as in ``2.9.0+cu128``. ``cuda`` and ``cudnn`` are the versions it
+    was built for, ``nvidia_driver`` is the machine's; each may be absent.
     """
-    import torch  # the command line loads this module, and does without torch
+    import torch  # not at the top: the command line loads this module without torch
 
     names = ("bnrecon", "torch", "torchvision", "numpy", "scipy", "hydra-core")
     by_library = {name: importlib.metadata.version(name) for name in names}
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def gpu_versions(driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
-    """Versions of what torch computes with on a GPU; none for a torch without CUDA."""
+    """Versions of torch's GPU libraries; none for a torch without CUDA."""
     import torch
 
     if torch.version.cuda is None:
@@ -58,7 +58,7 @@ _started_as: list[str] = []
 
 @contextlib.contextmanager
 def started_as(words: Sequence[str]) -> Iterator[None]:
-    """For the block the command is ``bnrecon WORDS``; Hydra changes ``sys.argv`` for itself."""
+    """Record ``bnrecon WORDS`` as the command in the block: Hydra changes ``sys.argv``."""
     before = list(_started_as)
     _started_as[:] = ["bnrecon", *words]
     try:
@@ -68,17 +68,17 @@ def started_as(words: Sequence[str]) -> Iterator[None]:
 
 
 def command() -> str:
-    """What was typed to start this process; the program is named without its folder.
+    """The command that started this process; the program is named without its folder.
 
     >>> with started_as(["run", "seeds=[0, 1]"]):
     ...     command()
     "bnrecon run 'seeds=[0, 1]'"
     """
-    program, *rest = _started_as or sys.argv or ["python"]  # an embedded interpreter has no words
+    program, *rest = _started_as or sys.argv or ["python"]  # an embedded interpreter has none
     return shlex.join([Path(program).name, *rest])
 
 
-# In the package's folder, written beforehand where it is copied to a machine without git.
+# In the package's folder, written when it is copied to a machine without git.
 RECORDED = "commit.txt"
 
 
@@ -86,8 +86,8 @@ RECORDED = "commit.txt"
 def commit() -> str | None:
     """The checkout's commit, followed by ``+`` if files differ.
 
-    As it was at the first call, at the start: a checkout may be edited during a long run. Outside
-    a checkout it is the one that was recorded in the package's ``commit.txt``, or ``None``.
+    It is read once, at the start: a checkout may be edited during a long run. Outside a checkout it
+    is the commit recorded in the package's ``commit.txt``, or ``None``.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return _recorded()  # a copy, perhaps inside somebody else's checkout
@@ -105,7 +105,7 @@ def _recorded() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What a git command prints; ``None`` where it fails or there is no git."""
+    """The output of a git command; ``None`` if it fails or there is no git."""
     try:
         done = subprocess.run(
             ["git", *arguments],

@@ -1,6 +1,6 @@
-"""The results that ship inside an installed package, which are read and never written.
+"""The results that ship with the package, which are read and never written.
 
-A wheel holds them as one archive (``setup.py``), which is unpacked when they are first read.
+A wheel holds them as an archive (``setup.py``), which is unpacked at the first read.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 from bnrecon.runtime.user_cache import user_cache
 
-DEFAULT_OUTPUTS = Path("outputs")  # of the option outputs
+DEFAULT_OUTPUTS = Path("outputs")  # default of the option outputs
 
-# A checkout has no such file: what ships lies in its own outputs/.
+# A checkout has no such file: its shipped results are in outputs/.
 ARCHIVE = Path(__file__).parents[1] / "shipped" / "results.tar.xz"
-COUNT = "number of files"  # a file beside the unpacked ones
+COUNT = "number of files"  # a file with the unpacked ones
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 def packaged() -> Path | None:
     """The folder of an installed package's results, in the user's cache; ``None`` in a checkout.
 
-    Without a cache that can be written it is a temporary one, which this process removes. ``None``
-    as well, with a warning, where the archive is damaged or there is no room for its files.
+    Without a writable cache it is a temporary folder, which this process removes. It is ``None``
+    too, with a warning, if the archive is damaged or there is no room for its files.
     """
     if not ARCHIVE.is_file():
         return None
@@ -54,7 +54,7 @@ def _temporary_folder() -> Path:
 
 
 def _unpack(parent: Path) -> Path:
-    """The folder of the archive's files in ``parent``, where it appears whole or not at all."""
+    """The folder of the archive's files in ``parent``, which is created atomically."""
     digest = hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()
     folder = parent / f"results-{digest[:16]}"
     if _is_whole(folder):
@@ -74,7 +74,7 @@ def _unpack(parent: Path) -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether no file is missing: whoever cleans caches may remove some of them."""
+    """Whether no file is missing: a cleaner of caches may remove some."""
     try:
         count = int((folder / COUNT).read_text())
     except (OSError, ValueError):
@@ -83,15 +83,15 @@ def _is_whole(folder: Path) -> bool:
 
 
 def shipped_folder() -> Path:
-    """What ships: in the installed package, or in the outputs of a checkout."""
+    """The folder of shipped results: of the installed package, or a checkout's outputs."""
     return packaged() or Path(__file__).parents[2] / DEFAULT_OUTPUTS
 
 
 def shipped_outputs(outputs: Path) -> Path:
-    """Where what ships is read from, for somebody whose own results are in ``outputs``.
+    """The folder to read shipped results from, for a user with results in ``outputs``.
 
-    It is ``outputs`` itself in a checkout, and wherever another folder was chosen: in a folder of
-    their own everything can be computed anew.
+    It is ``outputs`` itself in a checkout, and if another folder was chosen: in such a folder
+    everything can be computed anew.
     """
     return packaged() or outputs if outputs == DEFAULT_OUTPUTS else outputs
 

@@ -1,4 +1,4 @@
-"""What a caller may have set in torch: ours is computed without it, a model's own code with it."""
+"""Modes that a caller may have set in torch: bnrecon computes without them, a model with them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
     """Run a function as if its caller had set nothing in torch.
 
     Outside ``torch.inference_mode``: a tensor made inside can never be trained. Outside
-    ``torch.autocast``: it would round products to bf16. With the processor as the default device:
-    after ``torch.set_default_device("cuda")`` any tensor that is made without naming a device lies
-    there, and generators of the processor are refused.
+    ``torch.autocast``: it would round products to bf16. With the CPU as the default device: after
+    ``torch.set_default_device("cuda")`` any tensor made without a device is on the GPU, and
+    generators of the CPU are refused.
 
     >>> make = outside_torch_modes(lambda: torch.zeros(1))
     >>> with torch.inference_mode(), torch.device("meta"):
@@ -52,9 +52,9 @@ def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def one_thread_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function in one thread after the other: what it changes in torch is every thread's.
+    """Run a function in one thread at a time: its changes of torch's state affect all threads.
 
-    That is how modules are called while a network is traced, and the precision of products.
+    These are how modules are called while a network is traced, and the precision of products.
     """
 
     @functools.wraps(function)
@@ -66,7 +66,7 @@ def one_thread_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def callers_default_device() -> contextlib.AbstractContextManager[object]:
-    """The caller's default device again, for a model's own code within such a function.
+    """Restore the caller's default device, for a model's code within such a function.
 
     >>> with torch.device("meta"):
     ...     outside_torch_modes(callers_default_device)().type

@@ -1,8 +1,8 @@
-"""What a run logs while it works: the rows of its ``metrics.jsonl``, which trackers are sent too.
+"""Logging of a run: the rows of its ``metrics.jsonl``, which also go to trackers.
 
-The packages that compute know a ``TrackedRun``. What a library (TensorBoard, wandb, ...) makes
-of a row is written higher up and handed down. Nothing that goes wrong there ends the work: it is
-warned of once, and that library is left out from there on.
+The packages that compute use a ``TrackedRun``. The adapters to libraries (TensorBoard, wandb, ...)
+belong to a higher package and are passed in. Their errors do not end the work: one warning is
+shown, and the library is no longer used.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 Plain = bool | int | float | str
 METRICS = "metrics.jsonl"
 
-# Takes a row: its number, its kind and step (``epoch``, 3), the numbers by name (``epoch/loss``).
+# Takes a row: its number, its type and step (``epoch``, 3), the values by name (``epoch/loss``).
 Log = Callable[[int, str, int, Mapping[str, float]], None]
-# Opens ``runs/NAME`` or ``targets/NAME`` with its options: in place of what the library has of it,
-# if the last argument says so, otherwise to go on.
+# Opens ``runs/NAME`` or ``targets/NAME`` with its options; the last argument says whether to
+# replace or to continue what the library has of it.
 Opener = Callable[
     [str, Mapping[str, Plain], bool], contextlib.AbstractContextManager[Log, bool | None]
 ]
 
 
 class Trackers:
-    """The libraries, by name, that the runs of a command are sent to, below ``folder``.
+    """The libraries, by name, to which a command logs its runs, below ``folder``.
 
-    Each has a command in ``views`` that shows what it has. ``whole`` sends a run at its end, as
+    ``views`` has a command for each that shows its content. ``whole`` sends a run at its end, as
     ``bnrecon export`` does, not row by row.
     """
 
@@ -47,12 +47,12 @@ class Trackers:
         whole: bool = False,
     ) -> None:
         self.openers, self.folder, self.views, self.whole = openers or {}, folder, views, whole
-        self.failed: dict[str, str] = {}  # why something is left out, by its name
+        self.failed: dict[str, str] = {}  # why a library is no longer used, by its name
         self.sent = 0  # rows
 
     @contextlib.contextmanager
     def track(self, run: str, config: Mapping[str, Any]) -> Iterator[TrackedRun]:
-        """Log ``runs/NAME`` or ``targets/NAME``, unless another process logs it now."""
+        """Log ``runs/NAME`` or ``targets/NAME``, unless another process is logging it."""
         tracked, path = TrackedRun(self, run, flatten(config)), self.folder / run / METRICS
         with contextlib.ExitStack() as stack:
 
@@ -68,20 +68,20 @@ class Trackers:
                 tracked.close()
 
     def attempt(self, name: str, action: Callable[[], Any]) -> None:
-        """Do something with a library; whatever goes wrong, the work goes on without it."""
+        """Do something with a library; if it fails, the work continues without the library."""
         if name in self.failed:
             return
         try:
             action()
         except Exception as error:
             self.failed[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            message = "%s failed and is left out from here on (%s); the run goes on, and %s"
+            message = "%s failed and is not used any more (%s); the run continues, and %s"
             logger.warning(message, name, self.failed[name], "bnrecon export adds what is missing")
             logger.debug("%s failed", name, exc_info=True)
 
 
 class TrackedRun:
-    """Where a training or a run logs what it has done. Logging it twice adds nothing."""
+    """The log of a training or a run. Logging something twice adds nothing."""
 
     def __init__(self, owner: Trackers, run: str, config: Mapping[str, Plain]) -> None:
         self._owner, self._run, self._config = owner, run, config
@@ -90,9 +90,9 @@ class TrackedRun:
         self._open: dict[str, tuple[Log, contextlib.ExitStack]] = {}
 
     def read(self, path: Path) -> None:
-        """Take the rows that were logged before; drop what is no row, as a kill may leave it.
+        """Read the rows logged earlier; drop invalid ones, which a kill may leave.
 
-        A run that is sent as a whole begins without rows.
+        A run that is sent as a whole starts without rows.
         """
         with contextlib.suppress(FileNotFoundError):
             files.require_regular(path)
@@ -104,7 +104,7 @@ class TrackedRun:
             if torn or len(rows) < len(lines):
                 _write(path, rows)
             if damaged := len(lines) - len(rows):
-                logger.warning("%s: %d damaged rows are left out", path, damaged)
+                logger.warning("%s: %d damaged rows are skipped", path, damaged)
         self._path = path
 
     def log(self, kind: str, step: int, values: Mapping[str, float]) -> None:
@@ -142,7 +142,7 @@ class TrackedRun:
         self.log("result", 0, {name: about[name] for name in ("accuracy", "images", "seconds")})
 
     def close(self) -> None:
-        """End the run in the libraries; send it, if that is done as a whole."""
+        """End the run in the libraries; with ``whole``, send it first."""
         if self._owner.whole:
             self._send(0)
         self._close_libraries()
@@ -171,7 +171,7 @@ NO_TRACKERS = Trackers()
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Plain]:
-    """Nested options by their names on the command line, lists and ``None`` as they are written.
+    """Nested options by their names on the command line, with lists and ``None`` as written there.
 
     >>> flatten({"train": {"lr": 0.1, "seed": None}, "seeds": [0, 1]})
     {'train.lr': 0.1, 'train.seed': 'null', 'seeds': '[0,1]'}
@@ -185,12 +185,12 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Plain]:
 
 
 def _key(row: Mapping[str, float]) -> tuple[Any, ...]:
-    """What tells rows apart: the step, and the names of the values in whatever order."""
+    """What distinguishes rows: the step, and the names of the values in any order."""
     return (next(iter(row.values())), *sorted(row))
 
 
 def _parse(line: str) -> dict[str, float] | None:
-    """The row of a line, ``None`` for what is none: names with numbers, the step's first."""
+    """The row of a line: names with numbers, the step's first; ``None`` if it is invalid."""
     with contextlib.suppress(ValueError):
         row = json.loads(line)
         if isinstance(row, dict) and row and all(isinstance(v, int | float) for v in row.values()):

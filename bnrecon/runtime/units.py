@@ -1,10 +1,10 @@
-"""Lengths of time and numbers of bytes, written for a reader."""
+"""Durations and numbers of bytes as text."""
 
 from __future__ import annotations
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time in two digits or so.
+    """A duration with about two digits.
 
     >>> [format_duration(seconds) for seconds in (0.4, 95, 4000, 90_000, 1e6)]
     ['0 s', '95 s', '67 min', '25 h', '12 days']

@@ -1,4 +1,4 @@
-"""A user's code: modules, fingerprints that tell its results apart, and its exceptions."""
+"""A user's code: its modules, fingerprints that distinguish its results, and its exceptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADVICE = "give a module's name, importable from here, as in imports=[my_targets]
 
 
 def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
-    """The error for a name that is not registered: the nearest one, and how a user's own get there.
+    """The error for an unregistered name: the nearest one, and how users register theirs.
 
     >>> print(unregistered("solver", "refind", ["lu", "refined"]))
     solver=refind: did you mean 'refined'? Allowed: lu, refined, and what imports=[MODULE] registers
@@ -37,14 +37,14 @@ def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
 
 
 class Registered:
-    """A function under a name that options accept, and the module that registered it.
+    """A function registered under a name for options, and the module that registered it.
 
-    It is the user's own unless a module of bnrecon registers it. Make it in the function that the
-    module calls: the caller is found two frames up.
+    It is the user's unless a module of bnrecon registers it. Create it in the function that the
+    module calls: the module is two frames up.
 
     Args:
-        what: what is registered, as messages name it.
-        function: what is called.
+        what: the name of what is registered, in messages.
+        function: the function to call.
         version: replaces the hash of the module's source; change it when the results change.
 
     >>> Registered("features he_normal", len).user_defined
@@ -52,21 +52,21 @@ class Registered:
     """
 
     def __init__(self, what: str, function: Callable, version: str | None = None) -> None:
-        file = Path(sys._getframe(2).f_code.co_filename).absolute()  # what called the decorator
+        file = Path(sys._getframe(2).f_code.co_filename).absolute()  # the decorator's caller
         self.what, self.function, self.version = what, function, version
         self.user_defined = not file.is_relative_to(PACKAGE)
         self._home = file if file.parent.name in INSTALLED else file.parent
         self._source: bytes | None = None
         if self.user_defined and version is None and file.is_file():
-            self._source = file.read_bytes()  # now, while it is what was imported
+            self._source = file.read_bytes()  # now: it may change after the import
 
     def warn_of_replacing(self, former: Registered | None) -> None:
-        """Warn where what was under the name is bnrecon's own and this is a user's."""
+        """Warn if a user's function replaces one of bnrecon."""
         if self.user_defined and former is not None and not former.user_defined:
-            logger.warning("%s is bnrecon's own name; yours takes its place", self.what)
+            logger.warning("%s is a name of bnrecon; yours replaces it", self.what)
 
     def is_user_code(self, filename: str) -> bool:
-        """Whether a line of a traceback lies in the registering module's folder or below."""
+        """Whether a traceback's file is in the registering module's folder or below."""
         path = Path(filename)
         if path.is_relative_to(PACKAGE) or not path.is_relative_to(self._home):
             return False
@@ -74,14 +74,13 @@ class Registered:
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
-        """What tells its results apart, ten hexadecimal digits; ``None`` for bnrecon's own.
+        """Ten hexadecimal digits that identify its results; ``None`` for bnrecon's functions.
 
-        A hash of the source of the module that registered the function, as it was at that time (a
-        changed comment is a change), or of ``version``. What that module imports or reads does not
-        count.
+        A hash of ``version``, or of the source of the module that registered the function, as of
+        that time (a changed comment is a change). What that module imports or reads does not count.
 
         Raises:
-            UserError: the code was typed in and lies in no file, and there is no version.
+            UserError: the code was typed in, so that it has no file, and there is no version.
 
         >>> len(Registered("features mine", len, version="2").fingerprint)
         10
@@ -94,17 +93,17 @@ class Registered:
             content = self._source
         else:
             raise UserError(
-                f"{self.what}: its code lies in no file, so that results cannot be told apart; "
-                'register it with version="1", and change the version when what it computes changes'
+                f"{self.what}: its code is in no file, which would identify its results; register "
+                'it with version="1", and change the version when its results change'
             )
         return hashlib.sha256(content).hexdigest()[:10]
 
 
 @contextlib.contextmanager
 def attribute_errors(registered: Registered) -> Iterator[None]:
-    """Turn whatever a user's code raises into one line: ``what: ValueError: … (file:line)``.
+    """Turn any exception of user code into one line: ``what: ValueError: … (file:line)``.
 
-    bnrecon's own errors, a lack of memory, and what bnrecon's own functions raise, pass.
+    bnrecon's errors, a lack of memory, and exceptions of bnrecon's functions pass unchanged.
 
     Raises:
         UserError: the user's code raised an exception.
@@ -124,7 +123,7 @@ def attribute_errors(registered: Registered) -> Iterator[None]:
 
 
 class WithUserModules:
-    """Work of a run: another process imports the user's modules before it looks at any target."""
+    """Work whose unpickling imports the user's modules, before another process reads a target."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         import_user_modules(state["config"].imports)
@@ -135,8 +134,8 @@ def import_user_modules(names: Iterable[str]) -> None:
     """Import a user's modules, from the current folder too.
 
     Raises:
-        UserError: for a name that is no module's, and for whatever the module raises, in one line
-            with the place.
+        UserError: there is no module of this name, or it raises an exception; one line with file
+            and line number.
     """
     for name in names:
         _import(name)
@@ -150,16 +149,16 @@ def _import(name: str) -> None:
         sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(module)
-    except BaseException as error:  # the user's own code: anything can come out of it
+    except BaseException as error:  # user code may raise anything
         if isinstance(error, KeyboardInterrupt) and not is_loading():
-            raise  # from the keyboard: while libraries load, none comes from there
+            raise  # from the keyboard, not the module: no signal raises it during loading
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(f"imports={name}: {error}; {ADVICE}") from None
         raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None
 
 
 def _message(error: BaseException) -> str:
-    """What went wrong and where, a syntax error at its own place."""
+    """The error and its position; a syntax error has its own."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}:{error.lineno})"
     last = traceback.extract_tb(error.__traceback__)[-1]

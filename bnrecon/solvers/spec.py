@@ -34,7 +34,7 @@ class SolverSpec:
     )
     max_iterations: int | None = option(
         None,
-        "largest number of iterations; null: the solver's own limit (LBFGS, the papers': 2,000)",
+        "maximum number of iterations; null: the solver's limit (2,000 for the papers' LBFGS)",
         above=0,
     )
 

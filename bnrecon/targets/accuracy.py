@@ -1,4 +1,4 @@
-"""Test accuracy of a network, in true float32."""
+"""Test accuracy of a network, in full float32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def measure_accuracy(
     The network maps (N, C, H, W) to logits (N, classes); ``description`` titles a progress bar.
 
     Raises:
-        RunError: where a logit is not finite: the largest of NaNs is no answer.
+        RunError: a logit is not finite: the largest of NaNs is no prediction.
     """
     network.eval()
     images, correct = data.sizes[1], 0
@@ -37,13 +37,13 @@ def measure_accuracy(
 
 
 def finite_logits(logits: torch.Tensor, whose: str) -> torch.Tensor:
-    """The logits themselves; raise ``RunError`` naming the network where one is not finite."""
+    """Return the logits; raise ``RunError`` naming the network if one is not finite."""
     if not bool(torch.isfinite(logits).all()):
         raise RunError(f"{whose} gives logits that are not finite on test images")
     return logits
 
 
 def image_bar(total: int, description: str | None) -> tqdm:
-    """A progress bar over images; without a description, none."""
+    """A progress bar over images, hidden without a description."""
     disable = None if description else True
     return tqdm(total=total, desc=description, unit="img", disable=disable, leave=False)

@@ -1,4 +1,4 @@
-"""A target as its request describes it, untrained; and the memory that its training takes."""
+"""Build an untrained target from its request; the memory that its training takes."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def build_target(request: TargetRequest, data: Images) -> nn.Module:
 
 
 def _options(target: TargetSpec, kind: type[TargetSpec]) -> dict[str, Any]:
-    """What a family's builder is called with, of the fields of ``kind``."""
-    # Of the width, which all share, each family makes what it will.
+    """The arguments of a family's builder, from the fields of ``kind``."""
+    # All families have a width, which each uses in its way.
     shared = {field.name for field in dataclasses.fields(TargetSpec)} - {"width"}
     names = [field.name for field in dataclasses.fields(kind) if field.name not in shared]
     return {name: getattr(target, name) for name in names}
 
 
 def training_bytes(target: TargetSpec) -> int:
-    """About how many bytes the weights take in training; 0 where the family is a user's.
+    """About how many bytes the weights take in training; 0 for a user's family.
 
-    That is 12 a parameter: weight, gradient and momentum in float32. A network for images of 32
-    pixels a side is built for it on the device ``meta``, which holds no numbers. Of frozen pairs
-    the features count, one for each equation at least.
+    That is 12 per parameter: weight, gradient and momentum in float32, counted in a network for
+    32x32 images on the device ``meta``, which stores no numbers. For frozen pairs it is the
+    features, at least one per equation.
     """
     frozen = isinstance(target, NormalizationVggTarget) and target.features != "none"
     kind = VggTarget if isinstance(target, NormalizationVggTarget) else type(target)

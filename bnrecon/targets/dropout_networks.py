@@ -2,9 +2,9 @@
 
 The paper lists them as code, probably for SymJAX. There Dropout(x, p) multiplies by a mask that is
 1 with probability p (although its documentation says "to drop"), so that 0.9 and 0.7 are read as
-dropout of 0.1 and 0.3. Slopes of the leaky ReLUs are not given; they are 0.01. Three details are
-PyTorch's: dropout divides what it keeps by the probability to keep (SymJAX's does not), BatchNorm
-adds 1e-5 to the variance (0.001), and weights start as PyTorch draws them (Glorot's).
+dropout of 0.1 and 0.3. The paper gives no slope for the leaky ReLUs; it is 0.01 here. Three details
+follow PyTorch instead: dropout divides what it keeps by the probability to keep (SymJAX does not),
+BatchNorm adds 1e-5 to the variance (0.001), and PyTorch initializes the weights (Glorot).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 from bnrecon.targets.models import require_side
 
 SMALLEST = 2  # pixels a side, for the first pooling
-LARGE = 64  # sides from here on have one more convolution and pooling, as for Imagenette
+LARGE = 64  # from this side on, one more convolution and pooling, as for Imagenette
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, padding: bool = True) -> nn.Conv2d:
@@ -28,10 +28,10 @@ def _block(inputs: int, outputs: int, kernel: int, padding: bool = True) -> list
 
 
 class LeakyResidual(nn.Module):
-    """leaky_relu(f(x)) + x, or + a 3x3 convolution of x where the channels change.
+    """leaky_relu(f(x)) + x, or + a 3x3 convolution of x if the channels change.
 
-    f is a convolution, BatchNorm, leaky ReLU, a convolution and BatchNorm. As printed, the skip
-    connection joins after the activation.
+    f is a convolution, BatchNorm, leaky ReLU, a convolution and BatchNorm. As in the paper's code,
+    the skip connection joins after the activation.
 
     >>> LeakyResidual(4, 8)(torch.randn(2, 4, 6, 6)).shape
     torch.Size([2, 8, 6, 6])
@@ -57,14 +57,14 @@ def dropout_resnet(
 
     A 5x5 convolution, max-pooling and dropout of 0.1; for 1, 2, 4 and 8 times ``width`` channels
     ``depth`` residual blocks, an average-pooling and a 1x1 convolution of 8 times ``width``; the
-    average of what is left and a linear layer. As printed, pooling and the 1x1 convolution follow
-    every block; eight poolings do not fit images of 32 pixels a side, which five halve to one.
+    average over the remaining pixels and a linear layer. In the paper, pooling and 1x1 convolution
+    follow every block; eight poolings do not fit 32x32 images, of which five leave one pixel.
 
-    For images (C, H, W) of 2 pixels or more a side. The defaults are the paper's; all channels are
-    in proportion to the width.
+    For images (C, H, W) with sides of 2 pixels or more. The defaults are the paper's; all channels
+    are in proportion to the width.
 
     Raises:
-        UserError: for smaller images.
+        UserError: the images are smaller.
 
     >>> dropout_resnet((3, 32, 32), 10, width=8)(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -90,15 +90,15 @@ def dropout_cnn(shape: tuple[int, int, int], classes: int, width: int = 96) -> n
 
     A 5x5 convolution and max-pooling, twice for large images; two stages of ``width`` and twice
     ``width`` channels, each three times a 5x5 and two 1x1 convolutions, dropout of 0.3 and
-    max-pooling; a 3x3 convolution without padding, a 1x1 convolution, the average of what is left
-    and a linear layer.
+    max-pooling; a 3x3 convolution without padding, a 1x1 convolution, the average over the
+    remaining pixels and a linear layer.
 
-    For images (C, H, W) of 2 pixels or more a side. The 3x3 convolution is padded for sides below
-    24, and for those below 8 a pooling is left out where one pixel is left. All channels are in
+    For images (C, H, W) with sides of 2 pixels or more. The 3x3 convolution is padded for sides
+    below 24; for sides below 8 a pooling is skipped if only one pixel remains. All channels are in
     proportion to the width, 96 in the paper.
 
     Raises:
-        UserError: for smaller images.
+        UserError: the images are smaller.
 
     >>> dropout_cnn((3, 32, 32), 10, width=12)(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])

@@ -1,4 +1,4 @@
-"""Weights that a user gives in a file, instead of a training: safetensors, never a pickle."""
+"""Weights from a user's file, instead of a training: safetensors, never a pickle."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bnrecon.runtime.errors import UserError, first_line, printable, shorten
 from bnrecon.runtime.files import require_regular
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
-COUNTER = "num_batches_tracked"  # of BatchNorm: not every file has it, and nothing depends on it
+COUNTER = "num_batches_tracked"  # BatchNorm's: some files lack it, and nothing depends on it
 
 
 def load_weights(network: nn.Module, path: str) -> None:
     """Load a file's weights into a network.
 
     Raises:
-        UserError: they cannot be read, or are not of this network.
+        UserError: they cannot be read, or do not fit this network.
     """
     weights = _read(path)
     if reason := _misfit(network.state_dict(), weights):
@@ -33,7 +33,7 @@ def load_weights(network: nn.Module, path: str) -> None:
 
 
 def weights_digest(path: str) -> str:
-    """SHA-256 of a file's weights; of a file that did not change it is known.
+    """SHA-256 of a file's weights, cached while the file does not change.
 
     Raises:
         UserError: they cannot be read.
@@ -41,7 +41,7 @@ def weights_digest(path: str) -> str:
     try:
         about = _expanded(path).stat()
     except (OSError, ValueError):
-        return tensor_digest(_read(path))  # which says why
+        return tensor_digest(_read(path))  # raises the error
     return _digest(path, about.st_mtime_ns, about.st_size)
 
 
@@ -51,7 +51,7 @@ def _digest(path: str, _changed: int, _size: int) -> str:
 
 
 def _expanded(path: str) -> Path:
-    return Path(os.path.expanduser(path))  # shells leave ~ behind a = as it is
+    return Path(os.path.expanduser(path))  # shells do not expand ~ after =
 
 
 def _read(path: str) -> dict[str, torch.Tensor]:
@@ -86,5 +86,5 @@ def _misfit(state: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tenso
         wanted = state[name].dtype
         if wanted.is_floating_point and not value.is_floating_point():  # such as quantized ones
             kinds = (str(kind).removeprefix("torch.") for kind in (value.dtype, wanted))
-            return "{} is of {} numbers, the target's of {}".format(name, *kinds)
+            return "{} has {} numbers, the target's {}".format(name, *kinds)
     return None

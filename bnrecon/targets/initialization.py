@@ -1,4 +1,4 @@
-"""Smart initialization: a network's pre-activations normalized by a data set before training."""
+"""Smart initialization: normalize a network's pre-activations by a data set before training."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class _Frozen(nn.modules.batchnorm._BatchNorm):
-    """A BatchNorm that uses its running statistics in training too, and never changes them."""
+    """A BatchNorm that also uses its running statistics in training, and never changes them."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.train(False)
 
     def train(self, mode: bool = True) -> Any:
-        """Stay in eval mode; a dropout inside does not."""
+        """Stay in eval mode; modules inside, such as a dropout, change theirs."""
         super().train(mode)
         self.training = False
         return self
 
 
 class FrozenBatchNorm1d(_Frozen, nn.BatchNorm1d):
-    """BatchNorm1d with frozen statistics; scale and shift are learned where it is affine."""
+    """BatchNorm1d with frozen statistics; scale and shift are learned if it is affine."""
 
 
 class FrozenBatchNorm2d(_Frozen, nn.BatchNorm2d):
-    """BatchNorm2d with frozen statistics; scale and shift are learned where it is affine.
+    """BatchNorm2d with frozen statistics; scale and shift are learned if it is affine.
 
     >>> layer = FrozenBatchNorm2d(1)
     >>> _ = layer.train()(torch.ones(2, 1, 4, 4))
@@ -58,26 +58,26 @@ def initialize_from_data(
 ) -> nn.Module:
     """The smart initialization of "Batch Normalization Explained", Section 4, on a copy.
 
-    Layer by layer, in the order in which they run, every channel's pre-activation h is replaced by
+    Layer by layer, in running order, every channel's pre-activation h is replaced by
     (h - μ) / sqrt(σ² + eps), with the mean and variance over a data set (Eq. 3) and, in a
     convolution, over all positions. The zero set of a linear layer's unit then passes through the
-    data: not all of them are on one side. In a convolution this holds for each channel over all
-    positions (its hyperplane passes through the mean patch), not at every single position. In
-    training μ and σ stay as they are.
+    data, with points on both sides. In a convolution this holds for each channel over all positions
+    (its hyperplane passes through the mean patch), not at every single position. Training does not
+    change μ and σ.
 
     - A network with BatchNorm: its running statistics are set and frozen; γ and β are kept and
-      learn.
+      learned.
     - A network without, ``freeze``: a frozen normalization without γ and β follows every Linear
       and Conv2d except the last to run. The layer becomes ``Sequential(layer, normalization)``.
-    - A network without, ``fold``: the same function with no new module. Each such layer's weight
-      is divided by sqrt(σ² + eps), and its bias becomes (bias - μ) / sqrt(σ² + eps). A bias is
-      added where there is none.
+    - A network without, ``fold``: the same function without a new module. Each such layer's weight
+      is divided by sqrt(σ² + eps), and its bias, added if there is none, becomes
+      (bias - μ) / sqrt(σ² + eps).
 
     Both methods start from the same function but train differently: a step of SGD moves the
     effective weight w / σ by 1 / σ² times as much with ``freeze`` as with ``fold``.
 
     Args:
-        network: it is not changed.
+        network: the network; it is not changed.
         inputs: a tensor (n, *input shape), which runs once, or batches, which run once per layer.
         method: ``freeze`` or ``fold``; a network with BatchNorm is always frozen.
         eps: added to the variances of a network without BatchNorm.
@@ -115,7 +115,7 @@ def initialize_from_data(
                 raise UserError(
                     f"method=fold: {type(layer).__name__} has {code}; give method=freeze"
                 )
-        # Not a call of the layer: its hooks must not run twice.
+        # Call forward, not the layer: its hooks must not run twice.
         update = functools.partial(fold_statistics, eps=eps)
         adapt_layers(ready, layers, batches, lambda layer, x: layer.forward(x), update)
         return ready
@@ -126,9 +126,8 @@ def initialize_from_data(
 def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module:
     """Set the biases of all Linear and Conv2d layers, in place: the paper's two comparisons.
 
-    A bias is added where a layer has none. They are ``zero``, or ``random``: uniform within
-    1 / sqrt(fan-in), PyTorch's default, and independent of what torch draws from this seed. Returns
-    the network.
+    Missing biases are added. They are ``zero``, or ``random``: uniform within 1 / sqrt(fan-in), as
+    by default in PyTorch, and independent of torch's draws from this seed. Returns the network.
 
     >>> initialize_biases(nn.Linear(4, 2, bias=False), "zero").bias.tolist()
     [0.0, 0.0]
@@ -156,7 +155,7 @@ def _require_supported_layers(network: nn.Module) -> None:
 
 
 def _hidden_layers(network: nn.Module, inputs: torch.Tensor) -> list[nn.Module]:
-    """All Linear and Conv2d layers but the one that runs last, which gives the network's output."""
+    """All Linear and Conv2d layers except the last to run, which gives the network's output."""
     order: list[nn.Module] = []
     layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
 
@@ -177,12 +176,12 @@ def _hidden_layers(network: nn.Module, inputs: torch.Tensor) -> list[nn.Module]:
 def fold_statistics(
     layer: nn.Module, mean: torch.Tensor, variance: torch.Tensor, eps: float
 ) -> None:
-    """Make a layer's outputs h the normalized (h - mean) / sqrt(variance + eps), in place.
+    """Normalize a layer's outputs h to (h - mean) / sqrt(variance + eps), in place.
 
-    Of each output channel of a Linear or Conv2d; a bias is added where it has none.
+    For each output channel of a Linear or Conv2d; a missing bias is added.
 
     Raises:
-        UserError: for a weight that is computed from other parameters.
+        UserError: the weight is computed from other parameters.
 
     >>> layer = nn.Linear(2, 1)
     >>> outputs = layer(torch.ones(1, 2))
@@ -205,7 +204,7 @@ def fold_statistics(
 
 
 def freeze(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
-    """Freeze a BatchNorm's statistics, in place; its parameters, hooks and subclass stay.
+    """Freeze a BatchNorm's statistics, in place; it keeps its parameters, hooks and subclass.
 
     >>> layer = nn.BatchNorm2d(1)
     >>> freeze(layer)

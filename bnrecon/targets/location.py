@@ -1,4 +1,4 @@
-"""Where a trained target lies: its folder is named after all that it depends on."""
+"""The folder of a trained target, whose name is a hash of everything it depends on."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bnrecon.targets.register import target_code
 from bnrecon.targets.spec import TargetRequest
 from bnrecon.targets.step import TrainingPlan
 
-# Options that say how a target is trained, and not what it becomes.
+# Options that decide how a target is trained, but not the result.
 HOW = frozenset(("target.name", "target.weights", "train.time_limit", "train.checkpoint_seconds"))
-HOW |= {"train.precision"}  # what it is resolved to is in the name already
+HOW |= {"train.precision"}  # the name has its resolved value
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "target.safetensors"
 ABOUT = "target.json"
-DEVICES = ("cpu", "cuda")  # the kinds that a target may have been trained on
+DEVICES = ("cpu", "cuda")  # device types that may have trained a target
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
-    """Resolve what ``train`` leaves to the machine: precision and compilation."""
+    """Resolve the options of ``train`` that depend on the machine: precision and compilation."""
     spec = request.train
     alone = distributed.rank_and_world_size()[1] == 1
     if spec.compile == "on" and not alone:
@@ -41,18 +41,18 @@ def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
 
 
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Resolve ``auto`` (bfloat16 where the device has units for it), ``float32``, ``bfloat16``."""
+    """Resolve ``auto`` (bfloat16 if the device has units for it), ``float32``, ``bfloat16``."""
     fast = precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16(device))
     return torch.bfloat16 if fast else torch.float32
 
 
 def target_folder(request: TargetRequest, data: Images, device: torch.device) -> Path:
-    """Where a target lies: the folder of one that is trained, or the one that it will have.
+    """The folder of a target, trained or not.
 
-    The name holds a hash of the network, of how, on what kind of device and in what precision it
-    is trained, of a user's own code, and of the pixels it is trained on. A target that another
-    kind of device trained, or in another precision where ``train.precision`` is ``auto``, is found
-    where this device and precision have none: ``target.json`` says which it is.
+    The name has a hash of the network, its training, device type and precision, of a user's code,
+    and of the training pixels. If this device type and precision have neither target nor
+    checkpoint, a target of another device type is used, or, with ``train.precision=auto``, of
+    another precision: ``target.json`` says which.
     """
     dtype = training_plan(request, device).dtype
     folder = device_folder(request, data, device.type, dtype)
@@ -68,7 +68,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def device_folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtype) -> Path:
-    """The folder of a target that this kind of device trains in this precision."""
+    """The folder of a target that this device type trains in this precision."""
     spec = request.data
     content: dict[str, Any] = {"pixels": data.checksum(), "device": device, "dtype": str(dtype)}
     content |= digests.differences_from_defaults(request.target, HOW, "target.")
@@ -76,16 +76,16 @@ def device_folder(request: TargetRequest, data: Images, device: str, dtype: torc
         content |= digests.differences_from_defaults(request.train, HOW, "train.")
     content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
     content |= user_code(request)
-    if request.target.initialization == "random_bias":  # once drawn from the weights' stream
+    if request.target.initialization == "random_bias":  # formerly drawn from the weights' stream
         content["target.biases"] = "a stream of their own"
     key = digests.content_key(content)
     return request.store / f"{spec.name}-{request.target.name}-{key}"
 
 
 def user_code(request: TargetRequest) -> dict[str, str]:
-    """What of the user's own the target depends on, by option.
+    """What the target depends on that is the user's, by option.
 
-    Fingerprints of code (its family, features) and of weights that are given.
+    These are fingerprints of code (its family, features) and of weights from a file.
     """
     target = request.target
     options = vars(target) | getattr(target, "options", {})

@@ -1,4 +1,4 @@
-"""Target networks: VGG, ResNet and MLP, and how many parameters a network has."""
+"""Target networks: VGG, ResNet and MLP, and the number of a network's parameters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class CentredSigmoid(nn.Module):
-    """sigmoid(x) - 1/2 = tanh(x / 2) / 2, whose value at 0 is that of padding by zeros.
+    """sigmoid(x) - 1/2 = tanh(x / 2) / 2, which maps zero padding to zero.
 
     >>> CentredSigmoid()(torch.zeros(1))
     tensor([0.])
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of any shape, element by element."""
+        """Apply elementwise to any shape."""
         return torch.sigmoid(x) - 0.5
 
 
@@ -55,7 +55,7 @@ def vgg(
     linear layer; at width 64 on RGB images they have 594,378 parameters, BatchNorm's included.
 
     For images of a shape (C, H, W); the options are those of ``VggTarget``. A group's 2x2
-    max-pooling is skipped where the side is 1 already (``skipped_poolings``).
+    max-pooling is skipped if the side is already 1 (``skipped_poolings``).
 
     >>> network = vgg((3, 32, 32), 10, width=64, groups=[2, 3, 4, 4, 4], activation="relu")
     >>> parameter_count(network)
@@ -114,11 +114,11 @@ def mlp(
 def resnet(
     shape: tuple[int, int, int], classes: int, depth: int, width: int, stem: str
 ) -> nn.Module:
-    """Build torchvision's ResNet-18, ResNet-34 or ResNet-50, the first stage of ``width`` channels.
+    """Build torchvision's ResNet-18, ResNet-34 or ResNet-50, with ``width`` channels in stage 1.
 
-    The stem ``imagenet`` is the 7x7 convolution of stride 2 and the max-pooling; ``cifar`` a 3x3
-    convolution of stride 1 and no pooling, as is usual for 32x32 images; ``auto`` takes the one for
-    the image's side.
+    The stem ``imagenet`` is the 7x7 convolution of stride 2 and the max-pooling; ``cifar`` is a 3x3
+    convolution of stride 1 without pooling, as is usual for 32x32 images; ``auto`` chooses by the
+    image's side.
     """
     require_choice("depth=", depth, RESNET_DEPTHS)
     require_choice("stem=", stem, STEMS)
@@ -136,18 +136,18 @@ def resnet(
 
 
 def _scaled_resnet(depth: int, width: int, classes: int) -> Any:
-    """A ResNet whose stages are scaled by ``width`` / 64; its stem and head are the original's."""
+    """A ResNet with stages scaled by ``width`` / 64, and the original stem and head."""
     from torchvision.models import resnet as original  # takes two seconds to load
 
     class Scaled(original.ResNet):
         def _make_layer(self, block: Any, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
-            if planes == 64:  # the first stage: its input is what the stem gives
+            if planes == 64:  # the first stage: its input is the stem's output
                 self.inplanes = width
             return super()._make_layer(block, planes * width // 64, *rest, **options)
 
     block = original.Bottleneck if depth == 50 else original.BasicBlock
     network = Scaled(block, [2, 2, 2, 2] if depth == 18 else [3, 4, 6, 3], num_classes=classes)
-    network.__class__ = original.ResNet  # which it is once it is built, and what can be pickled
+    network.__class__ = original.ResNet  # equivalent once built, and can be pickled
     return network
 
 
@@ -175,9 +175,9 @@ def parameter_count(network: nn.Module) -> int:
 def minimum_width_count(network: nn.Module) -> int:
     """Trained parameters of a source of minimum width: sum over layers of (n - c2 + 1) + 2 c2.
 
-    n = c2 c0 kh kw equations a convolution, n - c2 + 1 inner scales (Burkholz 2024, Theorem 2.2), a
-    scale and a shift for each of the c2 outputs. For the VGG18 of width 64 this is the 592,657 of
-    Sect. 3.2.
+    A convolution has n = c2 c0 kh kw equations, n - c2 + 1 inner scales (Burkholz 2024, Theorem
+    2.2), and a scale and a shift for each of the c2 outputs. For the VGG18 of width 64 this is the
+    592,657 of Sect. 3.2.
 
     >>> minimum_width_count(vgg((3, 32, 32), 10, 64, [2, 3, 4, 4, 4], "relu"))
     592657

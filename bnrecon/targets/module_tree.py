@@ -1,4 +1,4 @@
-"""Replacing modules of a network, and what they are."""
+"""Replace modules of a network, or their classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def replace_modules(
 ) -> nn.Module:
     """Replace the chosen modules of a network, in place, each once and wherever it is used.
 
-    Returns the network, or its replacement where it is itself chosen.
+    Returns the network, or its replacement if it is chosen itself.
 
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> is_relu = lambda module: isinstance(module, nn.ReLU)
@@ -30,11 +30,11 @@ def replace_modules(
 
 
 def change_class(module: nn.Module, base: type[nn.Module]) -> None:
-    """Make a module an instance of ``base``, in place; what else it is and has, it keeps.
+    """Make a module an instance of ``base``, in place, in addition to its class.
 
-    Its parameters, buffers, hooks and uses stay, and a forward pass of its own becomes what
-    ``super().forward`` is to ``base``. The class made for a subclass cannot be pickled by name:
-    such a network is saved by its ``state_dict``.
+    It keeps its parameters, buffers, hooks and uses; the forward pass of a subclass becomes
+    ``super().forward`` of ``base``. The class made for a subclass cannot be pickled by name: save
+    such a network by its ``state_dict``.
 
     >>> class Loud(nn.Dropout):
     ...     def train(self, mode=True):

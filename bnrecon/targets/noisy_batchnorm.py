@@ -1,4 +1,4 @@
-"""BatchNorm whose batch statistics vary as those of a smaller batch would."""
+"""BatchNorm whose batch statistics vary like those of a smaller batch."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from bnrecon.targets.module_tree import change_class
 
 logger = logging.getLogger(__name__)
 
-TINY = 1e-12  # below this relative variance a channel is constant, and has no noise
+TINY = 1e-12  # a channel below this relative variance counts as constant, without noise
 
 
 class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalization with the noise of a virtual batch in training ("controlled noise").
 
-    Over batches of B images the statistics of a channel vary: with m_i the mean of image i over its
-    pixels and v_i its mean squared distance from the channel's mean μ, the images independent,
+    The statistics of a channel vary between batches of B images. With m_i the mean of image i over
+    its pixels, v_i its mean squared distance from the channel's mean μ, and independent images,
 
         var(μ_B) = var(m) / B,    var(σ²_B) = var(v) / B + O(1 / B²),    E σ²_B = σ² - var(m) / B.
 
     (For one pixel this is Proposition 2 of "Batch Normalization Explained", Eq. 13, times the
-    factor ((B - 1) / B)² that the variance of Eq. 3 has. The pixels of an image are not
-    independent, hence the variances between images.) In training the statistics are replaced by
+    factor ((B - 1) / B)² of the variance in Eq. 3. The pixels of an image are not independent,
+    hence the variances between images.) In training the statistics are replaced by
 
         μ' = μ_B + σ_B r ξ,                       ξ normal,      r² = δ var(m) / σ²_B,
         σ'² = σ²_B (1 - r²) χ²_ν / ν,             δ = 1 / V - 1 / B,
         ν = 2 (1 + κ / B) / (κ δ),                κ = var(v) / σ⁴_B,
 
-    additive Gaussian and multiplicative chi-square noise (the paper's Section 5), sized by Eq. 13
-    as in the paper's Figure 7. var(m) and κ are estimated from the batch itself (κ is 2 for
-    Gaussian data of one pixel). In eval mode, and for a batch of at most V images, it is
-    PyTorch's own. The running statistics are those without noise. The noise is drawn from PyTorch's
-    generator, as Dropout's is, and applied in float32 under autocast.
+    additive Gaussian and multiplicative chi-square noise (the paper's Section 5), scaled by Eq. 13
+    as in the paper's Figure 7. var(m) and κ are estimated from the batch (κ is 2 for Gaussian data
+    of one pixel). In eval mode, and for a batch of at most V images, the layer is PyTorch's. The
+    running statistics have no noise. The noise is drawn from PyTorch's generator, like Dropout's,
+    and applied in float32 under autocast.
 
-    **What holds.** Where the layer's inputs are independent images, the means and variances of μ'
-    and σ'² are those of a batch of V images, up to terms of order 1 / V². So they are in a
-    network's first normalization, and above layers whose statistics are fixed. Above another batch
-    normalization they are not, because the images of a batch share that layer's statistics. Small
-    batches then move μ much less than Eq. 13 says (behind a ReLU of Gaussian channels to 3% of its
-    variance), but the noise is sized by Eq. 13 all the same, and that of the layers below adds
-    to it: a 15% larger variance is wanted, and one about ten times as large is had. The paper's
-    experiment does the same, if its noise is sized as in its Figure 7. For the statistics of
-    smaller batches in a deep network, normalize groups of V images (ghost batch normalization).
+    **What holds.** If the layer's inputs are independent images, the means and variances of μ' and
+    σ'² are those of a batch of V images, up to terms of order 1 / V². This holds in a network's
+    first normalization, and after layers with fixed statistics. It does not hold after another
+    batch normalization, because the images of a batch share that layer's statistics. Small batches
+    then move μ much less than Eq. 13 says (after a ReLU of Gaussian channels, with 3% of its
+    variance), but the noise is still scaled by Eq. 13, and the noise of earlier layers adds to it:
+    instead of a 15% larger variance, one gets about ten times as much. The paper's experiment does
+    the same, if its noise is scaled as in its Figure 7. For the statistics of smaller batches in a
+    deep network, normalize groups of V images (ghost batch normalization).
 
     Args:
         num_features: channels.
-        virtual_batch: V, at least 2, need not be an integer: V = B / 1.15 raises both variances by
-            15%, as the paper does. None adds no noise.
-        options: those of PyTorch's class.
+        virtual_batch: V, at least 2, not necessarily an integer: V = B / 1.15 raises both variances
+            by 15%, as in the paper. None adds no noise.
+        options: options of PyTorch's class.
 
     >>> _ = torch.manual_seed(0)
     >>> layer = NoisyBatchNorm2d(3, virtual_batch=8)
@@ -76,9 +76,9 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training or virtual is None or len(input) <= virtual:
             return super().forward(input)
         shift, scale = batch_noise(input, virtual)
-        # γ (y - shift) / scale + β, y the normalized input, with another γ and β: a subclass may go
-        # on from there. They are float32 under autocast: the scale's noise may be finer than
-        # bfloat16's 2^-8.
+        # γ (y - shift) / scale + β for the normalized input y, by another γ and β, so that a
+        # subclass can continue from there. They are float32 under autocast: the scale's noise may
+        # be finer than bfloat16's 2^-8.
         gain = 1 / scale if self.weight is None else self.weight / scale
         bias = -gain * shift if self.bias is None else self.bias - gain * shift
         vars(self).update(weight=gain, bias=bias)  # hides the parameters
@@ -88,22 +88,22 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
             del vars(self)["weight"], vars(self)["bias"]
 
     def extra_repr(self) -> str:
-        """The options, as ``print`` shows them."""
+        """The options, for ``print``."""
         return f"{super().extra_repr()}, virtual_batch={self.virtual_batch}"
 
     @staticmethod
     def convert(network: nn.Module, virtual_batch: float | None) -> nn.Module:
-        """Make every BatchNorm1d, 2d and 3d of a network a noisy one, in place.
+        """Add noise to every BatchNorm1d, 2d and 3d of a network, in place.
 
-        Parameters, statistics, hooks and what a subclass computes beside the normalization, such
-        as an activation, stay as they are. A frozen normalization has no statistics that vary, and
-        is left as it is. A warning names other batch normalizations, which get no noise.
+        They keep their parameters, statistics, hooks and what a subclass computes besides the
+        normalization, such as an activation. Frozen normalizations, whose statistics do not vary,
+        are not changed. A warning names other batch normalizations, which get no noise.
 
         Returns:
             The network.
 
         Raises:
-            UserError: for a layer whose forward pass or weight is replaced on the instance.
+            UserError: a layer's forward pass or weight is replaced on the instance.
 
         >>> network = NoisyBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(3)), virtual_batch=8)
         >>> type(network[0]).__name__
@@ -126,7 +126,7 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
                 others.append(f"{name} ({type(module).__name__})")
         for layer, noisy in layers:
             change_class(layer, noisy)
-            layer.virtual_batch = virtual_batch  # its class has it now
+            layer.virtual_batch = virtual_batch  # its new class has it
         if others:
             logger.warning("no noise in %s: only BatchNorm1d to 3d get it", shorten(others))
         return network
@@ -165,8 +165,8 @@ def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tenso
         virtual_batch: V, at least 2.
 
     Returns:
-        Two tensors (channels,), at least float32. A channel that is constant, or not finite, has
-        no noise: 0 and 1.
+        Two tensors (channels,), at least float32. A constant or non-finite channel has no noise:
+        0 and 1.
     """
     batch = len(images)
     extra = 1 / virtual_batch - 1 / batch
@@ -177,7 +177,7 @@ def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tenso
     mean = values.mean((0, *pixels), keepdim=True)
     square = ((values - mean) ** 2).mean(pixels)  # v_i
     variance = square.mean(0)
-    varies = variance > TINY * mean.flatten() ** 2  # false for NaN, which gammas are not drawn of
+    varies = variance > TINY * mean.flatten() ** 2  # false for NaN, which has no gamma distribution
     variance = torch.where(varies, variance, 1)
     between = extra * values.mean(pixels).var(0) / variance  # r²
     kurtosis = torch.where(varies, square.var(0) / variance**2, 1)

@@ -1,4 +1,4 @@
-"""What a target's BatchNorms become: without scales and shifts, noisy, frozen or removed.
+"""Change a target's BatchNorms: without scales and shifts, noisy, frozen or removed.
 
 The comparisons of "Batch Normalization Explained", for any family of networks.
 """
@@ -28,17 +28,17 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> nn.Module:
-    """Change a network's BatchNorms, in place, as ``target`` says; it may say nothing.
+    """Change a network's BatchNorms, in place, by the options of ``target``, if set.
 
     - ``affine=False``: no BatchNorm learns a scale or a shift.
     - ``virtual_batch``: every BatchNorm is a ``NoisyBatchNorm``.
     - ``initialization``: BatchNorms are removed, or do not train, and every linear layer and
-      convolution has a bias (Eq. 1), all zero but with ``random_bias``. The statistics of the
-      others are set by ``initialize_statistics`` before the training. All learn the same
-      parameters, and none learns a scale.
+      convolution has a bias (Eq. 1), zero except for ``random_bias``. ``initialize_statistics``
+      sets the statistics of those that remain before training. All networks learn the same
+      parameters, and no scale.
 
     Raises:
-        UserError: where the network has no BatchNorm to change.
+        UserError: the network has no BatchNorm to change.
     """
     changes = target.initialization != "batchnorm"
     if not changes and target.affine and target.virtual_batch is None:
@@ -91,22 +91,22 @@ def initialize_statistics(
     device: torch.device,
     stop: StopRequest | None = None,
 ) -> None:
-    """Set the statistics with which a training without BatchNorm starts, in place.
+    """Set the initial statistics of a training without BatchNorm, in place.
 
     Layer by layer, over all training images, neither cropped nor mirrored, with μ and σ of Eq. 3:
 
-    - ``frozen_statistics``: (h - μ) / σ in the whole training ("Batch Normalization Explained",
+    - ``frozen_statistics``: (h - μ) / σ during all of training ("Batch Normalization Explained",
       Section 4).
     - ``frozen_scale``: h / sqrt(μ² + σ²). The pre-activations have the same mean square, 1, and
       their zero sets are not translated.
     - ``folded_statistics``: the function of ``frozen_statistics``, with σ and μ in the weights and
-      biases of the layers before, where the training changes them.
+      biases of the preceding layers, where training changes them.
 
-    Other targets are left as they are. The images run once for every BatchNorm, in float32.
+    Other targets are not changed. The images run once for every BatchNorm, in float32.
 
     Raises:
-        UserError: where a BatchNorm to fold does not follow a linear layer or convolution.
-        Interrupted: when ``stop`` asks for it.
+        UserError: a BatchNorm to fold does not follow a linear layer or convolution.
+        Interrupted: ``stop`` requests it.
     """
     if target.initialization not in INITIALIZED_FROM_DATA:
         return
@@ -129,7 +129,7 @@ def _set_scale(norm: nn.Module, mean: torch.Tensor, variance: torch.Tensor) -> N
 
 
 def _fold(norm: nn.Module, layer: nn.Module) -> None:
-    """Move the statistics into the layer; the norm is the identity from then on."""
+    """Move the statistics into the layer; the norm becomes the identity."""
     assert isinstance(norm, Norm)
     mean, variance = norm.running_mean, norm.running_var
     assert mean is not None
@@ -140,8 +140,8 @@ def _fold(norm: nn.Module, layer: nn.Module) -> None:
 
 
 def _layers_before(network: nn.Module, inputs: torch.Tensor) -> dict[nn.Module, nn.Module]:
-    """The linear layer or convolution whose output each BatchNorm takes, by a run."""
-    made: list[tuple[torch.Tensor, nn.Module]] = []  # holds the outputs: an id is used once
+    """The linear layer or convolution before each BatchNorm, recorded in a forward pass."""
+    made: list[tuple[torch.Tensor, nn.Module]] = []  # keeps outputs alive: their ids stay unique
     preceding: dict[nn.Module, nn.Module] = {}
 
     def note(layer: nn.Module, _args: tuple, output: torch.Tensor) -> None:
@@ -168,14 +168,14 @@ def _layers_before(network: nn.Module, inputs: torch.Tensor) -> dict[nn.Module, 
 
 
 class _PlainImages:
-    """All training images in batches, as often as they are asked for."""
+    """All training images in batches; can be iterated repeatedly."""
 
     def __init__(
         self, data: Images, device: torch.device, bar: tqdm, stop: StopRequest | None
     ) -> None:
         self.data, self.device, self.bar, self.stop = data, device, bar, stop
         pixels = data.shape[1] * data.shape[2]
-        # As many pixels as 500 images of CIFAR have: a ResNet's first layers then take 1 GB.
+        # As many pixels as 500 images of CIFAR: a ResNet's first layers then take 1 GB.
         self.batch = max(1, min(500, 500 * 32 * 32 // pixels))
 
     def __iter__(self) -> Iterator[torch.Tensor]:

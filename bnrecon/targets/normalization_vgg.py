@@ -1,4 +1,4 @@
-"""A VGG of random frozen convolutions, trained from scratch by its normalizations alone.
+"""A VGG of frozen random convolutions, whose normalizations alone are trained from scratch.
 
 Burkholz 2024, Sect. 3.2.
 """
@@ -39,20 +39,20 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
 ) -> nn.Module:
     """Build the source architecture of a VGG: two frozen random convolutions for every layer.
 
-    Only normalizations are parameters. The features are drawn from the generator that initial
-    weights would be drawn from, so that ``train.seed`` gives them again. The linear layer is a
-    pair too, before an average over the side that is left.
+    Only normalizations are parameters. The features come from the generator of the initial weights,
+    so that ``train.seed`` reproduces them. The linear layer is a pair too, before an average over
+    the remaining pixels.
 
-    Scales start at γ = g, the same for all; with ``inner="scale"`` those of id_cond,
-    sparse_id_cond and ortho_cond start from a VGG's initial weights instead (Random features,
-    Theorem 3.1). Why g = 1, both papers' implicit start, trains slowly, and what
-    ``start="weights"`` does, is derived in ``relative_step.md`` beside this.
+    All scales start at the same γ = g; with ``inner="scale"`` those of id_cond, sparse_id_cond and
+    ortho_cond start from a VGG's initial weights instead (Random features, Theorem 3.1).
+    ``relative_step.md`` in this folder derives why g = 1, both papers' implicit start, trains
+    slowly, and what ``start="weights"`` does.
 
     For images of a shape (C, H, W); the options are those of ``NormalizationVggTarget``. With
-    features ``none`` or inner ``mask`` one trained convolution takes the place of every pair.
+    features ``none`` or inner ``mask`` one trained convolution replaces every pair.
 
     Raises:
-        UserError: for a name that is not known, or a width that the features do not allow.
+        UserError: for an unknown name, or a width that the features do not allow.
 
     >>> network = normalization_vgg(
     ...     (3, 8, 8), 10, 4, [1, 1], "relu", "he_normal", 10, "batchnorm"
@@ -106,7 +106,7 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
 
 
 def _convolution(weight: torch.Tensor, padding_mode: Any = "zeros") -> nn.Conv2d:
-    """A trained convolution that starts from a weight (c2, c0, kh, kw)."""
+    """A trained convolution, initialized with a weight (c2, c0, kh, kw)."""
     outputs, inputs, *kernel = weight.shape
     size = (kernel[0], kernel[1])
     options: Any = {"padding": kernel[0] // 2, "padding_mode": padding_mode}
@@ -116,7 +116,7 @@ def _convolution(weight: torch.Tensor, padding_mode: Any = "zeros") -> nn.Conv2d
 
 
 def _masked(pair: CollapsedPair) -> nn.Conv2d:
-    """The pair's weight as a trained one, behind a mask of the entries that its features reach."""
+    """The pair's weight as a trained one, with a mask of the entries that its features reach."""
     with torch.no_grad():
         convolution = _convolution(pair.weight())
         reached = (pair.weight(torch.ones_like(pair.gamma)) != 0).float()

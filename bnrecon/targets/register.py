@@ -1,4 +1,4 @@
-"""The register of target families: bnrecon's own, listed here, and those that a user adds."""
+"""The register of target families: bnrecon's, listed here, and a user's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bnrecon.targets.models import mlp, resnet, vgg
 from bnrecon.targets.normalization_vgg import normalization_vgg
 from bnrecon.targets.resnet9 import resnet9
 
-# A builder takes the image shape (C, H, W), the number of classes, and the target's own options.
+# A builder takes the image shape (C, H, W), the number of classes, and the target's options.
 Builder = Callable[..., nn.Module]
 
 
@@ -40,9 +40,8 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
 
     Args:
         name: the family's name.
-        version: without one, a trained target belongs to the source file of the module that
-            registers (a changed comment means a new training). With one it belongs to the version
-            instead: change it when the network changes.
+        version: identifies the network: change it when the network changes. Without it the source
+            file of the registering module does (a changed comment means a new training).
 
     >>> @register_target("two_linear")
     ... def two_linear(shape, classes, width):
@@ -64,7 +63,7 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
 
 
 def target_code(family: str) -> str | None:
-    """A fingerprint of a user's family of networks, ``None`` for bnrecon's own."""
+    """A fingerprint of a user's family of networks, ``None`` for bnrecon's."""
     return FAMILIES[family].fingerprint
 
 
@@ -75,10 +74,10 @@ def check_family(family: str) -> None:
 
 
 def build(family: str, shape: tuple[int, int, int], classes: int, **options: Any) -> nn.Module:
-    """Build a network of a registered family from its own options, ``width`` among them.
+    """Build a network of a registered family from its options, including ``width``.
 
     Raises:
-        UserError: for an unknown family, options that it does not take, or a builder that fails.
+        UserError: the family is unknown, does not take these options, or its builder fails.
     """
     check_family(family)
     with attribute_errors(FAMILIES[family]):

@@ -1,20 +1,20 @@
-"""How far a step of SGD moves a layer behind a normalization, relative to its weight.
+"""The SGD step of a layer before a normalization, relative to its weight.
 
-Derived in ``relative_step.md`` beside this file.
+Derived in ``relative_step.md`` in this folder.
 """
 
 from __future__ import annotations
 
 
 def start_factor(fan_in: int, as_weights: bool, start: str, step: float) -> float:
-    """What the usual start of a layer's trained numbers is multiplied by.
+    """The factor on the usual initial values of a layer's trained parameters.
 
     Args:
         fan_in: f = c0 kh kw.
-        as_weights: the usual start is that of PyTorch's weights, of root mean square
-            1 / sqrt(3 f); it is 1 otherwise.
-        start: the wanted root mean square: ``usual``, ``ones`` (1) or ``weights``.
-        step: the start is divided by its root, so that relative steps are so many times as long.
+        as_weights: whether the usual values are PyTorch's weights, of root mean square
+            1 / sqrt(3 f); they are 1 otherwise.
+        start: the desired root mean square: ``usual``, ``ones`` (1) or ``weights``.
+        step: divides the start by its square root; relative steps are ``step`` times as long.
 
     >>> round(start_factor(144, as_weights=False, start="weights", step=1) ** -2)
     432

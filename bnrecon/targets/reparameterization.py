@@ -1,6 +1,6 @@
-"""Weights trained behind fixed factors, W = s ∘ w.
+"""Weights trained with fixed factors, W = s ∘ w.
 
-Random features for normalization layers, Sects. 4 and 5. By Theorem 3.1 this is the training of the
+Random features for normalization layers, Sects. 4 and 5. By Theorem 3.1 this equals training the
 scales w of id_cond features whose second weights are s instead of ones: M = diag(s).
 """
 
@@ -18,7 +18,7 @@ from bnrecon.runtime.errors import UserError
 class FixedFactors(nn.Module):
     """Parametrization W = s ∘ w.
 
-    The factors s are part of the state, so that a stored network stays what it was.
+    The factors s are in the state dict, so that a stored network keeps them.
     """
 
     factors: torch.Tensor
@@ -28,7 +28,7 @@ class FixedFactors(nn.Module):
         self.register_buffer("factors", factors)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """The weight that the layer computes with."""
+        """The weight that the layer uses."""
         return self.factors * weight
 
 
@@ -37,12 +37,11 @@ def singular_values(
 ) -> torch.Tensor:
     """Factors s of a weight: quantiles of Theorem 2.2's law, or log-uniform, in random order.
 
-    The law's condition number is κ: in Theorem 2.2 sqrt λ = (κ - 1) / (κ + 1), so that λ+ / λ- = κ.
-    The quantiles k / (n - 1), k = 0 … n - 1, replace random draws: both edges are among them, and
-    every layer's condition number is κ, while that of draws depends on the layer's size and has no
-    mean at λ = 1.
-    Their mean square is about 1. All are 1 for κ = 1, the original parameterization. The spectrum
-    is ``marchenko_pastur`` or ``log_uniform``.
+    The law has condition number κ: in Theorem 2.2 sqrt λ = (κ - 1) / (κ + 1), so that λ+ / λ- = κ.
+    The quantiles k / (n - 1), k = 0 … n - 1, replace random draws. They include both edges, so that
+    every layer's condition number is κ; that of draws would depend on the layer's size and have no
+    mean at λ = 1. The mean square is about 1. For κ = 1, the original parameterization, all factors
+    are 1. The spectrum is ``marchenko_pastur`` or ``log_uniform``.
 
     >>> s = singular_values(torch.Size([4, 3, 3, 3]), 5413.0, Stream(0, 0))
     >>> round(float(s.max() / s.min()))
@@ -61,12 +60,12 @@ def singular_values(
 
 
 def mask(shape: torch.Size, density: float, stream: Stream) -> torch.Tensor:
-    """An Erdős-Rényi mask of zeros and ones: each weight stays with probability ``density``."""
+    """An Erdős-Rényi mask of zeros and ones that keeps each weight with probability ``density``."""
     return stream.mask(tuple(shape), "mask", density).float()
 
 
 def trained_parameters(network: nn.Module) -> int:
-    """How many numbers training chooses: of masked weights those that the masks keep.
+    """The number of trained parameters: of masked weights only the kept ones.
 
     >>> trained_parameters(nn.Linear(4, 3))
     15
@@ -85,11 +84,11 @@ def reparameterize(
     seed: int,
     spectrum: str = "marchenko_pastur",
 ) -> nn.Module:
-    """Put every convolution's and linear layer's weight behind its fixed factors, in place.
+    """Multiply the weight of every convolution and linear layer by fixed factors, in place.
 
-    They have a ``condition`` number and its law, ``spectrum`` (``singular_values``), or are random
-    masks of ``density`` p; the initial weights are then multiplied by 1 / sqrt(p) once, which keeps
-    their variance. With neither the network, which is returned, is left as it is.
+    The factors have a ``condition`` number and a law ``spectrum`` (``singular_values``), or are
+    random masks of ``density`` p; then the initial weights are multiplied by 1 / sqrt(p) once,
+    which keeps their variance. Without both the network is not changed. Returns the network.
 
     >>> network = reparameterize(nn.Sequential(nn.Linear(4, 3)), None, 0.5, seed=0)
     >>> bool((network[0].weight == 0).any()), list(network.state_dict())

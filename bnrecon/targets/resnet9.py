@@ -1,8 +1,8 @@
 """ResNet-9: eight convolutions with BatchNorm and two residual blocks, quick on 32x32 images.
 
-The architecture is that of D. Page, "How to train your ResNet" (2018), the network with which the
-DAWNBench competition on CIFAR-10 was won. "Batch Normalization Explained" names only a "Resnet9" in
-Sections 3 to 5; its reproduction takes this one.
+The architecture is that of D. Page, "How to train your ResNet" (2018), which won the DAWNBench
+competition on CIFAR-10. "Batch Normalization Explained" only names a "Resnet9" in Sections 3 to 5;
+its reproduction uses this one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from torch import nn
 
 from bnrecon.targets.models import require_side
 
-SMALLEST = 8  # pixels a side: three poolings leave one
-LOGIT_SCALE = 0.125  # of the original: without it the logits of a network that starts are large
+SMALLEST = 8  # pixels per side: three poolings leave one
+LOGIT_SCALE = 0.125  # as in the original: without it initial logits are large
 
 
 class Residual(nn.Module):
@@ -28,7 +28,7 @@ class Residual(nn.Module):
         self.inner = inner
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add what the inner module makes of ``x`` (N, C, H, W), of the same shape."""
+        """Add the inner module's output, of the same shape (N, C, H, W), to ``x``."""
         return x + self.inner(x)
 
 
@@ -50,12 +50,12 @@ def resnet9(shape: tuple[int, int, int], classes: int, width: int = 64) -> nn.Mo
 
     A first convolution of ``width`` channels; three stages of 2, 4 and 8 times as many, each a
     convolution and a max-pooling that halves the side; a residual block of two convolutions after
-    the first and the third; the maximum over what is left of the image; a linear layer. All
-    convolutions are 3x3 without bias, followed by BatchNorm and ReLU. Their weights start as He's,
-    with variance 2 over fan-in, so that the network can be trained without BatchNorm too.
+    the first and the third; the maximum over the remaining pixels; a linear layer. All convolutions
+    are 3x3 without bias, followed by BatchNorm and ReLU. He initialization, with variance 2 over
+    fan-in, also allows training without BatchNorm.
 
     Raises:
-        UserError: for images of fewer than 8 pixels a side.
+        UserError: the images have fewer than 8 pixels per side.
 
     >>> network = resnet9((3, 32, 32), 10)
     >>> sum(p.numel() for p in network.parameters())

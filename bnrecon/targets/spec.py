@@ -1,4 +1,4 @@
-"""Which network is trained, how, on which images, and where the result is stored."""
+"""Which network is trained, how, on which images, and where it is stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bnrecon.runtime.interruption import parse_duration
 from bnrecon.runtime.options import check_fields, check_utf8, option
 
 INNER = ("batchnorm", "scale", "mask")  # between the two convolutions of a frozen pair
-STARTS = ("usual", "ones", "weights")  # root mean square of what a pair trains
+STARTS = ("usual", "ones", "weights")  # initial root mean square of a pair's parameters
 SPECTRA = ("marchenko_pastur", "log_uniform")
 STEMS = ("auto", "cifar", "imagenet")
 INITIALIZED_FROM_DATA = ("frozen_statistics", "frozen_scale", "folded_statistics")
@@ -22,43 +22,43 @@ ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid", "centred_sigmoid")
 NORM_POSITIONS = ("before", "after")  # of the activation
 PADDINGS = ("zeros", "reflect", "replicate")
 MAX_CONVOLUTIONS = 256
-MAX_CONDITION = 10**12  # beyond, the smallest factor is lost in the law's own rounding
+MAX_CONDITION = 10**12  # beyond, rounding of the law loses the smallest factor
 
 
 @dataclass
 class TargetSpec:
-    """What all target networks share; each family has a subclass with its own fields."""
+    """Options of all target networks; each family has a subclass with its fields."""
 
     name: str = option(help="name of the network in tables and folder names", file_name=True)
     family: str = option(help="the registered family of networks")
     width: int = option(64, "channels of a layer (a ResNet's first stage)", above=0, at_most=10**6)
     condition: float | None = option(
         None,
-        "train weights behind fixed factors of this condition number (Random features, Table 1)",
+        "train weights times fixed factors of this condition number (Random features, Table 1)",
         at_least=1,
         at_most=MAX_CONDITION,
     )
     density: float | None = option(
-        None, "train behind random masks that keep this share of every weight", above=0, at_most=1
+        None, "train with random masks that keep this share of every weight", above=0, at_most=1
     )
     spectrum: str = option(
         "marchenko_pastur",
-        "law of the factors of target.condition: that of Random features, Theorem 2.2, or uniform "
-        "logarithms",
+        "distribution of the factors of target.condition: that of Theorem 2.2 of Random features, "
+        "or log-uniform",
         allowed=SPECTRA,
     )
     affine: bool = option(True, "BatchNorm learns scales and shifts; false: they stay 1 and 0")
     virtual_batch: float | None = option(
         None,
-        "train with the noise of BatchNorm statistics that Eq. 13 of Batch Normalization Explained "
-        "has for so many images, fewer than a batch",
+        "train with BatchNorm statistics as noisy as those of this many images, fewer than a batch "
+        "(Batch Normalization Explained, Eq. 13)",
         at_least=2,
     )
     initialization: str = option(
         "batchnorm",
-        "batchnorm: as built; no BatchNorm: zero_bias, random_bias; statistics of the training "
-        "images, set once: frozen_statistics, frozen_scale (no means), folded_statistics (into the "
-        "weights)",
+        "batchnorm: keep BatchNorm; zero_bias, random_bias: no BatchNorm; frozen_statistics, "
+        "frozen_scale (no means), folded_statistics (into the weights): statistics of the training "
+        "images, set once",
         allowed=INITIALIZATIONS,
     )
     weights: str | None = option(
@@ -79,11 +79,11 @@ class TargetSpec:
                 raise UserError(f"affine=false, {choice}: leaves no scales; leave affine out")
         if self.initialization == "folded_statistics" and (self.condition or self.density):
             raise UserError(
-                "initialization=folded_statistics: is not for weights behind fixed factors; "
+                "initialization=folded_statistics: is not for weights with fixed factors; "
                 "give initialization=frozen_statistics, or leave condition and density out"
             )
         if self.spectrum != "marchenko_pastur" and self.condition is None:
-            raise UserError(f"spectrum={self.spectrum}: is the law of target.condition; give it")
+            raise UserError(f"spectrum={self.spectrum}: is only for target.condition; give it too")
         if self.condition is not None and self.density is not None:
             raise UserError(
                 f"condition={self.condition:g}, density={self.density:g}: give at most one of them"
@@ -101,14 +101,14 @@ class VggTarget(TargetSpec):
     activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
     poolings: int | None = option(
         None,
-        "how many groups, the first ones, a max-pooling follows; what is left at the end is "
-        "averaged; by default all",
+        "number of groups, from the first, that end in a max-pooling; an average pooling takes "
+        "what remains; by default all",
         at_least=0,
     )
     norm_position: str = option(
         "before", "BatchNorm before or after the activation", allowed=NORM_POSITIONS
     )
-    padding: str = option("zeros", "of each convolution", allowed=PADDINGS)
+    padding: str = option("zeros", "padding of each convolution", allowed=PADDINGS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,7 +129,7 @@ class VggTarget(TargetSpec):
 
 @dataclass
 class NormalizationVggTarget(VggTarget):
-    """A VGG of frozen random pairs, of which only the normalizations are trained."""
+    """A VGG of frozen random pairs; only the normalizations are trained."""
 
     features: str = option(
         "he_normal",
@@ -141,20 +141,20 @@ class NormalizationVggTarget(VggTarget):
     oversampling: float | None = option(None, "c1 / n, instead of excess", above=0)
     inner: str = option(
         "batchnorm",
-        "between the two convolutions of a pair: a normalization, or a scale alone; mask: the "
-        "weights that sparse_id_cond features select are trained instead",
+        "between the two convolutions of a pair: a normalization, or only a scale; mask: train the "
+        "weights that sparse_id_cond features select instead",
         allowed=INNER,
     )
     start: str = option(
         "usual",
-        "root mean square of what a layer trains at its start: 1 (ones), 1 / sqrt(3 fan-in) as of "
-        "PyTorch's weights (weights); usual: scales of dense features 1, all else as weights",
+        "initial root mean square of a layer's trained parameters: 1 (ones), 1 / sqrt(3 fan-in) as "
+        "PyTorch's weights (weights); usual: 1 for scales of dense features, else as weights",
         allowed=STARTS,
     )
     step: float = option(
         1.0,
-        "relative step: starts are divided by its root, which counts as so many times the learning "
-        "rate behind a normalization",
+        "relative step: starts are divided by its square root, which multiplies the learning rate "
+        "of a layer before a normalization by it",
         above=0,
     )
 
@@ -219,7 +219,7 @@ class MlpTarget(TargetSpec):
 
 @dataclass
 class CustomTarget(TargetSpec):
-    """A user's own registered family: its builder is called with ``width`` and these options."""
+    """A family registered by a user: its builder is called with ``width`` and these options."""
 
     options: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "keyword arguments of the builder function"}
@@ -235,10 +235,10 @@ class TrainSpec:
     momentum: float = option(0.9, "momentum of SGD", at_least=0, below=1)
     weight_decay: float = option(5e-4, "weight decay", at_least=0)
     norm_decay: float | None = option(
-        None, "weight decay of scales and shifts of normalizations; by default the same", at_least=0
+        None, "weight decay of normalizations' parameters; by default weight_decay", at_least=0
     )
     nesterov: bool = option(False, "Nesterov's momentum")
-    batch_size: int = option(128, "images a step", above=0, at_most=10**7)
+    batch_size: int = option(128, "images per step", above=0, at_most=10**7)
     warmup_epochs: float = option(
         5,
         "epochs of linear warm-up, at most half of all; a cosine to 0 follows",
@@ -260,7 +260,7 @@ class TrainSpec:
     checkpoint_seconds: float = option(60, "seconds between checkpoints", above=0, at_most=10**9)
     test_every: int | None = option(
         None,
-        "test after every so many epochs; the log then has the accuracies (another target)",
+        "test each time after this many epochs and log the accuracies (makes another target)",
         at_least=1,
     )
 
@@ -276,9 +276,9 @@ class TrainSpec:
 
 @dataclass
 class TargetRequest:
-    """A target to take from the store or to train: what its weights depend on, and the store."""
+    """A target to load or to train: what its weights depend on, and the store."""
 
     target: TargetSpec  # the network
     train: TrainSpec  # how it is trained
     data: DataSpec  # the images it is trained on
-    store: Path  # the folder in which trained targets lie, each in a folder of its own
+    store: Path  # the folder of trained targets, each in its own subfolder

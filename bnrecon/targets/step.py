@@ -1,4 +1,4 @@
-"""One step of SGD: forward and backward pass, compiled where that works, and the update."""
+"""One step of SGD: forward and backward pass, compiled if possible, and the update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIALS = 3  # steps in which a compiled network may fail: they compile, capture 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A ``TrainSpec`` and what it leaves to the machine, resolved."""
+    """A ``TrainSpec`` with the options that depend on the machine resolved."""
 
     spec: TrainSpec  # how to train
     dtype: torch.dtype  # of forward and backward pass (autocast); weights are float32
@@ -31,7 +31,7 @@ class TrainingPlan:
 
 
 class Step:
-    """Steps of SGD on a network in training mode; nothing in them waits for the GPU."""
+    """Steps of SGD on a network in training mode, which never wait for the GPU."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class Step:
             return torch.stack([loss.double() * len(y), correct.double(), count])
 
     def _forward(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The network as it trains: compiled, or with gradients averaged over processes."""
+        """The network for training: compiled, or with gradients averaged over processes."""
         if distributed.rank_and_world_size()[1] > 1:
-            # Channels-last 1x1 kernels have strides that torch warns of without need; the
-            # option's new name is not in older versions.
+            # torch warns needlessly of the strides of channels-last 1x1 kernels, and of an option
+            # whose new name older versions lack.
             warnings.filterwarnings("ignore", "Grad strides do not match", UserWarning)
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
-            # Each process keeps running statistics of its own images; the first's are saved.
+            # Each process has running statistics of its images; the first process's are saved.
             return nn.parallel.DistributedDataParallel(self.network, broadcast_buffers=False)
         if self.plan.compiled:
-            # Two CUDA graphs, replayed in each step, hold parameters and running statistics at
-            # fixed addresses (all that changes them does so in place), one shape of batch, and no
-            # learning rate. The next replay overwrites logits and gradients: these are dropped
-            # before it, never accumulated. Loops without a backward pass would need
+            # Two CUDA graphs, replayed in each step, assume fixed addresses of parameters and
+            # running statistics (which only change in place) and one batch shape; they contain no
+            # learning rate. The next replay overwrites logits and gradients, which are therefore
+            # dropped before it, not accumulated. Loops without a backward pass would need
             # ``torch.compiler.cudagraph_mark_step_begin``.
             return torch.compile(self.network, mode="reduce-overhead")
         return self.network
@@ -93,7 +93,7 @@ class Step:
         return logits, loss
 
     def _try_compiled(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and loss where compiling may fail: the network itself then does the step."""
+        """Logits and loss; if compiling fails, the uncompiled network does the step."""
         buffers, why = [buffer.clone() for buffer in self.network.buffers()], ""
         self.trials -= 1
         try:
@@ -102,8 +102,8 @@ class Step:
             cause = getattr(error, "inner_exception", error)
             why = f"torch.compile fails here ({type(cause).__name__}: {first_line(cause)})"
         for buffer, kept in zip(self.network.buffers(), buffers, strict=True):
-            buffer.copy_(kept)  # the forward pass has moved batch normalizations' statistics
-        # An error of the network or the batch occurs again, and is raised as it is.
+            buffer.copy_(kept)  # undo the forward pass's update of batch statistics
+        # An error of the network or the batch occurs again, and is raised unchanged.
         logits_and_loss = self._gradients(self.network, x, y)
         if self.plan.spec.compile == "on":
             raise UserError(f"train.compile=on: {why}; give train.compile=auto or =off")

@@ -1,4 +1,4 @@
-"""The store of trained targets: one is read if it was trained before, else trained under a lock."""
+"""The store of trained targets: read a target if it is trained, else train it under a lock."""
 
 from __future__ import annotations
 
@@ -48,19 +48,18 @@ class Trained:
 def obtain_target(
     request: TargetRequest, data: Images, device: torch.device, trackers: Trackers = NO_TRACKERS
 ) -> Trained:
-    """Take the target from the store or train it; of several processes one trains, others wait.
+    """Load the target from the store or train it; of several processes one trains, others wait.
 
-    A stored target is only read, so that its folder need not be writable; which device and
-    precision trained it does not matter (``target_folder``). A target that was just
-    trained is read back: what is computed from it is the same, to the last digit, in every later
-    run. A damaged file is named, set aside and redone. Of processes that train together (torchrun)
-    the first holds the lock, tests and saves. Trackers are sent the training, also one that was
-    done before.
+    A stored target is only read, so that its folder need not be writable; any device and precision
+    may have trained it (``target_folder``). A newly trained target is read back, so that results
+    computed from it agree to the last digit with those of later runs. A damaged file is reported,
+    set aside and replaced. Of processes that train together (torchrun), the first holds the lock,
+    tests and saves. Trackers get the training, even if it was done earlier.
 
     Raises:
-        UserError: where the request does not fit the images or the machine.
-        RunError: where training diverges (Diverged), or the stored target cannot be read back.
-        Interrupted: where training is stopped; it is saved before.
+        UserError: the request does not fit the images or the machine.
+        RunError: training diverges (Diverged), or the stored target cannot be read back.
+        Interrupted: training is stopped, after saving.
     """
     folder = location.target_folder(request, data, device)
     dtype = location.training_plan(request, device).dtype
@@ -84,7 +83,7 @@ def obtain_target(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A target that is asked for, and the folder that it has once it is trained here."""
+    """A requested target, and its folder if it is trained here."""
 
     request: TargetRequest
     data: Images
@@ -95,7 +94,7 @@ class _Wanted:
         return build_target(self.request, self.data)
 
     def train_under_lock(self, trackers: Trackers) -> tuple[nn.Module, dict[str, Any]]:
-        """Train, unless another process has done it in the meantime; then read what is stored."""
+        """Train, unless another process has done so meanwhile, and read the stored target."""
         folder, target = self.folder, self.request.target
         lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if distributed.rank_and_world_size()[0] == 0:
@@ -120,7 +119,7 @@ class _Wanted:
         return network, metadata
 
     def check_batches(self, network: nn.Module) -> None:
-        """Raise ``UserError`` for batches that are too small for the network's normalizations."""
+        """Raise ``UserError`` for batches too small for the network's normalizations."""
         processes = distributed.rank_and_world_size()[1]
         images, batch_size = self.data.sizes[0], self.request.train.batch_size
         batch, target = min(batch_size, images) // processes, self.request.target
@@ -142,9 +141,9 @@ class _Wanted:
     def read(
         self, folder: Path, network: nn.Module, set_aside: bool = False
     ) -> dict[str, Any] | None:
-        """Read a stored target into ``network``; ``None`` where there is none, or it is damaged.
+        """Read a stored target into ``network``; ``None`` if there is none, or it is damaged.
 
-        With ``set_aside`` a damaged file is named and renamed; the folder's lock must be held.
+        With ``set_aside`` a damaged file is reported and renamed; the folder's lock must be held.
         """
         path = folder / WEIGHTS
         try:
@@ -155,20 +154,20 @@ class _Wanted:
             if not set(metadata) >= METADATA:
                 raise files.Damaged(f"{path} was written by another version of bnrecon")
             if metadata.get("weights", digest := tensor_digest(weights)) != digest:
-                raise files.Damaged(f"{path} is of other weights than {WEIGHTS} beside it")
+                raise files.Damaged(f"{path} does not belong to {WEIGHTS} next to it")
             if other := difference(metadata, self.request, self.data):
                 raise files.Damaged(f"{path} is of another target, with {other}")
         except FileNotFoundError:
             if not (folder / ABOUT).exists():
-                return None  # not trained yet, or stopped just before it was said
+                return None  # not trained yet, or stopped just before it was written
             reason: ValueError | str = f"{folder / ABOUT} is there without {WEIGHTS}"
         except (ValueError, RuntimeError) as error:
             reason = error if isinstance(error, ValueError) else f"{path} does not fit the network"
         else:
-            with contextlib.suppress(OSError):  # left by a process that was killed at the very end
+            with contextlib.suppress(OSError):  # of a process killed at the very end
                 (folder / CHECKPOINT).unlink(missing_ok=True)
             return metadata
-        if set_aside:  # both: what is said of one set of weights must not stand beside another
+        if set_aside:  # both: metadata must not stay next to other weights
             for name in (WEIGHTS, ABOUT):
                 files.quarantine(folder / name, reason)
         else:
@@ -185,7 +184,7 @@ class _Wanted:
         distributed.run_on_first_rank(lambda: self._test_and_save(network, trained))
 
     def _train(self, network: nn.Module, tracked: TrackedRun) -> dict[str, Any]:
-        """Train a network, from its last checkpoint on; the seconds and the log."""
+        """Train a network from its last checkpoint; return the seconds and the log."""
         target, limit = self.request.target, self.request.train.time_limit
         with StopRequest(None if limit is None else parse_duration(limit)) as stop:
 
@@ -205,7 +204,7 @@ class _Wanted:
         return {"seconds": spent, "log": log}
 
     def _test_and_save(self, network: nn.Module, trained: dict[str, Any]) -> None:
-        """Test a trained target and save it; one that diverged leaves nothing behind."""
+        """Test a trained target and save it; one that diverged is not saved."""
         request, checkpoint = self.request, self.folder / CHECKPOINT
         try:
             accuracy = measure_accuracy(network, self.data, self.device, "testing the target")
@@ -213,7 +212,7 @@ class _Wanted:
             checkpoint.unlink(missing_ok=True)
             if request.target.weights is not None:
                 raise UserError(f"target.weights={request.target.weights}: {error}") from None
-            advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
+            advice = f"lower train.lr (now {request.train.lr:g}), nothing was saved"
             raise Diverged(f"training diverged: {error}; {advice}") from None
         name = {"target": request.target.name}
         files.write_tensors(self.folder / WEIGHTS, network.state_dict(), name)
@@ -235,9 +234,9 @@ class _Wanted:
 
 
 def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -> str:
-    """What tells a stored target from the one that is asked for, if anything does.
+    """The difference between a stored target and the requested one, if any.
 
-    Options that an earlier version did not have, or store, tell nothing.
+    Options that an earlier version lacked, or did not store, are ignored.
     """
     options = json_values(_options(request))
     for group in ("target", "train") if request.target.weights is None else ("target",):
@@ -254,7 +253,7 @@ def _options(request: TargetRequest) -> dict[str, Any]:
         "target": dataclasses.asdict(request.target),
         "train": dataclasses.asdict(request.train),
     }
-    del options["data"]["root"]  # where the files lie does not change the target
+    del options["data"]["root"]  # the location of the files does not change the target
     if request.target.weights is not None:
         options["target"]["weights"] = Path(request.target.weights).name
     return options

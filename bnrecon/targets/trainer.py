@@ -1,4 +1,4 @@
-"""Training a target: SGD with warm-up and cosine, resumable at any step to the same numbers."""
+"""Train a target: SGD with warm-up and cosine, resumable at any step with the same numbers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from bnrecon.targets.step import Step, TrainingPlan
 
 logger = logging.getLogger(__name__)
 
-SYNC_EVERY = 16  # steps between looks at the loss: each waits for the GPU, which no other step does
+SYNC_EVERY = 16  # steps between reads of the loss: only these wait for the GPU
 
 
 def warmup_cosine(step: int, peak: float, warmup: int, total: int) -> float:
     """The learning rate of a step, counted from 0 (Burkholz 2024, Sect. 3.2).
 
-    It is peak · (step + 1) / warmup in the first ``warmup`` of ``total`` steps, and after them
-    peak · (1 + cos(π t)) / 2, t going from 0 to 1.
+    It is peak · (step + 1) / warmup in the first ``warmup`` of ``total`` steps, then
+    peak · (1 + cos(π t)) / 2, with t from 0 to 1.
 
     >>> [round(warmup_cosine(step, 0.1, warmup=2, total=10), 3) for step in (0, 1, 2, 6, 9)]
     [0.05, 0.1, 0.1, 0.05, 0.004]
@@ -45,7 +45,7 @@ def warmup_cosine(step: int, peak: float, warmup: int, total: int) -> float:
 
 
 def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
-    """The optimizer's groups: one, or two where normalizations have a weight decay of their own.
+    """The optimizer's groups: one, or two if normalizations have another weight decay.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     >>> [group["weight_decay"] for group in parameter_groups(net, TrainSpec(norm_decay=0.0))]
@@ -68,10 +68,10 @@ def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]
 
 
 class Trainer:
-    """One training run: network, optimizer and the step it has come to.
+    """One training run: network, optimizer and current step.
 
     Raises:
-        UserError: where a batch, or the images, cannot be shared by the processes.
+        UserError: a batch, or the images, cannot be shared by the processes.
     """
 
     def __init__(self, network: nn.Module, data: Images, plan: TrainingPlan, device: torch.device):
@@ -90,19 +90,19 @@ class Trainer:
             raise UserError(
                 f"{data.sizes[0]} training images are too few for {self.processes} processes"
             )
-        self.images = min(spec.batch_size, data.sizes[0])  # of a batch
+        self.images = min(spec.batch_size, data.sizes[0])  # per batch
         self.batches = data.batches(spec.batch_size)
         self.total = spec.epochs * self.batches
         self.warmup = round(min(spec.warmup_epochs, spec.epochs / 2) * self.batches)
         self.step = 0
         self.seconds = 0.0
         self.log: list[dict[str, float]] = []
-        # Sums over the epoch so far, of this process: loss, correct answers, images.
+        # This process's sums over the epoch so far: loss, correct answers, images.
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.on_epoch: Callable[[Mapping[str, float]], None] | None = None
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Everything that the next step depends on; of the data's order the step number alone."""
+        """Everything that the next step depends on; the step number determines the data's order."""
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             buffer = self.optimizer.state[parameter].get("momentum_buffer")
@@ -113,10 +113,10 @@ class Trainer:
         return tensors, about | {"log": self.log, "processes": self.processes}
 
     def restore(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
-        """Take up what ``state`` returned.
+        """Restore what ``state`` returned.
 
         Raises:
-            ValueError: where it is of another training; nothing is changed.
+            ValueError: it belongs to another training; nothing is changed.
         """
         if not self._fits(tensors, about):
             raise ValueError("is of another network or training")
@@ -144,7 +144,7 @@ class Trainer:
         )
 
     def run(self, checkpoint: Path, stop: StopRequest) -> None:
-        """Train from the present step to the last, saving to ``checkpoint`` in between."""
+        """Train from the current step to the last, saving to ``checkpoint`` in between."""
         self.network.train()
         take_step = Step(self.network, self.optimizer, self.plan, self.device)
         saved = started = time.monotonic()
@@ -165,7 +165,7 @@ class Trainer:
                     waited = time.monotonic() - saved >= self.spec.checkpoint_seconds
                     due, stopping = self._agree(look, waited or self.step == self.total, stop)
                     if due or stopping or look:
-                        self._show(bar)  # first: what has diverged is not saved
+                        self._show(bar)  # first: it raises Diverged, before saving
                     self.seconds = already + time.monotonic() - started
                     if ended:
                         self._end_epoch(bar)
@@ -181,11 +181,11 @@ class Trainer:
             initial=self.step * self.images,
             unit="img",
             unit_scale=True,
-            disable=None if self.rank == 0 else True,  # None: where there is no terminal
+            disable=None if self.rank == 0 else True,  # None: disabled without a terminal
         )
 
     def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
-        """Whether to save and to stop, the same in all processes, as no clock and no signal is."""
+        """Whether to save and to stop, agreed by all processes: clocks and signals differ."""
         stopping = stop.reason is not None
         if self.processes == 1:
             return due, stopping
@@ -193,7 +193,7 @@ class Trainer:
         return due, look and distributed.any_rank(stopping, self.device)
 
     def _test(self) -> float:
-        """Test accuracy in percent; raise ``Diverged`` where outputs are not finite."""
+        """Test accuracy in percent; raise ``Diverged`` if outputs are not finite."""
         try:
             return measure_accuracy(self.network, self.data, self.device)
         except RunError as error:
@@ -201,7 +201,7 @@ class Trainer:
             raise Diverged(f"training diverged: {error}; {advice}") from None
 
     def _noise_seed(self) -> int:
-        """Of a step's own random numbers (dropout, noise), the same after an interruption."""
+        """Seed of a step's random numbers (dropout, noise), the same after an interruption."""
         number = self.spec.seed * 1_000_003 + self.step
         return (number * self.processes + self.rank) % 2**63
 
@@ -235,7 +235,7 @@ class Trainer:
         self.sums.zero_()
         if self.on_epoch is not None:
             self.on_epoch(row)
-        if bar.disable and self.rank == 0:  # no terminal: a line an epoch for the log
+        if bar.disable and self.rank == 0:  # no terminal: log one line per epoch
             logger.info(
                 "epoch %d/%d  loss %.3f  accuracy %.1f%%  %.0f images/s  %.0f min left",
                 row["epoch"],
@@ -257,27 +257,27 @@ def train(
     initialize: Callable[[nn.Module], None] | None = None,
     on_epoch: Callable[[Mapping[str, float]], None] | None = None,
 ) -> tuple[list[dict[str, float]], float]:
-    """Train a network in place, in eval mode afterwards.
+    """Train a network in place, and leave it in eval mode.
 
-    Training goes on from the checkpoint if it is there; a damaged one is named, set aside, and
+    Training resumes from the checkpoint if there is one; a damaged one is reported, set aside, and
     training starts again. It ends at the same numbers whether or not it was interrupted, on the
-    same processor and number of threads; on a GPU up to the order in which its library adds.
+    same processor and number of threads; on a GPU up to the order of summation in its library.
 
     In one process of several (torchrun), trains on this process's share of each batch, with
-    gradients averaged over all; batch normalizations see that share alone. The first process saves.
+    gradients averaged over all; batch normalizations see only that share. The first process saves.
 
-    The network maps (N, C, H, W) to logits (N, classes). ``stop`` is asked after each step;
-    ``initialize`` is called with the network, on its device, where no checkpoint is taken up;
-    ``on_epoch`` with each epoch's row of the log, after an interruption again with those before.
+    The network maps (N, C, H, W) to logits (N, classes). ``stop`` is checked after each step;
+    ``initialize`` is called with the network, on its device, unless a checkpoint is resumed;
+    ``on_epoch`` with each epoch's row of the log, after an interruption also with earlier rows.
 
     Returns:
         The log (for each epoch loss and training accuracy in percent, and the test accuracy where
         ``test_every`` has it), and the seconds it took.
 
     Raises:
-        Diverged: if the loss is not finite.
-        Interrupted: when ``stop`` asks for it, after saving.
-        UserError: where torch.compile fails and ``train.compile`` is ``on``.
+        Diverged: the loss is not finite.
+        Interrupted: ``stop`` requested it, after saving.
+        UserError: torch.compile fails and ``train.compile`` is ``on``.
     """
     trainer = Trainer(network, data, plan, device)
     resumed = distributed.run_on_first_rank_before_others(lambda: _resume(trainer, checkpoint))
@@ -291,31 +291,31 @@ def train(
         )
     if not resumed and initialize is not None:
         initialize(network)
-        trainer._save(checkpoint)  # what was computed from all images is not computed again
+        trainer._save(checkpoint)  # a resumed training does not repeat it
     if on_epoch is not None:
         trainer.on_epoch = on_epoch
         for row in trainer.log:
             on_epoch(row)
     try:
-        # Each step seeds the generators of PyTorch; a caller's own go on where they were.
+        # Each step seeds PyTorch's generators; the caller's state is restored.
         on_gpu = device.type == "cuda" and torch.cuda.is_available()
         with torch.random.fork_rng([device] if on_gpu else []), keep_freed_memory():
             trainer.run(checkpoint, stop)
     finally:
         trainer.optimizer.zero_grad(set_to_none=True)
         if plan.compiled:
-            torch.compiler.reset()  # the graphs' memory, and what the next target may recompile
+            torch.compiler.reset()  # frees the graphs' memory, and resets the recompile limit
     network.eval()
     return trainer.log, trainer.seconds
 
 
 def _resume(trainer: Trainer, checkpoint: Path) -> bool:
-    """Take up a checkpoint if it is there and whole; the first process logs what it found."""
+    """Resume from a checkpoint if there is an intact one; the first process logs it."""
     if not checkpoint.exists():
         return False
     try:
         tensors, about = files.read_tensors(checkpoint)
-        folder = checkpoint.parent.name  # says what is trained; earlier versions did not keep it
+        folder = checkpoint.parent.name  # identifies the target; earlier versions did not store it
         if about.get("folder", folder) != folder:
             raise ValueError(f"is of {about['folder']}")
         trainer.restore(tensors, about)

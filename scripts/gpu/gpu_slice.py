@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compute the next pieces of work that want a GPU, within a few minutes; run it again to continue.
+"""Compute the next pieces of work for a GPU, within a few minutes; run it again to continue.
 
     python scripts/gpu/gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...]
 
-Each piece (``PIECES``) is a command of its own, which is stopped by SIGTERM when the time is over,
-upon which it saves. NAME=VALUE are options of its runs; usual are scale=paper, device=cuda,
-keep_source=false and outputs=outputs. In a folder that `pack_for_gpu.py` made (see README.md) it
-needs nothing but Python, torch, torchvision, NumPy and Pillow.
+Each piece (``PIECES``) is a command, which is stopped by SIGTERM when the time is over, and then
+saves. NAME=VALUE are options of its runs; the defaults are scale=paper, device=cuda,
+keep_source=false and outputs=outputs. In a folder made by `pack_for_gpu.py` (see README.md) data
+and outputs are that folder's, and it needs only Python, torch, torchvision, NumPy and Pillow.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-PACK = SCRIPTS.parent / "packages"  # there in a folder that pack_for_gpu.py made
+PACK = SCRIPTS.parent / "packages"  # exists in a folder made by pack_for_gpu.py
 GRACE = 45  # seconds that a piece has to save its state
 STUDY = "burkholz2024"
 
 
 class Piece(NamedTuple):
-    """A piece of work: what ``--pieces`` calls it, its data sets, and a script or a command."""
+    """A piece of work: its name in ``--pieces``, its data sets, and a script or a command."""
 
     name: str
     images: tuple[str, ...]
@@ -56,7 +56,7 @@ PIECES = (
 
 
 def chosen(names: Sequence[str]) -> list[Piece]:
-    """The pieces of these names, in their order; all of them where there is none."""
+    """The pieces with these names, in the order of ``PIECES``; all of them without names."""
     return [piece for piece in PIECES if not names or piece.name in names]
 
 
@@ -82,7 +82,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def work(args: argparse.Namespace) -> int:
-    """Do one piece after another; the worst exit code of those that ended by themselves."""
+    """Run the pieces in order; return the worst exit code of those that were not stopped."""
     worst, deadline = 0, time.monotonic() + 60 * args.minutes - GRACE
     options = [f"{name}={value}" for name, value in args.options.items()]
     outputs = f"{args.options['outputs']}/solvers"
@@ -107,13 +107,13 @@ def work(args: argparse.Namespace) -> int:
 
 
 def run(line: list[str], seconds: float) -> int | None:
-    """The exit code of a piece, ``None`` if it had to be stopped."""
+    """Run a piece; return its exit code, or ``None`` if it had to be stopped."""
     process = subprocess.Popen(line, start_new_session=True)
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
-    finally:  # end all that it started: SIGTERM, and SIGKILL for what does not end in time
+    finally:  # end all its processes: by SIGTERM, then SIGKILL if they do not end in time
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
             try:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Prepare a folder for a GPU machine that has Python and torch, but neither network nor git.
+"""Prepare a folder for a GPU machine with Python and torch, but without network and git.
 
     python scripts/gpu/pack_for_gpu.py FOLDER [--data FOLDER] [--pieces NAME ...]
         [--results outputs] [--there NAME ...]
 
-See README.md. The folder holds the scripts, in packages/ bnrecon with its commit and what it needs
-as it is installed here, without torch, torchvision, NumPy, Pillow and those in --there, in data/
-the images that the pieces need, compressed without loss, and, with --results, in outputs/ targets
-and results so far, so that nothing is computed twice.
+See README.md. The folder has the scripts; in packages/ bnrecon with its commit, and its
+dependencies as installed here, except torch, torchvision, NumPy, Pillow and those in --there; in
+data/ the images that the pieces need, compressed without loss; and, with --results, in outputs/ the
+targets and results so far, so that nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bnrecon.runtime.provenance import RECORDED, commit
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 ROOT = SCRIPTS.parent
-THERE = ("torch", "torchvision", "numpy", "pillow", "pytest")  # pytest: nobody tests there
+THERE = ("torch", "torchvision", "numpy", "pillow", "pytest")  # pytest: no tests run there
 RESULTS = (".json", ".safetensors", ".csv", ".md", ".txt")
 SKIPPED = re.compile(r"(^|/)(__pycache__|tests)/|\.pyc$|^\.\.")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the folder."""
+    """Create the folder."""
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("folder", type=Path)
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in sorted({name for piece in chosen(args.pieces) for name in piece.images}):
             write_images(name, args.data, args.folder / "data")
     except UserError as error:
-        shutil.rmtree(args.folder, ignore_errors=True)  # made here
+        shutil.rmtree(args.folder, ignore_errors=True)  # created above
         print(f"pack_for_gpu: {error}", file=sys.stderr)
         return 2
     shutil.copytree(SCRIPTS, args.folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_packages(packages: Path, there: list[str]) -> None:
-    """Copy the package with its commit, and what it needs."""
+    """Copy the package with its commit, and its dependencies."""
     skipped = shutil.ignore_patterns("__pycache__", "tests", "*.pyc")
     for top, to in ((ROOT / "bnrecon", "bnrecon"), (ROOT / "configs", "bnrecon/configs")):
         shutil.copytree(top, packages / to, ignore=skipped)
@@ -84,13 +84,13 @@ def write_packages(packages: Path, there: list[str]) -> None:
 
 
 def copy(file: Path, to: Path) -> None:
-    """Copy a file into a folder that may have to be made."""
+    """Copy a file into a folder, which is created if need be."""
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(file, to)
 
 
 def needed(requirements: Iterable[str], there: Iterable[str] = ()) -> set[str]:
-    """The packages that these name, and those that they need, but for those that are there."""
+    """The packages of these requirements and their dependencies, except those in ``there``."""
     excluded, names = set(map(canonicalize_name, there)), set()
     remaining = list(requirements)
     while remaining:
@@ -104,7 +104,7 @@ def needed(requirements: Iterable[str], there: Iterable[str] = ()) -> set[str]:
 
 
 def write_images(name: str, root: str | None, folder: Path) -> None:
-    """Write a data set as a compressed archive of its pixels, whatever its files are here."""
+    """Write a data set as a compressed archive of its pixels, whatever its format here."""
     images = load(DataSpec(name, root=root, download=False))
     assert isinstance(images, InMemoryImages), "as CIFAR's are"
     splits = ("train_x", "train_y", "test_x", "test_y")

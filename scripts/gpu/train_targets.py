@@ -3,8 +3,8 @@
 
     python scripts/gpu/train_targets.py STUDY [PART or NAME=VALUE ...] [--jobs N]
 
-Each training is a process on its share of the processors, all on one GPU. Those of parts that are
-no tables of runs are trained by `bnrecon study`.
+Each training is a process with its share of the processors, all on one GPU. `bnrecon study` trains
+the targets of parts that are not tables of runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bnrecon.studies import registry
 
 
 def main() -> int:
-    """Train all; the exit code."""
+    """Train all targets; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("study")
     parser.add_argument("words", nargs="*", metavar="PART or NAME=VALUE")
@@ -41,7 +41,7 @@ def main() -> int:
             planned, batch = engine.plan(registry.find(args.study), request), request.batch
             runs = [item for part in planned for item in part.work if isinstance(item, RunWork)]
             targets = [x for x in with_targets(runs).values() if isinstance(x, TargetWork)]
-            # To these processes it is a processor's work: they do not share out the GPUs.
+            # Treated as work for processors, so that the processes do not divide the GPUs.
             executor = LocalProcesses(args.jobs, batch.locks_folder, batch.log, torch.device("cpu"))
             engine.compute_missing(targets, executor, batch)
     except BaseException as error:

@@ -120,7 +120,7 @@ def test_a_current_folder_that_was_removed_is_said_in_one_line(command, name):
     Path.cwd().rmdir()
     code, out, err = command(name)
     assert (code, out) == (2, "")
-    assert err == "bnrecon: the current folder was removed; change to one that is there\n"
+    assert err == "bnrecon: the current folder was removed; change to one that exists\n"
 
 
 def test_where_asserts_are_left_out_a_function_in_an_option_is_one_line(shell):
@@ -128,7 +128,7 @@ def test_where_asserts_are_left_out_a_function_in_an_option_is_one_line(shell):
     for words in ('-m "seeds=range(1,3)"', '"seeds=[{a:1}]"'):
         done = shell(f"$BNRECON run {words}", PYTHONOPTIMIZE="1")
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-        assert "run without it and PYTHONOPTIMIZE" in done.stderr
+        assert "run without -O and PYTHONOPTIMIZE" in done.stderr
 
 
 def test_the_command_leaves_signals_streams_and_logging_as_they_were(command):

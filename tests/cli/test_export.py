@@ -58,7 +58,7 @@ def test_a_damaged_result_is_named_and_left_out(outputs, command):
     assert code == 1
     assert out.startswith("1 run and 1 target: 26 rows sent")
     assert f"left out: {outputs}/runs/other/result.json is damaged" in err
-    assert f"left out: {outputs}/runs/pipe/result.json is no regular file" in err
+    assert f"left out: {outputs}/runs/pipe/result.json is not a regular file" in err
     assert f"left out: {outputs}/runs/link/result.json is a link that leads nowhere" in err
     assert "Traceback" not in err
 

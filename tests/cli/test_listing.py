@@ -75,15 +75,15 @@ MISTAKES = [
     (["ls", "a" * 300], "cannot be read (File name too long)"),
     (["ls", "a", "b"], "ls a b: give one folder"),
     (["ls", "empty", "studies"], "empty holds no studies; to make some: bnrecon study NAME"),
-    (["ls", "outputs/runs"], "outputs/runs holds runs themselves; give "),
-    (["ls", f"outputs/runs/{RUNS[0]}"], "is a run; give the outputs folder that it lies in"),
+    (["ls", "outputs/runs"], "outputs/runs contains runs itself; give "),
+    (["ls", f"outputs/runs/{RUNS[0]}"], "is a run; give the outputs folder that contains it"),
     (["tables", "burkholtz2024"], "to print a paper's tables: did you mean 'burkholz2024'?"),
     (["compare", RUNS[0]], "compare takes two runs, not 1"),
     (["compare", RUNS[0], RUNS[0]], "are the same run"),
     (["compare", RUNS[0], f"outputs/runs/{RUNS[0]}/"], "are the same run"),
     (["compare", RUNS[0], "c"], f"c: which of {RUNS[0]}, {RUNS[-1]}? Give more of its name"),
     (["compare", RUNS[0], "nothing"], "'nothing': no run in outputs/runs begins so"),
-    (["compare", RUNS[0], RUNS[-1], "data.root=x"], "the images are needed with --predict alone"),
+    (["compare", RUNS[0], RUNS[-1], "data.root=x"], "only --predict uses the images"),
     (["compare", RUNS[0], RUNS[-1], "--predict"], "tested on different images"),
 ]
 

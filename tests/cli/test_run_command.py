@@ -127,7 +127,7 @@ YAMLS = {
         b"defaults: [nothing_such, _self_]\n",
         "target/lost.yaml names target/nothing_such in its defaults",
     ),
-    "circle": (b"defaults: [circle]\n", "name each other in a circle"),
+    "circle": (b"defaults: [circle]\n", "the defaults of yaml files form a circle"),
 }
 
 

@@ -54,7 +54,7 @@ def test_a_study_in_progress_tells_what_is_done_running_failed_and_left(command,
         "3 of 8 done, 1 failed, 1 running, 3 left",
         "theorem1 number 3, for ",
         "theorem1 number 4: no memory; see a.log",
-        "about 10 min, if the rest of theorem1 is like what is finished of it",
+        "about 10 min, if the rest of theorem1 is like its finished tasks",
         "not known for 2 of theorem2: none finished",
     ):
         assert text in out

@@ -20,7 +20,7 @@ MISTAKES = [
     ("random_features scale=none", "Allowed: laptop, paper, smoke"),
     ("random_features outputs=a ++outputs=b", "outputs= is given twice"),
     ("random_features train.compile=on device=cpu", "there is no no_such_compiler"),
-    ("random_features imports=[mine]", "imports=[mine]: a study has its paper's parts alone"),
+    ("random_features imports=[mine]", "imports=[mine]: a study uses only its paper's parts"),
     ("random_features match", "match: did you mean 'matching'?"),
     ("burkholz2024 target=18", "did you mean 'vgg18'"),
     ("", "Allowed: bn_explained, burkholz2024, giannou2023, random_features"),

@@ -75,7 +75,7 @@ def test_a_damaged_result_is_computed_again(command, succeed):
 
 def test_what_is_wrong_with_one_run_is_said_before_any_begins(refused):
     refused("run", *SWEEP, "seeds=[0],[]", line="seeds=[]: give one or more")
-    refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all jobs of a sweep have one")
+    refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all runs of a sweep need")
 
 
 @pytest.mark.parametrize("who", [(), ("cluster=local",)])
@@ -90,7 +90,7 @@ def test_what_this_machine_lacks_is_said_once_before_any_run_begins(refused, mon
 
 def test_jobs_are_given_only_where_status_and_cancel_look_for_them(refused):
     words = ("run", "-m", "scale=smoke", "seeds=[0],[1]", "cluster=local", "hydra.sweep.dir=mine")
-    refused(*words, line="hydra.sweep.dir=mine: with cluster= it is a folder in outputs/sweeps")
+    refused(*words, line="hydra.sweep.dir=mine: with cluster=, give a folder in outputs/sweeps")
     refused("cancel", "mine", "outputs=.", line="mine: no such study or sweep in .; ")
 
 
@@ -99,7 +99,7 @@ def test_a_table_of_somebody_else_is_not_taken_for_a_sweeps(refused):
     place.parent.mkdir()
     place.write_text("mine")
     words = ("run", "-m", "scale=smoke", "seeds=[0],[1]", "hydra.sweep.dir=mine")
-    refused(*words, line="hydra.sweep.dir=mine: has a table.md of something else")
+    refused(*words, line="hydra.sweep.dir=mine: has a table.md that is not a sweep's")
     assert place.read_text() == "mine"
 
 

@@ -50,7 +50,7 @@ def test_times_are_read_as_sbatch_does_and_as_people_write_them(text, minutes):
     ("text", "message"),
     [
         ("partiton: gpu", "slurm.yaml: partiton: did you mean 'partition'"),
-        ("- gpu", "one setting a line"),
+        ("- gpu", "one setting per line"),
         ("a: [", "no YAML in line"),
         ("partition: a b", "without spaces"),
         ("cpus: 0", "whole number, 1 or more"),

@@ -220,7 +220,7 @@ def test_files_that_are_no_images_by_their_names_are_counted_and_left_out(tmp_pa
     for name in ("a.heic", "notes.txt", ".hidden"):
         (root / "train" / "bee" / name).write_bytes(b"?")
     assert load(DataSpec("folder", str(root))).checksum() == whole
-    assert "train: files that are no images by their names are left out: 2, such as bee/a.heic" in (
+    assert "train: files without an image suffix are skipped: 2, such as bee/a.heic" in (
         caplog.text
     )
 

@@ -129,7 +129,7 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(
     assert (tmp_path / "counted.checkpoint").exists()
     assert record.states(asked.folder) == []
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
-    assert "no job of made is known that waits or runs" in out
+    assert "no queued or running job of made is known" in out
 
 
 @pytest.mark.process

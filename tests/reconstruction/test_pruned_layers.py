@@ -59,7 +59,7 @@ def test_a_pruned_source_comes_back_from_its_file(tmp_path):
         ({"keep": 0}, "keep=0: must be above 0 and at most 1"),
         ({"keep": 0.5}, r"keep=0.5: give pruning=magnitude\|refit\|iterative\|l1 too"),
         ({"pruning": "l1"}, "pruning=l1: give keep=SHARE too"),
-        ({"keep": 0.5, "pruning": "l1", "width": "minimum"}, "at the minimum width no feature"),
+        ({"keep": 0.5, "pruning": "l1", "width": "minimum"}, "the minimum width has no feature"),
     ],
 )
 def test_a_wrong_option_of_pruning_is_named(options, named):

@@ -68,7 +68,7 @@ def replace_by_folder(path):
     [
         (lambda path: path.write_text(path.read_text("utf-8").replace("86.6", "99.9")), "digest"),
         (cut, "is damaged"),
-        (replace_by_folder, "no regular file"),
+        (replace_by_folder, "not a regular file"),
         (lambda path: files.write_json(path, {"format": 7}), "of another version"),
     ],
     ids=["change", "cut", "folder", "version"],
@@ -187,7 +187,7 @@ def test_a_name_that_is_whole_is_no_beginning(outputs):
 def test_an_unfinished_run_is_not_compared(outputs):
     folder = outputs / "runs" / "one"
     (folder / "result.json").unlink()
-    with pytest.raises(UserError, match=r"is no run: it has no result\.json"):
+    with pytest.raises(UserError, match=r"is not a run: it has no result\.json"):
         find_run("one", [outputs])
     (folder / "config.json").write_text('{"seeds": [0]}')
     with pytest.raises(UserError, match="is unfinished, 0 of 1 seeds done; rerun its command"):

@@ -276,7 +276,7 @@ def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
     assert place.read_bytes() == report
     other = tmp_path / "thesis.html"
     other.write_text("<!DOCTYPE html>mine", encoding="utf-8")
-    with pytest.raises(UserError, match=r"no report of bnrecon; give another name, or --overwrite"):
+    with pytest.raises(UserError, match=r"not a bnrecon report; give another name, or --overwrite"):
         write_report(other, report)
     assert other.read_text(encoding="utf-8") == "<!DOCTYPE html>mine"
     write_report(other, report, overwrite=True)

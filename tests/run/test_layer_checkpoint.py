@@ -123,7 +123,7 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
 
     monkeypatch.setattr(LayerCheckpoint, "load", loaded)
     result = main_job.run(compose(resumed)).result
-    assert "goes on after 20 iterations" in caplog.text
+    assert "resumes after 20 iterations" in caplog.text
     assert solved_layers(place) == []
     for first, second in zip(whole.seeds[0].layers, result.seeds[0].layers, strict=True):
         assert first.relative_error == second.relative_error
@@ -169,7 +169,7 @@ def test_a_full_disk_names_the_layer_whose_solution_is_lost(tmp_path, monkeypatc
     (layer,) = bnrecon.plan_layers(nn.Linear(4, 4).eval()).layers
     monkeypatch.setattr(files, "write_tensors", full)
     with pytest.raises(
-        OSError, match="the model is solved and its solution cannot be kept, No"
+        OSError, match="the model is solved but its solution cannot be saved, No"
     ) as e:
         SolvedLayers(tmp_path / "seed-0", "key").solve(layer, layer.draw_groups())
     assert e.value.errno == errno.ENOSPC
@@ -181,4 +181,4 @@ def test_a_state_that_cannot_be_written_does_not_end_the_solve(tmp_path, caplog)
     checkpoint = at(tmp_path / "folder")
     checkpoint.save(STATE)
     checkpoint.save(STATE)
-    assert caplog.text.count("conv: its state cannot be kept") == 1
+    assert caplog.text.count("conv: its state cannot be saved") == 1

@@ -116,7 +116,7 @@ def test_what_is_no_row_is_left_out_and_the_others_stay(damage, tmp_path, caplog
     log_some(Trackers({"listed": again}, tmp_path))
     assert again.rows() == ROWS[-1:]
     assert path.read_text() == text
-    assert "1 damaged rows are left out" in caplog.text
+    assert "1 damaged rows are skipped" in caplog.text
 
 
 @pytest.mark.parametrize("call", ["open", "log", "close"])

@@ -89,7 +89,7 @@ def test_an_edit_of_another_module_goes_unnoticed(tmp_path, monkeypatch):
 def test_code_that_lies_in_no_file_needs_a_version():
     source = "register_features('mine'{})(print)"
     exec(source.format(""), {"register_features": register_features})
-    with pytest.raises(UserError, match=r'features mine: its code lies in no file.*version="1"'):
+    with pytest.raises(UserError, match=r'features mine: its code is in no file.*version="1"'):
         _ = DISTRIBUTIONS["mine"].code
     exec(source.format(", version='1'"), {"register_features": register_features})
     assert DISTRIBUTIONS["mine"].code

@@ -95,7 +95,7 @@ def test_failures_are_told_once_and_a_job_without_memory_is_named(made, slurm, t
     told = {name: [t for t in caplog.messages if t.startswith(name)] for name in ("hungry", "bad")}
     assert any("hungry hoarder: job " in text for text in told["hungry"])
     if slurm.limits == "cgroup":  # otherwise accounting has no word for it
-        assert any("ran out of memory; give more by slurm.mem=" in text for text in told["hungry"])
+        assert any("ran out of memory; raise slurm.mem=" in text for text in told["hungry"])
     assert any("hungry last: not tried; job " in text for text in told["hungry"])
     assert len(told["bad"]) == 1  # and the mistake, whose line says what it was alone
     names = ("failure", "mistake", "between", "small", "hoarder", "last")
@@ -135,7 +135,7 @@ def test_a_job_that_comes_to_its_limit_too_often_is_named(made, monkeypatch, cap
     with caplog.at_level(logging.ERROR):
         error = commands.run_study(STUDY, made("long", "slurm.time=1", "slurm.requeues=0")).error
     assert "1 failed of 1 tasks" in str(error)
-    assert "came to its time limit too often; give more by slurm.time=" in caplog.text
+    assert "reached its time limit too often; raise slurm.time=" in caplog.text
 
 
 def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_jobs(made, tmp_path):
@@ -165,7 +165,7 @@ def test_cancelled_jobs_end_and_what_they_began_goes_on(
     assert wait_until(lambda: "CANCELLED" in slurm.states(number).get(number, ""))
     assert (tmp_path / "counted.checkpoint").exists()
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
-    assert "no job of made is known that waits or runs" in out
+    assert "no queued or running job of made is known" in out
 
 
 def test_what_slurm_refuses_is_one_line_and_leaves_no_jobs(made):

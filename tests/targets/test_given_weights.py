@@ -129,7 +129,7 @@ def test_numbers_that_are_no_weights_are_refused(tmp_path):
     path = tmp_path / "w.safetensors"
     for dtype in (torch.int8, torch.bool, torch.complex64):
         save_file({"weight": torch.zeros(2, 3).to(dtype), "bias": torch.zeros(2)}, path)
-        with pytest.raises(UserError, match=r"weight is of .* numbers, the target's of float32"):
+        with pytest.raises(UserError, match=r"weight has .* numbers, the target's float32"):
             load_weights(nn.Linear(3, 2), str(path))
     half = {"weight": torch.randn(2, 3).half(), "bias": torch.zeros(2).bfloat16()}
     save_file(half, path)

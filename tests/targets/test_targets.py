@@ -286,7 +286,7 @@ def test_what_is_said_of_other_weights_is_set_aside_with_them(digits, stored, ca
     other = tensors | {weight: tensors[weight] + 1}
     files.write_tensors(here / "target.safetensors", other, about)
     obtain_target(request, digits, CPU)
-    assert "target.json is of other weights than target.safetensors beside it" in caplog.text
+    assert "target.json does not belong to target.safetensors next to it" in caplog.text
     for name in ("target.json", "target.safetensors"):
         assert (here / f"{name}.damaged").exists()
     again = files.read_tensors(here / "target.safetensors")[0]

@@ -1,1 +1,1 @@
-"""TensorBoard, trackio and wandb, one file each, and what is sent to them."""
+"""Adapters to TensorBoard, trackio, wandb and MLflow, and what is sent to them."""

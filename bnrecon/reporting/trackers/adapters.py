@@ -1,4 +1,4 @@
-"""TensorBoard, trackio, wandb, MLflow: what each makes of a run's rows, imported on use."""
+"""Adapters that write a run's rows to TensorBoard, trackio, wandb, MLflow; imported on use."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from bnrecon.runtime.extras import require_trackers
 from bnrecon.runtime.locks import lock_file
 from bnrecon.runtime.tracking import NO_TRACKERS, Log, Plain, Trackers
 
-TRACKIO = "TRACKIO_DIR"  # the variable that names trackio's folder
-PAUSE = 5.0  # seconds between two sessions of trackio, each of which takes a tenth or two
-AXES = ("epoch", "layer", "seed")  # in wandb, each of its own numbers
-MLFLOW_PARAMS = 100  # of one call
-WRITE_EVERY = 1.0  # seconds; wandb's 15 would be lost by a killed process
+TRACKIO = "TRACKIO_DIR"  # the environment variable of trackio's folder
+PAUSE = 5.0  # seconds between two sessions of trackio, each of which takes 0.1 or 0.2 s
+AXES = ("epoch", "layer", "seed")  # step axes in wandb, each for its values
+MLFLOW_PARAMS = 100  # largest number per call
+WRITE_EVERY = 1.0  # seconds; a killed process would lose wandb's default of 15
 
 
 def open_trackers(config: RunConfig) -> Trackers:
-    """The trackers of ``tracker=``; one that has failed stays left out in this process.
+    """The trackers of ``tracker=``; one that fails is no longer used in this process.
 
     Raises:
         UserError: a library is missing.
@@ -76,7 +76,7 @@ def _tensorboard(
     config: Mapping[str, Plain],
     anew: bool,
 ) -> Iterator[Log]:
-    """Event files in ``FOLDER/tensorboard/runs/NAME``; a run that goes on has several."""
+    """Event files in ``FOLDER/tensorboard/runs/NAME``; a resumed run has several."""
     from torch.utils.tensorboard import SummaryWriter
 
     path = folder / "tensorboard" / run
@@ -88,7 +88,7 @@ def _tensorboard(
         writer.add_text("config", f"| option | value |\n|---|---|\n{rows}")
 
     def log(_row: int, kind: str, step: int, values: Mapping[str, float]) -> None:
-        if kind == "result":  # a row of the tab "HParams" too
+        if kind == "result":  # also a row of the tab "HParams"
             writer.add_hparams(dict(config), dict(values), run_name=".")
         else:
             for name, value in values.items():
@@ -102,14 +102,14 @@ def _tensorboard(
 def _trackio(
     folder: Path, project: str, run: str, config: Mapping[str, Plain], anew: bool
 ) -> Iterator[Log]:
-    """The database of ``FOLDER/trackio``, or of the folder that ``TRACKIO_DIR`` names."""
+    """The database in ``FOLDER/trackio``, or in ``TRACKIO_DIR``."""
     group, name = run.split("/", 1)
     library = _import_trackio(_trackio_folder(folder))
     options = {"project": project, "group": group, "name": name, "config": dict(config)}
     waiting: list[tuple[int, dict[str, float]]] = []
     due = 0.0
     if anew:
-        with contextlib.suppress(ValueError):  # there is no such project yet
+        with contextlib.suppress(ValueError):  # the project does not exist yet
             for entry in library.Api().runs(project):
                 if entry.name == name:
                     entry.delete()
@@ -117,7 +117,7 @@ def _trackio(
     def log(_row: int, _kind: str, step: int, values: Mapping[str, float]) -> None:
         nonlocal due
         waiting.append((step, dict(values)))
-        if time.monotonic() >= due:  # in sessions: only the end of its thread can be waited for
+        if time.monotonic() >= due:  # in sessions: one can only wait for the end of its thread
             _write_trackio(library, options, waiting)
             due = time.monotonic() + PAUSE
 
@@ -129,7 +129,7 @@ def _trackio(
 def _write_trackio(
     library: ModuleType, options: Mapping[str, Any], rows: list[tuple[int, dict[str, float]]]
 ) -> None:
-    """Write rows in one session; ``RuntimeError`` where trackio warns: it loses data silently."""
+    """Write rows in one session; a warning of trackio, which means lost data, is a RuntimeError."""
     plain = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
@@ -148,7 +148,7 @@ def _trackio_folder(folder: Path) -> Path:
 
 
 def _import_trackio(folder: Path) -> ModuleType:
-    """The library, which reads its folder from the environment when it is imported."""
+    """Import the library, which then reads its folder from the environment."""
     with environment(**{TRACKIO: str(folder)}), contextlib.redirect_stdout(io.StringIO()):
         import trackio
         from trackio.utils import TRACKIO_DIR
@@ -161,13 +161,13 @@ def _import_trackio(folder: Path) -> ModuleType:
 def _wandb(
     folder: Path, project: str, run: str, config: Mapping[str, Plain], anew: bool
 ) -> Iterator[Log]:
-    """Files in ``FOLDER/wandb``, or a server: what is uploaded is up to ``WANDB_MODE``."""
-    if _wandb_mode() == "offline":  # read when wandb is imported, which reports its own errors
+    """Files in ``FOLDER/wandb``, or a server: ``WANDB_MODE`` decides what is uploaded."""
+    if _wandb_mode() == "offline":  # read at import; wandb reports its errors itself
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
     with tempfile.TemporaryDirectory(dir=folder):
-        pass  # raises where wandb would silently write to another folder
+        pass  # raises if wandb would silently use another folder
     group, name = run.split("/", 1)
     identity = re.sub(r"[^\w.-]", "_", name)[-128:]
     if anew:
@@ -181,7 +181,7 @@ def _wandb(
         config=dict(config),
         dir=str(folder.absolute()),
         mode=_wandb_mode(),
-        resume=None if anew else "allow",  # None: a server overwrites what it has
+        resume=None if anew else "allow",  # None: a server overwrites its run
         reinit="create_new",
         save_code=False,
         settings=wandb.Settings(
@@ -197,7 +197,7 @@ def _wandb(
     def log(row: int, kind: str, step: int, values: Mapping[str, float]) -> None:
         if kind == "result":
             session.summary.update(dict(values))
-        else:  # a row that is sent again has the same step
+        else:  # a repeated row has the same step
             session.log({kind: step, **values}, step=row, commit=True)
 
     yield log
@@ -205,7 +205,7 @@ def _wandb(
 
 
 def _wandb_mode() -> Any:
-    """What wandb does with a run; wandb checks it."""
+    """The mode of wandb, which wandb checks."""
     return os.environ.get("WANDB_MODE") or "offline"
 
 
@@ -213,13 +213,13 @@ def _wandb_mode() -> Any:
 def _mlflow(
     folder: Path, project: str, run: str, config: Mapping[str, Plain], anew: bool
 ) -> Iterator[Log]:
-    """The database ``FOLDER/mlflow.db``, or the server that ``MLFLOW_TRACKING_URI`` names."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
+    """The database ``FOLDER/mlflow.db``, or the server in ``MLFLOW_TRACKING_URI``."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
-    # Of processes that start together one makes the database and the experiment.
+    # Only one of several starting processes creates the database and the experiment.
     with lock_file(folder / "mlflow.lock", lambda: "waiting for another process's MLflow"):
         client = MlflowClient(_mlflow_store(folder))
         experiment = client.get_experiment_by_name(project)
@@ -253,7 +253,7 @@ def _mlflow(
 
 
 def _mlflow_name(name: str) -> str:
-    """With what MLflow allows in a name."""
+    """The name with only the characters that MLflow allows."""
     return re.sub(r"[^\w./ -]", "_", name)
 
 

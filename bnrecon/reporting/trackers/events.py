@@ -1,4 +1,4 @@
-"""What trackers are sent of a run, during and after it: layers, seeds, the result."""
+"""What trackers get from a run, during and after it: layers, seeds, the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bnrecon.solvers.report import SolverReport
 
 
 def tracked_options(config: RunConfig | Mapping[str, Any]) -> dict[str, Plain]:
-    """The options of a run that a tracker shows: no folders, and not where or how fast it ran."""
+    """The options of a run that trackers show: not folders, nor where or how fast it ran."""
     options = flatten(dataclasses.asdict(config) if isinstance(config, RunConfig) else config)
     hidden = VOLATILE - {"scale", "target.name"}
     return {name: value for name, value in options.items() if name not in hidden}
@@ -30,7 +30,7 @@ def log_layer(tracked: TrackedRun, seed: int, number: int, report: SolverReport)
 
 
 def log_seed(tracked: TrackedRun, record: SeedResult, target_accuracy: float) -> None:
-    """Log a finished seed: its layers as far as they were not yet, and how good the source is."""
+    """Log a finished seed: its layers not logged yet, and the source's accuracy."""
     for number, layer in enumerate(record.layers, start=1):
         log_layer(tracked, record.seed, number, layer.solution)
     for number, layer in enumerate(record.layers, start=1):
@@ -49,7 +49,7 @@ def log_seed(tracked: TrackedRun, record: SeedResult, target_accuracy: float) ->
 
 
 def log_run(tracked: TrackedRun, result: RunResult) -> None:
-    """Log everything of a finished run; what was logged while it worked is passed over."""
+    """Log a finished run; rows that were logged while it ran are skipped."""
     for record in result.seeds:
         log_seed(tracked, record, result.target.accuracy)
     accuracy = result.accuracy

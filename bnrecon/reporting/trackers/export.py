@@ -1,4 +1,4 @@
-"""Sending what was run before to trackers: results of runs, and trainings of targets."""
+"""Send finished runs and trainings of targets to trackers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FILES = {"runs": "result.json", "targets": "target.json"}
 
 
 def find_finished(words: Iterable[str], outputs: Path) -> list[Path]:
-    """The files of the finished runs and targets that words name; all where there are no words.
+    """The files of the finished runs and targets that words name, or all without words.
 
     Words are outputs folders, or their runs or targets, or names of these in ``outputs``.
 
     Raises:
-        UserError: a word names nothing that is finished.
+        UserError: a word names nothing finished.
     """
     paths = [path for word in list(words) or [str(outputs)] for path in _named(word, outputs)]
     return list({path.resolve(): path for path in paths}.values())
@@ -51,7 +51,7 @@ def _named(word: str, outputs: Path) -> list[Path]:
     for pattern in ("{file}", "*/{file}", "{kind}/*/{file}"):
         patterns = [pattern.format(kind=kind, file=file) for kind, file in FILES.items()]
         paths = [path for pattern in patterns for path in files.find(folder, pattern)]
-        if any(map(os.path.lexists, paths)):  # not only what cannot be looked at
+        if any(map(os.path.lexists, paths)):  # not only paths that cannot be accessed
             return paths
     raise UserError(
         f"{word}: no finished run or target in this folder; make one with: "
@@ -60,13 +60,13 @@ def _named(word: str, outputs: Path) -> list[Path]:
 
 
 def export(paths: Iterable[Path], config: RunConfig) -> tuple[list[str], list[str]]:
-    """Send runs and targets to the trackers of a configuration, in place of what these have.
+    """Send runs and targets to the trackers of a configuration, replacing earlier ones.
 
-    A file that cannot be read is named and left out. Files of an outputs folder go to its
+    A file that cannot be read is reported and skipped. Files of an outputs folder go to its
     ``trackers``.
 
     Returns:
-        What was sent and how to look at it, a line each; and what went wrong.
+        Lines on what was sent and how to view it; and what went wrong.
     """
     counts, problems = dict.fromkeys(FILES, 0), []
     opened: dict[Path, Trackers] = {}

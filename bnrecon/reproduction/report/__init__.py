@@ -1,1 +1,1 @@
-"""A report: studies as one HTML file that needs nothing else, made of what is finished."""
+"""A report: the finished results of studies as one self-contained HTML file."""

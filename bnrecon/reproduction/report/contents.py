@@ -1,4 +1,4 @@
-"""What stands in a report, gathered from what is finished; nothing is computed."""
+"""The contents of a report, gathered from finished results; nothing is computed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from bnrecon.runtime.units import format_duration
 
 logger = logging.getLogger(__name__)
 
-PIXELS = 122  # of an inch of a drawing: text of 8 points is to be read on a screen
+PIXELS = 122  # per inch of a drawing: text of 8 points must be legible on a screen
 
-DIGITS = 12  # of a checksum
+DIGITS = 12  # shown of a checksum
 
 
 def origin_of(one: TaskResult | FinishedRun) -> tuple[dict[str, str], str]:
-    """A task or a run by heading, and the command that computes it where it has one of its own."""
+    """The origin of a task or a run by heading, and the command for it, if it has its own."""
     if isinstance(one, TaskResult):
         cells = {"task": one.task, "commit": one.commit, "device": device_name(one.machine)}
         return cells | {"seconds": f"{one.seconds:.1f}", "key": one.key}, ""
@@ -57,14 +57,14 @@ def origin_of(one: TaskResult | FinishedRun) -> tuple[dict[str, str], str]:
 
 
 def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
-    """What all results of a paper share or differ by, as terms with their values."""
+    """What the results of a paper share and what they vary, as terms with values."""
     results = [result for page in pages for result in page.results]
     tasks = [result for result in results if isinstance(result, TaskResult)]
     folders = {one.folder: one.result for one in results if isinstance(one, FinishedRun)}
     runs = list(folders.values())
     training = {run.target.folder: run.target.seconds for run in runs}
     seconds = sum(task.seconds for task in tasks) + sum(run.seconds for run in runs)
-    seconds += sum(training.values())  # a training that was shared counts once
+    seconds += sum(training.values())  # a shared training counts once
     counts = {"task": len(tasks), "run": len(runs)}
     machines = (*(task.machine for task in tasks), *(run.device for run in runs))
     versions = {", ".join(f"{name} {v}" for name, v in run.versions.items()) for run in runs}
@@ -85,35 +85,35 @@ def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
 class Verdict:
     """A claim, and the part that decides it."""
 
-    paper: str  # the paper that it is about
+    paper: str  # the claim's paper
     study: str  # the paper's name on the command line
     anchor: str  # the part's
-    claim: Claim  # what is claimed, and what was found
-    so_far: str = ""  # how much of the part is finished, where that is not all of it
+    claim: Claim  # the claim and its verdict
+    so_far: str = ""  # how much of the part is finished, if it is incomplete
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table or experiment as it is shown."""
+    """A table or experiment as shown."""
 
     anchor: str  # its id on the page
-    page: Page  # what it consists of
-    figure: Markup | None  # as a picture that the page holds
-    blocks: Sequence[tuple[str, Any]]  # kind and content of what stands below the title, in order
-    readings: Sequence[Markup]  # how its tables are to be read
-    origin: str  # where the numbers come from, in a sentence
+    page: Page  # its content
+    figure: Markup | None  # its embedded picture
+    blocks: Sequence[tuple[str, Any]]  # type and content of what is below the title, in order
+    readings: Sequence[Markup]  # how to read its tables
+    origin: str  # the origin of the numbers, in a sentence
     origins: Sequence[tuple[dict[str, str], str]]  # of each task or run
     verdicts: Sequence[Verdict]  # the claims that it decides
 
     @property
     def incomplete(self) -> bool:
-        """Whether something of it is not finished, or cannot be shown."""
+        """Whether something is not finished, or cannot be shown."""
         return bool(self.page.lacking or self.page.problem)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A study with its parts."""
+    """A study and its parts."""
 
     study: Study
     command: str
@@ -128,7 +128,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Runs:
-    """All finished runs of a folder, and what is wrong with those that cannot be read."""
+    """All finished runs of a folder, and the problems of those that cannot be read."""
 
     table: HtmlTable | None
     count: int
@@ -138,7 +138,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Report:
-    """All of a report."""
+    """A whole report."""
 
     scale: str
     options: Sequence[str]
@@ -158,7 +158,7 @@ class Report:
 
 
 def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
-    """Read what is finished of studies of one scale, options and outputs, and draw their figures.
+    """Read the finished results of studies, of one scale, options and outputs; draw their figures.
 
     Raises:
         UserError: an impossible request.
@@ -171,7 +171,7 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
         render = functools.partial(_part, request, corrections.anchors)
         parts = list(pages.read(study, request, render))
         origins = summary_of([part.page for part in parts])
-        # What computes it anywhere: it names no folder of this machine.
+        # A command for any machine: without folders of this one.
         options = result_options(request.options)
         command = ("bnrecon", "study", request.name, f"scale={request.scale}", *options)
         papers.append(Paper(study, shlex.join(command), parts, origins))
@@ -181,7 +181,7 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
 
 
 def _part(request: StudyRequest, anchors: dict[str, str], page: Page) -> Part:
-    # Where on this machine the files lie says nothing to whom the report is sent to.
+    # The report's recipients do not need this machine's folders.
     page = dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
     anchor = f"{page.heading.study}-{page.heading.name}"
     blocks, readings = _blocks(page, anchor, anchors)
@@ -198,7 +198,7 @@ def _part(request: StudyRequest, anchors: dict[str, str], page: Page) -> Part:
 
 
 def _picture(page: Page) -> Markup | None:
-    """The figure, which a browser shows as it shows a file: its ids and styles are its own."""
+    """The figure as an embedded file, so that its ids and styles are separate."""
     if page.draw is None:
         return None
     figure = figures.drawn(page.draw, page.heading.command)
@@ -216,14 +216,14 @@ def _texts(page: Page, kind: str) -> list[str]:
 
 
 def _verdicts(page: Page, anchor: str) -> list[Verdict]:
-    """The claims that a page decides."""
+    """The verdicts of a page."""
     heading, so_far = page.heading, page.progress if page.lacking else ""
     claims = [claim for one in page.blocks if isinstance(one, Claims) for claim in one.claims]
     return [Verdict(heading.paper, heading.study, anchor, claim, so_far) for claim in claims]
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    """How often each verdict came out, of all verdicts."""
+    """The number of times that each of all verdicts occurs."""
     counts = Counter(verdict.claim.verdict for verdict in verdicts)
     return {name: counts[name] for name in VERDICTS}
 
@@ -231,7 +231,7 @@ def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
 def _blocks(
     page: Page, anchor: str, anchors: dict[str, str]
 ) -> tuple[list[tuple[str, Any]], list[Markup]]:
-    """What stands below the title, and how the tables are read; the rest has its own places."""
+    """The blocks below the title, and how to read the tables; the rest is shown elsewhere."""
     shown: list[tuple[str, Any]] = []
     part = page.heading.part
     for number, block in enumerate(page.blocks):
@@ -246,14 +246,14 @@ def _blocks(
 
 
 def _read_runs(outputs: Path) -> Runs:
-    """The results of ``runs/*``, one's own and shipped ones; a damaged one is named, left out."""
+    """The results of ``runs/*``, the user's and shipped ones; damaged ones are named, skipped."""
     paths: dict[str, Path] = {}
-    for folder in (shipped_outputs(outputs), outputs):  # one's own count where there are both
+    for folder in (shipped_outputs(outputs), outputs):  # the user's replace shipped ones
         paths |= {path.parent.name: path for path in files.find(folder, "runs/*/result.json")}
     results, problems = read_all(paths[name] for name in sorted(paths))
     for problem in problems:
         logger.warning("left out: %s", problem)
-    # The folder's own place says nothing to whom the report is sent to.
+    # The report's recipients do not need the folder's location.
     problems = [problem.replace(f"{outputs}/", "") for problem in problems]
     table = None
     if results:

@@ -1,4 +1,4 @@
-"""The errata of a checkout as HTML (an installed package has none), and texts that name them."""
+"""The errata of a checkout as HTML (an installed package has none), and links to them in texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from bnrecon.reproduction.document import anchor as anchor_of
 
-PREFIX = "errata-"  # before the ids of its headings
+PREFIX = "errata-"  # prefix of its headings' ids
 NUMBERED = re.compile(r"(\d+)\. ")
 CODE = re.compile(r"`([^`]+)`")
 ERRATUM = re.compile(r"\b(errat(?:um|a) )(\d+)\b")
@@ -26,10 +26,10 @@ class Errata:
 
 
 def read_errata(text: str) -> Errata:
-    r"""Render the Markdown, one level of headings below the page's own.
+    r"""Render the Markdown, with headings one level below the page's.
 
-    HTML in it stays text, pictures are left out, and links that lead to other files of the
-    checkout are text.
+    HTML in it becomes text, pictures are omitted, and links to other files of the checkout become
+    text.
 
     >>> read_errata("# Errata\n\n### 1. A <b>").anchors
     {'1': 'errata-1-a-b'}
@@ -47,13 +47,13 @@ def read_errata(text: str) -> Errata:
                 anchors.setdefault(number[1], anchor)
         if token.type.startswith("heading_"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
-    tokens = tokens[3:] if tokens and tokens[0].tag == "h2" else tokens  # the page has the title
+    tokens = tokens[3:] if tokens and tokens[0].tag == "h2" else tokens  # the page has a title
     html = LINK.sub(_kept_link, parser.renderer.render(tokens, parser.options, {}))
     return Errata(Markup(html), anchors)
 
 
 def _kept_link(link: re.Match[str]) -> str:
-    """A link to the page's own anchor or to the web; one to another file is text."""
+    """Keep a link to an anchor of the page or to the web; replace one to another file by text."""
     start, target, text = link.groups()
     if start == "#":
         return f'<a href="#{PREFIX}{target}">{text}</a>'
@@ -61,9 +61,9 @@ def _kept_link(link: re.Match[str]) -> str:
 
 
 def inline(text: str, errata: Mapping[str, str]) -> Markup:
-    """A text as HTML: everything is escaped first, so that no part of it is taken for HTML.
+    """A text as HTML: everything is escaped first, so that none of it is taken for HTML.
 
-    ``errata`` are the anchors of those on the page, by number.
+    ``errata`` are the anchors of the errata on the page, by number.
 
     >>> print(inline("`a<b>` in erratum 17 & <i>", {"17": "e17"}))
     <code>a&lt;b&gt;</code> in <a href="#e17">erratum 17</a> &amp; &lt;i&gt;
@@ -73,7 +73,7 @@ def inline(text: str, errata: Mapping[str, str]) -> Markup:
         anchor = errata.get(named[2])
         return f'<a href="#{escape(anchor)}">{named[0]}</a>' if anchor else named[0]
 
-    # Every other piece stood between backticks.
+    # Every other piece was in backticks.
     return Markup("").join(
         Markup("<code>{}</code>").format(piece)
         if number % 2
@@ -83,5 +83,5 @@ def inline(text: str, errata: Mapping[str, str]) -> Markup:
 
 
 def plain(text: str) -> str:
-    """A text without its marks, for what is read aloud."""
+    """A text without markup, for screen readers."""
     return CODE.sub(r"\1", text)

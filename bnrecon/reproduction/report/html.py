@@ -1,4 +1,4 @@
-"""A report as one HTML file: template, style and scripts in one, so that nothing is fetched."""
+"""A report as one HTML file that contains template, style and scripts: nothing is fetched."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.extras import install_command
 
 HERE = Path(__file__).parent
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # no HTML file may hold them
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # not allowed in HTML
 
 
 def require_libraries() -> None:
-    """Raise ``UserError`` where a library that the report needs is not installed."""
+    """Raise ``UserError`` if a library for the report is not installed."""
     needed = {"itables": "itables", "markdown_it": "markdown-it-py"}
     missing = [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
     if missing:
@@ -34,14 +34,14 @@ def require_libraries() -> None:
 
 
 def render(report: Report) -> bytes:
-    """The file: the same bytes for the same report."""
+    """Render the file; the same report gives the same bytes."""
     script = Markup((HERE / "report.js").read_text("utf-8"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (  # no request leaves the page, and no other script runs in it
+    policy = (  # allow no requests and no other scripts
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{digest}' blob:; base-uri 'none'; form-action 'none'"
     )
-    # Everything is escaped that is not ``Markup``, and a name that there is not is an error.
+    # Escape everything except ``Markup``; an undefined name is an error.
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -60,14 +60,14 @@ def render(report: Report) -> bytes:
         meanings=VERDICTS,
         inline=functools.partial(inline, errata=report.errata.anchors),
     )
-    # A name that is no text, as a folder's may be, is shown by its bytes.
+    # A name that is not valid text, such as a folder's may be, is shown by its bytes.
     return CONTROL.sub("�", html).encode("utf-8", "backslashreplace")
 
 
 @functools.cache
 def _library() -> str:
-    """DataTables as itables bundles it for its offline mode, compressed, in base64."""
-    # Not imported: it would read configuration files of the current folder.
+    """DataTables, as bundled by itables for offline use, compressed, in base64."""
+    # Do not import it: it would read configuration files of the current folder.
     spec = importlib.util.find_spec("itables")
     folder = Path((spec and spec.origin) or "")  # require_libraries was called
     bundle = (folder.parent / "html" / "dt_bundle.js").read_bytes()

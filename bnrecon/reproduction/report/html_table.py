@@ -1,4 +1,4 @@
-"""A table for a page: cells as they are printed, and the numbers that they are sorted by."""
+"""A table for a page: cells as printed, and the numbers by which they are sorted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 from bnrecon.reporting import tables
 from bnrecon.reporting.statistics import Interval
 
-WORDS, SENTENCES = 14, 60  # letters of a cell that is no longer a word, or is a sentence
+WORDS, SENTENCES = 14, 60  # characters of a cell that is more than a word, or a sentence
 # A number at the beginning of a cell, as in "99.17 ± 0.00 (n=3)", "1,024 of 4,096" or "> 1e16".
 LEADING = re.compile(
     r"(?:[<>≤≥≈~] ?)?([+\-−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.])"
@@ -29,13 +29,13 @@ class Cell:
 
     @property
     def order(self) -> str:
-        """The number as a script reads it."""
+        """The number, for the page's script."""
         return "" if self.number is None else repr(self.number).replace("inf", "Infinity")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, whether its cells are sorted as numbers, and how long the longest is."""
+    """A heading, whether its cells are sorted as numbers, and the length of the longest."""
 
     heading: str
     numeric: bool
@@ -43,7 +43,7 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """How much room it takes."""
+        """Its width class."""
         if self.numeric or self.longest <= WORDS:
             return "short"
         return "words" if self.longest <= SENTENCES else "sentences"
@@ -54,9 +54,9 @@ class HtmlTable:
     """A table by rows."""
 
     name: str  # its id on the page
-    title: str  # what a screen reader calls it
-    columns: Sequence[Column]  # the headings
-    rows: Sequence[Sequence[Cell]]  # the cells
+    title: str  # its name for screen readers
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
 
 
 def html_table(frame: pd.DataFrame, name: str, title: str, formats: tables.Formats) -> HtmlTable:
@@ -75,7 +75,7 @@ def html_table(frame: pd.DataFrame, name: str, title: str, formats: tables.Forma
         ]
         filled = [cell for cell in column if cell.text]
         numbers = sum(cell.number is not None for cell in filled)
-        # Among numbers there may stand words, as "not run"; they come last in either order.
+        # A column of numbers may contain words, as "not run"; they come last in either order.
         longest = max((len(cell.text) for cell in filled), default=0)
         columns.append(Column(str(heading), 0 < len(filled) <= 2 * numbers, longest))
         cells.append(column)
@@ -83,7 +83,7 @@ def html_table(frame: pd.DataFrame, name: str, title: str, formats: tables.Forma
 
 
 def number_of(cell: Any, text: str) -> float | None:
-    """The number that a cell is sorted by: its own, an interval's mean, or the one it begins with.
+    """The sort key of a cell: its number, an interval's mean, or the number it begins with.
 
     >>> number_of("1,024 of 4,096", "1,024 of 4,096"), number_of("3x3", "3x3")
     (1024.0, None)
