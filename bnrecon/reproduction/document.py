@@ -18,7 +18,7 @@ INTERVALS = (
 )
 
 DETAILS = (
-    "*Details* of a part: its whole table, settings, columns, origin. "
+    "*Details* of a part have its whole table, settings, columns and origin. "
     "[The errata](../errata.md) have the errors in print."
 )
 
@@ -121,7 +121,7 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
     """The page of results beyond the papers, by part: all of it, or claims and a link to it."""
     lines = [
         "# Beyond the papers",
-        "Questions and settings that the papers do not have. Every statement is ours.",
+        "Questions beyond the papers, or on settings that no paper has. Each statement is ours.",
     ]
     for study in studies:
         lines.append(f"## {study.paper}")
