@@ -218,8 +218,8 @@ def test_every_run_on_a_page_can_be_composed(page):
 
 def code_blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of a language, in order."""
-    found = rf"^```{language}\n(.*?)^```$"
-    return re.findall(found, text_of(page), re.MULTILINE | re.DOTALL)
+    pattern = rf"^```{language}\n(.*?)^```$"
+    return re.findall(pattern, text_of(page), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -101,7 +101,7 @@ def test_waits_are_counted_and_work_is_not(gpu):
     ):
         wait()
         assert gpu.waits.total() == number, gpu.waits
-    assert all(" at test_gpu.py:" in place for place in gpu.waits)
+    assert all(" at test_gpu.py:" in line for line in gpu.waits)
 
 
 # Training.
@@ -163,15 +163,15 @@ class Replayed(nn.Module):
 
     def __init__(self, network):
         super().__init__()
-        self.network, self.given = network, []
+        self.network, self.overwritten = network, []
         for parameter in network.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda p: self.given.append(p.grad))
+            parameter.register_post_accumulate_grad_hook(lambda p: self.overwritten.append(p.grad))
 
     def forward(self, x):
-        for tensor in self.given:
+        for tensor in self.overwritten:
             tensor.fill_(float("nan"))
         logits = self.network(x)
-        self.given = [logits.detach()]
+        self.overwritten = [logits.detach()]
         return logits
 
 
@@ -213,14 +213,14 @@ class Breaks(torch.autograd.Function):
 
 def failing(network, calls, in_backward):
     """A compiled network that fails in its n-th call, before or after statistics have moved."""
-    left = [calls]
+    remaining = [calls]
 
     class Compiled(nn.Module):
         def forward(self, x):
-            left[0] -= 1
-            if left[0] == 0 and not in_backward:
+            remaining[0] -= 1
+            if remaining[0] == 0 and not in_backward:
                 raise RuntimeError("ptxas failed\nand more lines")
-            return Breaks.apply(network(x)) if left[0] == 0 else network(x)
+            return Breaks.apply(network(x)) if remaining[0] == 0 else network(x)
 
     return Compiled()
 
@@ -336,12 +336,12 @@ def test_iterations_beyond_an_exact_solution_stand_still(gpu, inner, dtype):
     rhs = torch.randn(16, dtype=dtype, generator=torch.Generator().manual_seed(0))
     rhs /= rhs.norm()
     moved = KhatriRao(*(factor.to(gpu.device) for factor in factors))
-    found, steps = inner(KhatriRao(*factors), rhs, 1e-3, 100)
+    expected, steps = inner(KhatriRao(*factors), rhs, 1e-3, 100)
     assert steps == 1
     for limit, counted in ((100, LOOK_EVERY), (4, 4)):
         there, steps = inner(moved, rhs.to(gpu.device), 1e-3, limit)
         assert steps == counted
-        assert torch.equal(there.cpu(), found)
+        assert torch.equal(there.cpu(), expected)
 
 
 FOUR_WIDTHS = (405, 420, 440, 460)
@@ -380,9 +380,9 @@ def test_products_of_the_eliminated_system_wait_for_nothing(gpu, skip):
 
     moved = x.to(gpu.device), y.to(gpu.device)
     gpu.waits.clear()
-    found = products(there, *moved)
+    computed = products(there, *moved)
     assert gpu.waits.total() == 0, gpu.waits
-    for got, wanted in zip(found, products(here, x, y), strict=True):
+    for got, wanted in zip(computed, products(here, x, y), strict=True):
         assert torch.equal(got.cpu(), wanted)
 
 
@@ -476,8 +476,8 @@ def test_products_of_signs_on_a_real_gpu_are_those_of_the_dense_matrix(room, mon
     rounded, dense = operator.to(BFLOAT16), operator.dense()
     assert isinstance(rounded.transposed, ExpandedSigns) == bool(room)
     x, y = (torch.randn(size, device="cuda") for size in reversed(dense.shape))
-    for found, wanted in (
+    for product, wanted in (
         (rounded.matvec(x), dense @ x.double()),
         (rounded.rmatvec(y), dense.T @ y.double()),
     ):
-        assert float((found - wanted).norm() / wanted.norm()) < 0.01
+        assert float((product - wanted).norm() / wanted.norm()) < 0.01

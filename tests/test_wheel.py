@@ -69,15 +69,15 @@ def bnrecon(installed, tmp_path):
 @pytest.mark.process
 def test_a_wheel_holds_what_ships_and_nothing_of_its_builder(wheel, tracked):
     held = zipfile.ZipFile(wheel).namelist()
-    found = {name for name in held if name.startswith("bnrecon/shipped/")}
+    shipped = {name for name in held if name.startswith("bnrecon/shipped/")}
     folders = ("outputs/runs/", "outputs/targets/")
     wanted = {
         name.replace("outputs/", "bnrecon/shipped/", 1)
         for name in tracked
         if name.endswith(".json") and (name.startswith(folders) or "/tasks/" in name)
     }
-    assert found == wanted
-    assert len(found) > 800
+    assert shipped == wanted
+    assert len(shipped) > 800
     assert wheel.stat().st_size < MOST
 
 

@@ -128,9 +128,9 @@ def test_what_an_installed_package_brings_is_listed_beside_own_results(
     shutil.move("outputs", packaged)
     monkeypatch.setattr("bnrecon.runtime.shipped.PACKAGED", packaged)
     assert [RUNS[0] in command("ls", *where)[1] for where in ([], ["runs"])] == [True, True]
-    own = Path("outputs/runs")
-    (own / RUNS[0]).mkdir(parents=True)
-    (own / RUNS[0] / "config.json").write_text('{"seeds": [0, 1]}')
+    runs = Path("outputs/runs")
+    (runs / RUNS[0]).mkdir(parents=True)
+    (runs / RUNS[0] / "config.json").write_text('{"seeds": [0, 1]}')
     listed = json.loads(command("ls", "--json")[1])
     states = {run["name"]: run["state"] for run in listed["runs"]}
     assert states == {RUNS[0]: "unfinished", RUNS[-1]: "finished"}

@@ -110,10 +110,10 @@ def test_a_run_and_its_table_are_found_in_a_folder_of_odd_letters(succeed):
     out, err = succeed("run", "scale=smoke", "target.groups=[1]", f"outputs={name}")
     folder = Path(out.splitlines()[-1])
     assert folder.parent == Path(name) / "runs"
-    for given in (name, f"outputs={name}"):
-        out, _ = succeed("tables", given)
+    for words in (name, f"outputs={name}"):
+        out, _ = succeed("tables", words)
         assert folder.name.rpartition("-")[2] in out
-    assert [place.name for place in Path.cwd().iterdir()] == [name]
+    assert [path.name for path in Path.cwd().iterdir()] == [name]
 
 
 YAMLS = {

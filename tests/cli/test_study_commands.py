@@ -85,10 +85,10 @@ def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
 
     written = []
     write = pages.write
-    monkeypatch.setattr(pages, "write", lambda *given: written.append(given) or write(*given))
+    monkeypatch.setattr(pages, "write", lambda *args: written.append(args) or write(*args))
     monkeypatch.setattr(engine, "compute_missing", fail)
-    found, out, err = command("study", "random_features", "projection", "scale=smoke")
-    assert found == code
+    exit_code, out, err = command("study", "random_features", "projection", "scale=smoke")
+    assert exit_code == code
     assert err.splitlines()[-1] == "bnrecon: projection: one task failed"
     assert "bnrecon study random_features projection scale=smoke" in out
     assert out.endswith("\n\noutputs/studies/random_features\n")

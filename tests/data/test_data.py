@@ -187,13 +187,13 @@ def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
     ids=["bytes", "no classes", "byte order"],
 )
 def test_archives_that_are_written_otherwise_are_the_same_data(tmp_path, change):
-    found = []
+    checksums = []
     for changes in ({}, change):
         write_cifar(tmp_path, **changes)
         data = load(DataSpec("cifar10", str(tmp_path)))
         assert data.classes == CIFAR10_CLASSES
-        found.append(data.checksum())
-    assert found[0] == found[1]
+        checksums.append(data.checksum())
+    assert checksums[0] == checksums[1]
 
 
 def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):
@@ -299,12 +299,12 @@ def test_other_modes_are_converted_and_transparency_is_dropped(tmp_path):
     Image.new("CMYK", (1, 1), (255, 0, 0, 0)).save(tmp_path / "cmyk.tif")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = {
+        by_name = {
             file.stem: np.asarray(read_image(file)).reshape(-1, 3).tolist()
             for file in tmp_path.iterdir()
         }
     colours = [[10, 20, 30], [40, 50, 60]]
-    assert found == {
+    assert by_name == {
         "palette": colours,
         "alpha": colours,
         "bits": [[0] * 3, [255] * 3],
@@ -704,9 +704,9 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(t
             archive.writestr(f"{name}.npy", b"")
     content = (tmp_path / "cifar10.npz").read_bytes()
     # The first entry's unpacked size, in the directory at the end
-    place = content.index(b"PK\1\2") + 24
+    offset = content.index(b"PK\1\2") + 24
     (tmp_path / "cifar10.npz").write_bytes(
-        content[:place] + struct.pack("<I", 2**31) + content[place + 4 :]
+        content[:offset] + struct.pack("<I", 2**31) + content[offset + 4 :]
     )
     refused(
         DataSpec("cifar10", str(tmp_path)),

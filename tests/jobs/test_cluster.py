@@ -46,8 +46,8 @@ def start_command(tmp_path, *words):
 
 
 def rows_of(asked, name):
-    found = next(asked.folder.glob(f"tasks/*/{name}-*.json"))
-    return json.loads(found.read_text())["rows"]
+    path = next(asked.folder.glob(f"tasks/*/{name}-*.json"))
+    return json.loads(path.read_text())["rows"]
 
 
 @pytest.mark.process
@@ -184,15 +184,15 @@ def test_a_damaged_report_says_nothing(tmp_path):
 
 def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
     batch = Batch(tmp_path, "smoke", "bnrecon study made")
-    given = record.new_submission(batch, "local").with_jobs({"1": ("a",)})
-    assert record.submissions(tmp_path) == [given]
+    submission = record.new_submission(batch, "local").with_jobs({"1": ("a",)})
+    assert record.submissions(tmp_path) == [submission]
     for text in (
         "",
         "[]",
         '{"digest": 3}',
-        given.folder.joinpath("submission.json").read_text()[2:],
+        submission.folder.joinpath("submission.json").read_text()[2:],
     ):
-        (given.folder / "submission.json").write_text(text)
+        (submission.folder / "submission.json").write_text(text)
         caplog.clear()
         assert record.submissions(tmp_path) == []
         assert "submission.json" in caplog.text
@@ -267,8 +267,8 @@ def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkey
         error = run(asked).error
     assert "refused: too many jobs" in str(error)
     assert "1 job given to a queue: 7" in caplog.text
-    [given] = record.submissions(asked.folder)
-    assert list(given.jobs) == ["7_0"]
+    [submission] = record.submissions(asked.folder)
+    assert list(submission.jobs) == ["7_0"]
 
 
 @pytest.mark.process

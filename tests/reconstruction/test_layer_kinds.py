@@ -26,8 +26,8 @@ def test_every_kind_of_layer_is_tested():
     [
         (*case, features)
         for number, case in enumerate(CASES)
-        for place, features in enumerate(sorted(DISTRIBUTIONS))
-        if (number + place) % 3 == 0 or case[0] is nn.Linear
+        for position, features in enumerate(sorted(DISTRIBUTIONS))
+        if (number + position) % 3 == 0 or case[0] is nn.Linear
     ],
     ids=label,
 )
@@ -63,8 +63,8 @@ SPECS = [
     [
         (*case, spec)
         for number, case in enumerate(CASES)
-        for place, spec in enumerate(SPECS)
-        if (number + place) % 2
+        for position, spec in enumerate(SPECS)
+        if (number + position) % 2
     ],
     ids=lambda value: (
         f"{value.name} {value.width} {value.skip} {value.activation}"
@@ -122,7 +122,7 @@ def test_statistics_are_those_that_the_normalizations_take_from_the_images(kind,
         layer.train()(x)
     assert torch.allclose(layer.first_norm.running_var, wanted[0], rtol=1e-9)
     seen = []
-    layer.second_norm.register_forward_hook(lambda _, given, output: seen.append(given[0]))
+    layer.second_norm.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0]))
     with torch.no_grad():
         layer.first_norm.running_var.copy_(wanted[0])
         layer.first_norm.running_mean.copy_(mean)

@@ -306,14 +306,14 @@ def test_all_that_is_no_normalization_is_frozen_and_said(tmp_path):
 
 def test_at_minimum_width_rounding_to_float32_belongs_to_the_judgement():
     torch.manual_seed(3)
-    model, found = enliven(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
+    model, layers = enliven(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
     for seed in (0, 1, 27, 37):
         layer = bnrecon.reconstruct(model, FeatureSpec(width="minimum"), seed=seed).layers[0]
         assert layer.converged == (
             layer.relative_error <= 1e-10 and layer.assembled_error <= 1e3 * 2.0**-23
         )
-        found.append(layer)
-    rounded = [layer for layer in found if layer.relative_error <= 1e-10 and not layer.converged]
+        layers.append(layer)
+    rounded = [layer for layer in layers if layer.relative_error <= 1e-10 and not layer.converged]
     assert rounded
     assert all("rounding to float32 leaves" in layer.diagnosis for layer in rounded)
 

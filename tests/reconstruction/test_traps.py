@@ -70,12 +70,12 @@ def test_a_source_is_verified_with_images_and_not_without(kind):
     assert rebuilt.notes[0].startswith("outputs were not compared")
 
 
-@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+@pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
 @pytest.mark.parametrize("kind", CHOSEN.values(), ids=CHOSEN)
-def test_a_normalization_chosen_at_run_time_is_kept(kind, given):
+def test_a_normalization_chosen_at_run_time_is_kept(kind, calibration):
     model = lively(kind)
     model.norms[1].running_mean.fill_(3.0)
-    rebuilt = bnrecon.reconstruct(model, images=given).network
+    rebuilt = bnrecon.reconstruct(model, images=calibration).network
     model.second = rebuilt.second = True
     assert difference(rebuilt, model, images()) < 1e-4
 
@@ -152,11 +152,13 @@ def change_channels(model):
         change_channels,
     ],
 )
-@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
-def test_settings_that_were_changed_after_construction_are_read_as_pytorch_does(change, given):
+@pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
+def test_settings_that_were_changed_after_construction_are_read_as_pytorch_does(
+    change, calibration
+):
     model = lively(Body)
     change(model)
-    rebuilt = bnrecon.reconstruct(model, images=given)
+    rebuilt = bnrecon.reconstruct(model, images=calibration)
     assert isinstance(rebuilt.network.bn, nn.Identity)
     for network in (rebuilt.network, bnrecon.collapse(rebuilt.network)):
         assert difference(network, model, images()) < 1e-4
@@ -188,8 +190,8 @@ def test_a_model_that_keeps_an_activation_is_rebuilt():
     model = lively(Keeps)
     model(images())
     assert model.kept[0].grad_fn is not None
-    for given in (None, images()):
-        network = bnrecon.reconstruct(model, images=given).network
+    for calibration in (None, images()):
+        network = bnrecon.reconstruct(model, images=calibration).network
         assert difference(network, model, images()) < 1e-4
 
 
@@ -302,8 +304,8 @@ def test_a_transposed_convolution_that_crops_has_an_activation(activation):
 def test_a_graph_module_is_rebuilt_in_eval_mode():
     feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
     model = feature_extraction.create_feature_extractor(lively(Body), ["act"]).eval()
-    for given in (None, images()):
-        rebuilt = bnrecon.reconstruct(model, images=given)
+    for calibration in (None, images()):
+        rebuilt = bnrecon.reconstruct(model, images=calibration)
         assert isinstance(rebuilt.network.bn, nn.Identity)
         one, other = (lambda x, net=net: net(x)["act"] for net in (rebuilt.network, model))
         assert difference(one, other, images()) < 1e-4

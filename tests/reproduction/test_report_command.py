@@ -21,7 +21,7 @@ def test_the_report_is_written_into_the_outputs_folder_and_named(command, succee
     before = Path(path).read_bytes()
     assert command("report", "giannou2023", "scale=smoke", f"outputs={tmp_path}")[0] == 0
     assert Path(path).read_bytes() == before
-    assert [place.name for place in tmp_path.iterdir()] == ["report.html"]  # nothing else
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]  # nothing else
 
 
 @pytest.mark.parametrize(

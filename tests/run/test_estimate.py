@@ -60,9 +60,9 @@ def counted(network, shape):
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(torch.zeros(1, *shape))
     counts = counter.get_flop_counts()["Global"]
-    own = ("convolution", "mm", "addmm", "_convolution")
+    layers = ("convolution", "mm", "addmm", "_convolution")
     return sum(
-        count for operation, count in counts.items() if str(operation).partition(".")[2] in own
+        count for operation, count in counts.items() if str(operation).partition(".")[2] in layers
     )
 
 

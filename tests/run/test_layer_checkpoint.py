@@ -40,8 +40,8 @@ def test_a_state_comes_back_as_it_was_saved(tmp_path, inner):
     tensors = {"x": 0, "residual": 0, "inner": 0}
     assert back.__dict__ | tensors == STATE.__dict__ | tensors
     assert (back.inner is None) == (inner is None)
-    for found, saved in zip(back.inner or (), inner or (), strict=True):
-        torch.testing.assert_close(found, saved, rtol=0, atol=0)
+    for loaded, saved in zip(back.inner or (), inner or (), strict=True):
+        torch.testing.assert_close(loaded, saved, rtol=0, atol=0)
 
 
 def test_a_state_of_the_version_before_is_gone_on_from(tmp_path):
@@ -110,8 +110,8 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
     monkeypatch.setattr(LayerCheckpoint, "save", stopped)
     with pytest.raises(KeyboardInterrupt):
         main_job.run(compose(resumed))
-    (place,) = (tmp_path / "resumed").glob("runs/*/seed-0")
-    assert [path.name[:11] for path in solved_layers(place)] == ["unfinished-"]
+    (folder,) = (tmp_path / "resumed").glob("runs/*/seed-0")
+    assert [path.name[:11] for path in solved_layers(folder)] == ["unfinished-"]
     monkeypatch.setattr(LayerCheckpoint, "save", save)
     load = LayerCheckpoint.load
 
@@ -124,7 +124,7 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
     monkeypatch.setattr(LayerCheckpoint, "load", loaded)
     result = main_job.run(compose(resumed)).result
     assert "goes on after 20 iterations" in caplog.text
-    assert solved_layers(place) == []
+    assert solved_layers(folder) == []
     for first, second in zip(whole.seeds[0].layers, result.seeds[0].layers, strict=True):
         assert first.relative_error == second.relative_error
         assert first.iterations == second.iterations

@@ -31,12 +31,12 @@ def write(folder, sources):
 def load(folder, sources, name="parts"):
     """Write modules and import one of them afresh; return the fingerprint of what it registers."""
     write(folder, sources)
-    own = {
+    packages = {
         name.partition(".")[0],
         *(file.partition("/")[0].removesuffix(".py") for file in sources),
     }
-    for known in [module for module in sys.modules if module.partition(".")[0] in own]:
-        del sys.modules[known]
+    for loaded in [module for module in sys.modules if module.partition(".")[0] in packages]:
+        del sys.modules[loaded]
     for cache in folder.rglob("__pycache__"):
         shutil.rmtree(cache)
     importlib.invalidate_caches()

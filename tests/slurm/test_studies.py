@@ -34,8 +34,8 @@ def made(slurm, tmp_path, monkeypatch):
 
 def job_of(asked):
     """The number of the only job that was given."""
-    [found] = record.submissions(asked.folder)
-    [number] = found.jobs
+    [submission] = record.submissions(asked.folder)
+    [number] = submission.jobs
     return number
 
 

@@ -39,17 +39,17 @@ def test_scales_that_are_not_finite_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"),
+    ("returned", "seen"),
     [
         (torch.zeros(405, 1), r"float32 of shape \(405, 1\)"),
         (np.zeros(405), "ndarray"),
     ],
     ids=["column", "numpy"],
 )
-def test_scales_of_another_shape_or_type_are_refused_with_the_solver_s_name(given, seen):
+def test_scales_of_another_shape_or_type_are_refused_with_the_solver_s_name(returned, seen):
     @register_solver("other", memory=lambda rows, columns: 0)
     def other(system, spec):
-        return given, 0
+        return returned, 0
 
     with pytest.raises(UserError, match=rf"^solver other: its scales are {seen}; .* \(405,\)$"):
         solve(system_of("he_normal", 405), SolverSpec("other"))

@@ -192,9 +192,9 @@ def test_noise_is_compared_with_the_same_seed_without_it(gains, verdicts):
     rows = noise_rows(gains)
     assert noise_verdicts(rows, measured_rows(9.0)) == verdicts
     lines = controlled_noise.PART.summary(pd.concat([rows, measured_rows(9.0)]))
-    own = lines[lines["data"] == "cifar10"].set_index("nominal factor (Eq. 13)")
-    assert own.loc["4", "reported"] == ""
-    assert own.loc["1.15", "var(μ), measured, with noise"] == "1.15; 9.00"
+    cifar10 = lines[lines["data"] == "cifar10"].set_index("nominal factor (Eq. 13)")
+    assert cifar10.loc["4", "reported"] == ""
+    assert cifar10.loc["1.15", "var(μ), measured, with noise"] == "1.15; 9.00"
 
 
 def test_fifteen_percent_is_decided_only_by_noise_that_is_measured_to_be_so():
@@ -218,9 +218,9 @@ def test_one_data_set_shows_that_large_jitter_can_be_detrimental():
 def test_measured_statistics_are_those_that_a_layer_normalizes_by():
     """With the noise drawn again from the same seed, by the formula of NoisyBatchNorm2d."""
     images = 2 + 3 * torch.randn(3, 20, 2, 5, 5)
-    found = _statistics(NoisyBatchNorm2d(2, virtual_batch=4), iter(images))
+    measured = _statistics(NoisyBatchNorm2d(2, virtual_batch=4), iter(images))
     torch.manual_seed(0)
-    for batch, values in zip(images, found[0], strict=True):
+    for batch, values in zip(images, measured[0], strict=True):
         shift, scale = batch_noise(batch, 4)
         variance, mean = torch.var_mean(batch, (0, 2, 3), correction=0)
         expected = torch.stack([mean + variance.sqrt() * shift, variance * scale**2])

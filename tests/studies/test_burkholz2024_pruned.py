@@ -80,8 +80,8 @@ def test_derived_errors_are_those_of_independent_normal_entries(share, oversampl
         x = np.linalg.lstsq(matrix, target, rcond=None)[0]
         kept = np.argsort(-abs(x) * np.linalg.norm(matrix, axis=0))[: round(share * n)]
         again = np.linalg.lstsq(matrix[:, kept], target, rcond=None)[0]
-        left = [matrix[:, kept] @ scale - target for scale in (x[kept], again)]
-        squares.append(np.square(left).sum(1))
+        residuals = [matrix[:, kept] @ scale - target for scale in (x[kept], again)]
+        squares.append(np.square(residuals).sum(1))
     magnitude, refitted = np.sqrt(np.mean(squares, axis=0))
     assert magnitude == pytest.approx(magnitude_error(share, oversampling), rel=0.07)
     assert refitted == pytest.approx(refit_error(share, oversampling), rel=0.07)
@@ -111,8 +111,8 @@ def test_no_choice_of_a_small_system_falls_far_below_the_least_error():
     matrix, target = generator.normal(size=(10, 15)), generator.normal(size=10)
     errors = []
     for index in itertools.combinations(range(15), 5):
-        _, left, *_ = np.linalg.lstsq(matrix[:, index], target, rcond=None)
-        errors.append(math.sqrt(left[0]) / np.linalg.norm(target))
+        _, squares, *_ = np.linalg.lstsq(matrix[:, index], target, rcond=None)
+        errors.append(math.sqrt(squares[0]) / np.linalg.norm(target))
     assert 0.5 * least_error(0.5, 1.5) < min(errors) < 0.5 * random_error(0.5)
 
 

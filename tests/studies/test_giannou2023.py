@@ -60,7 +60,7 @@ def test_batched_training_is_pytorchs_own_for_every_network(normalization):
     first, second = draw_source(4, 16, 1.0, [0, 1])
     networks = SourceNetworks(first, second, len(optimizers), normalization)
     train(networks, optimizers, samples, TINY.epochs, seed=3)
-    found = evaluate(networks, samples, "test")
+    errors = evaluate(networks, samples, "test")
     for run in (0, 1):
         for number, optimizer in enumerate(optimizers):
             network = _reference(first[run], second[run], normalization)
@@ -68,7 +68,7 @@ def test_batched_training_is_pytorchs_own_for_every_network(normalization):
             with torch.no_grad():
                 outputs = network(samples.x["test"][run]).sum(1)
             expected = (outputs - samples.y["test"][run]).square().mean()
-            assert found[run, number].item() == pytest.approx(expected.item(), rel=1e-3)
+            assert errors[run, number].item() == pytest.approx(expected.item(), rel=1e-3)
 
 
 def _train_alone(network, optimizer, samples, run):

@@ -81,11 +81,11 @@ def test_the_width_factor_derived_is_what_the_partition_needs(setting):
 def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
     """Against the paper's Sect. 2.1; ID cond and Ortho cond do."""
     for name, orthogonal in (("orthogonal", False), ("id_cond", True), ("ortho_cond", True)):
-        found = orthogonality(feature_matrix(name, LayerShape(10, 10), 100, 0))
-        assert (found["largest_off_diagonal"] < 1e-5) == orthogonal
-        assert (found["condition_number"] < 1.001) == orthogonal
+        measures = orthogonality(feature_matrix(name, LayerShape(10, 10), 100, 0))
+        assert (measures["largest_off_diagonal"] < 1e-5) == orthogonal
+        assert (measures["condition_number"] < 1.001) == orthogonal
         if not orthogonal:
-            assert found["largest_off_diagonal"] > 0.3
+            assert measures["largest_off_diagonal"] > 0.3
 
 
 def test_training_id_cond_scales_is_training_the_weights():

@@ -267,8 +267,8 @@ def test_a_precision_that_was_chosen_is_not_replaced(digits, stored):
     chosen = dataclasses.replace(request.train, precision="float32")
     assert not is_trained(dataclasses.replace(request, train=chosen), digits, CPU)
     chosen = dataclasses.replace(request.train, precision="bfloat16")
-    found = target_folder(dataclasses.replace(request, train=chosen), digits, CPU)
-    assert found == there
+    folder = target_folder(dataclasses.replace(request, train=chosen), digits, CPU)
+    assert folder == there
 
 
 def test_a_damaged_target_of_another_device_is_trained_anew_here(digits, stored):
