@@ -200,20 +200,6 @@ def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
     assert record.states(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["cluster=slrum"], "did you mean 'slurm'"),
-        (["cluster=local", "slurm.mem=8G"], "is for cluster=slurm"),
-        (["cluster=slurm", "jobs=2"], "slurm.array_parallelism="),
-    ],
-)
-def test_a_mistake_about_a_cluster_is_one_line(words, message, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with pytest.raises(UserError, match=message):
-        request.read("random_features", words)
-
-
 def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     words = ["cluster=slurm", "slurm.mem=8G", "minutes_per_job=5", "device=cpu"]

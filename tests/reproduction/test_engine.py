@@ -155,21 +155,6 @@ def test_images_that_are_missing_are_reported_before_anything_is_computed(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["thresholds", "target.width=3"], "thresholds has no run that an option could change"),
-        (["pooling", "target.groups=[1]"], "the rows of this table differ by target.groups"),
-        (["table1", "data=digits"], "data=digits: the rows of this table differ by data"),
-    ],
-)
-def test_mistakes_are_said_in_one_line(options, message, tmp_path):
-    study = registry.find("burkholz2024")
-    with pytest.raises(UserError, match=message.replace("?", r"\?")) as raised:
-        engine.plan(study, read(study.name, [*options, f"outputs={tmp_path}"]))
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("parts", "rows"),
     [
         (("exact",), {"table1": 51, "table2": 32}),

@@ -10,7 +10,6 @@ from scipy import stats
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.task_store import TaskResult, task_path
-from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
 from bnrecon.studies.random_features import averages, conditioning
 
@@ -42,15 +41,6 @@ def test_intervals_of_unpaired_draws_are_those_of_the_textbook():
     slope = averages.trend(list(x), list(y))
     expected = (solution[1], stats.t.ppf(0.975, 2) * error)
     assert (slope.mean, slope.half_width) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("part", "option"),
-    [("conditioned", "target.condition=7"), ("sparse", "train.seed=7"), ("scales", "train.seed=7")],
-)
-def test_an_option_by_which_the_rows_differ_is_refused(part, option):
-    with pytest.raises(UserError, match=option):
-        STUDY.part(part).tasks("smoke", (option,))
 
 
 @pytest.mark.process
