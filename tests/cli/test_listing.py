@@ -82,7 +82,9 @@ MISTAKES = [
     (["compare", RUNS[0], RUNS[0]], "are the same run"),
     (["compare", RUNS[0], f"outputs/runs/{RUNS[0]}/"], "are the same run"),
     (["compare", RUNS[0], "c"], f"c: which of {RUNS[0]}, {RUNS[-1]}? Give more of its name"),
-    (["compare", RUNS[0], "nothing"], "'nothing': no run in outputs/runs begins so"),
+    (["compare", RUNS[0], "nothing"], "no run in outputs/runs begins so; see bnrecon ls runs"),
+    (["compare", RUNS[0], "a" * 5000], "no run in"),
+    (["compare", RUNS[0], RUNS[-1][:-1] + "x"], f"did you mean {RUNS[-1]}?"),
     (["compare", RUNS[0], RUNS[-1], "data.root=x"], "the images are needed with --predict alone"),
     (["compare", RUNS[0], RUNS[-1], "--predict"], "tested on different images"),
 ]
