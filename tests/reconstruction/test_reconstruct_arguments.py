@@ -68,21 +68,6 @@ def test_an_argument_that_is_not_possible_is_named(arguments, named):
     assert "features." not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("spec", "options", "named"),
-    [
-        (FeatureSpec, {"oversampling": 0}, "oversampling=0: must be above 0"),
-        (FeatureSpec, {"excess": 3, "width": 9}, "excess=3, width=9: give one of oversampling"),
-        (FeatureSpec, {"skip": "outer", "activation": "tanh"}, "skip=outer: .* take skip=inner"),
-        (FeatureSpec, {"epsilon": float("inf")}, "epsilon=inf: must be above 0"),
-        (SolverSpec, {"tolerance": 0}, "tolerance=0: must be above 0"),
-    ],
-)
-def test_a_field_of_a_spec_that_is_not_possible_is_named(spec, options, named):
-    with pytest.raises(UserError, match=f"^{named}"):
-        spec(**options)
-
-
 def test_numbers_of_numpy_are_taken_and_saved(tmp_path):
     model, spec = small(), FeatureSpec(excess=np.int64(3))
     rebuilt = bnrecon.reconstruct(model, spec, seed=np.int64(2))

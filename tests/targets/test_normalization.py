@@ -22,7 +22,6 @@ from bnrecon.targets.spec import (
     INITIALIZATIONS,
     DropoutCnnTarget,
     MlpTarget,
-    NormalizationVggTarget,
     Resnet9Target,
     TargetRequest,
     TrainSpec,
@@ -249,28 +248,6 @@ def test_a_changed_network_is_rebuilt(digits, name):
         set_statistics(network, images)
     rebuilt = bnrecon.reconstruct(copy.deepcopy(network).eval(), images=images)
     assert rebuilt.difference.largest < 1e-4 * rebuilt.difference.size
-
-
-PAIRS = {"name": "pairs", "family": "vgg_normalization", "groups": [1]}
-FOLDED = {"initialization": "folded_statistics"}
-
-
-@pytest.mark.parametrize(
-    ("make", "options", "message"),
-    [
-        (resnet9, {"virtual_batch": 1.5}, "virtual_batch=1.5: must be at least 2"),
-        (resnet9, {"initialization": "zero_bias", "virtual_batch": 8}, "give at most one of them"),
-        (resnet9, {"initialization": "zero_bias", "affine": False}, "leave affine out"),
-        (resnet9, FOLDED | {"condition": 10}, "is not for weights behind fixed factors"),
-        (resnet9, FOLDED | {"density": 0.5}, "is not for weights behind fixed factors"),
-        (NormalizationVggTarget, PAIRS | {"affine": False}, "affine: a frozen pair keeps"),
-        (NormalizationVggTarget, PAIRS | {"virtual_batch": 8}, "virtual_batch: a frozen pair"),
-        (TrainSpec, {"epochs": 2, "test_every": 3}, "test_every=3: must be at most epochs=2"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(make, options, message):
-    with pytest.raises(UserError, match=message):
-        make(**options)
 
 
 def test_every_family_takes_noise_unless_it_would_do_nothing(digits, tmp_path):
