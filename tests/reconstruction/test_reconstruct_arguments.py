@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lively import Composed, enliven
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -83,6 +84,7 @@ def test_a_file_or_a_model_that_no_source_can_be_loaded_from_is_named(tmp_path):
     with pytest.raises(UserError, match="the model holds float16 parameters"):
         bnrecon.load_source(path, nn.Linear(3, 4).half().eval())
     full = rebuilt.save(tmp_path / "full.safetensors", full=True)
+    assert set(load_file(full)) == set(rebuilt.network.state_dict())
     with pytest.raises(RunError, match=f"{full} was written with full=True"):
         bnrecon.load_source(full, model)
     files.write_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {"target": "vgg"})

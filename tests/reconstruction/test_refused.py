@@ -96,6 +96,17 @@ class WeightOfItsOwn(Pair):
         return torch.addmm(self.bias, y.flatten(0, 1), self.transposed)
 
 
+class Recurrent(Pair):
+    """A layer that no source can replace."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.GRU(5, 5, batch_first=True)
+
+    def forward(self, x):
+        return self.second(self.first(x)[0])
+
+
 class Centred(nn.Conv1d):
     def _conv_forward(self, x, weight, bias):
         return super()._conv_forward(x, weight - weight.mean(), bias)
@@ -137,6 +148,7 @@ MODELS = {
     "weak reference": (ByAWeakReference, {"first": READ}),
     "clamp": (Clamps, {"first": f"{READ}, by clamp_"}),
     "setting": (Sets, {"first": "the network's forward changes its settings"}),
+    "recurrent": (Recurrent, {"first": "GRU is neither a convolution nor a linear layer"}),
     "weights of no layer": (
         WeightOfItsOwn,
         {
@@ -175,4 +187,5 @@ def test_what_is_used_otherwise_than_by_a_call_is_named_and_kept(name, way):
         assert caught.value.refused[part].startswith(reason)
     kept = bnrecon.reconstruct(model, unsupported="keep", images=images)
     assert [layer.name for layer in kept.layers] == ["second"]
+    assert all(any(reason in note for note in kept.notes) for reason in reasons.values())
     torch.testing.assert_close(kept.network(X), model(X), rtol=1e-4, atol=1e-4)

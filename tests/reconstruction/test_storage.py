@@ -388,11 +388,12 @@ def test_weights_that_are_not_in_memory_are_not_saved_in_full(tmp_path):
 
 def test_a_damaged_draw_is_noticed(tmp_path, monkeypatch):
     model = nn.Linear(6, 4).eval()
+    reasons = {"sign": "", "he_normal": "", "orthogonal": "save with full=True to move them"}
     paths = [
-        reconstruct(model, FeatureSpec(name, storage="regenerate")).save(tmp_path / name)
-        for name in ("sign", "he_normal")
+        reconstruct(model, FeatureSpec(name, storage=storage)).save(tmp_path / name)
+        for name, storage in zip(reasons, ("regenerate", "regenerate", "memory"), strict=True)
     ]
-    monkeypatch.setattr(Stream, "_draw", lambda _stream, out, *_: out.fill(0))
-    for path in paths:
-        with pytest.raises(RunError, match="draws other features"):
+    monkeypatch.setattr(Stream, "_draw", lambda _stream, out, *_: out.fill(1))
+    for path, reason in zip(paths, reasons.values(), strict=True):
+        with pytest.raises(RunError, match=f"draws other features.*{reason}"):
             bnrecon.load_source(path, model)
