@@ -33,6 +33,12 @@ def difference(network, model, x):
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
+def same_state(network, other):
+    """Whether two networks hold the same numbers, on whatever devices."""
+    wanted = other.state_dict()
+    return all(torch.equal(held.cpu(), wanted[name]) for name, held in network.state_dict().items())
+
+
 class Composed(nn.Module):
     """These parts, and what a function computes from them and an input."""
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from lively import StopAfter
+from lively import StopAfter, same_state
 from norm_act import NormAct
 from torch import nn
 
@@ -192,8 +192,7 @@ def test_an_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
     with pytest.raises(Interrupted):
         train_initialized(part, target, digits, tmp_path / "checkpoint", StopAfter(4))
     train_initialized(resumed, target, digits, tmp_path / "checkpoint")
-    for name, value in whole.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name]), name
+    assert same_state(resumed, whole)
 
 
 def test_a_damaged_checkpoint_does_not_lose_the_frozen_statistics(digits, tmp_path):
@@ -235,8 +234,7 @@ def test_testing_in_between_changes_no_weight(digits, tmp_path):
     cnn = DropoutCnnTarget(name="cnn", family="dropout_cnn", width=6)  # it draws random numbers
     tested = obtain_target(request_for(cnn, tmp_path, epochs=2, test_every=1), digits, CPU)
     untested = obtain_target(request_for(cnn, tmp_path, epochs=2), digits, CPU)
-    for name, value in untested.network.state_dict().items():
-        assert torch.equal(value, tested.network.state_dict()[name]), name
+    assert same_state(tested.network, untested.network)
 
 
 @pytest.mark.parametrize("name", [*WITHOUT_BATCHNORM, "affine", "noise"])
