@@ -137,12 +137,15 @@ def test_a_model_that_changed_since_it_was_planned_is_refused(dtype):
         bnrecon.assemble(plan, solutions)
 
 
-def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise():
-    model = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.BatchNorm1d(8)).eval()
+@pytest.mark.parametrize(
+    ("layer", "size"), [(nn.Conv1d(3, 8, 3, padding=1), (3, 8)), (nn.Linear(4, 8), (2, 8, 4))]
+)
+def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise(layer, size):
+    model = nn.Sequential(layer, nn.BatchNorm1d(8)).eval()
     network = bnrecon.reconstruct(model).network
     for rebuilt in (network, bnrecon.collapse(network)):
-        with pytest.raises(ValueError, match="second dimension"):
-            rebuilt(torch.randn(3, 8))
+        with pytest.raises(ValueError, match=r"second dimension|BatchNorm1d on a sequence"):
+            rebuilt(torch.randn(size))
 
 
 class Penalized(nn.Module):

@@ -50,16 +50,6 @@ def images():
     return torch.randn(16, 3, 8, 8, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize(("name", "storage"), ELSEWHERE)
-def test_a_trace_holds_the_features_that_are_not_in_memory(name, storage):
-    at_most_n = {"width": "maximum"} if DISTRIBUTIONS[name].at_most_n else {}
-    rebuilt = reconstruct(network(), FeatureSpec(name, storage=storage, **at_most_n)).network
-    traced = torch.jit.trace(rebuilt, images()[:4])
-    for x in (images()[:4], images()[4:8]):
-        assert torch.allclose(traced(x), rebuilt(x), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("name", "storage", "options"),
     [

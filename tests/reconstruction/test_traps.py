@@ -284,14 +284,6 @@ def test_inputs_of_sizes_that_rounding_drowns_are_not_called_converged():
         bnrecon.reconstruct(unequal(1e8), images=x)
 
 
-def test_a_collapsed_linear_layer_refuses_sequences_that_its_batchnorm_normalized_otherwise():
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).eval()
-    collapsed = bnrecon.collapse(bnrecon.reconstruct(model).network)
-    assert torch.allclose(collapsed(torch.ones(2, 4)), model(torch.ones(2, 4)), atol=1e-5)
-    with pytest.raises(ValueError, match="BatchNorm1d on a sequence"):
-        collapsed(torch.ones(2, 6, 4))
-
-
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
 def test_a_transposed_convolution_that_crops_has_an_activation(activation):
     torch.manual_seed(0)

@@ -13,7 +13,6 @@ from torch import nn
 
 import bnrecon
 from bnrecon.config.composition import compose
-from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.run import layer_checkpoint, main_job
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.run.seed_files import SolvedLayers
@@ -132,23 +131,6 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
     assert max(layer.seconds for layer in result.seeds[0].layers) > 1000  # those before count
     assert result.seeds[0].solving_seconds > 1000
     assert result.seeds[0].seconds > 1000
-
-
-@pytest.mark.parametrize("length", range(0, 64, 8))
-def test_a_solve_goes_on_with_the_same_rounding_wherever_its_file_is_mapped(tmp_path, length):
-    (layer,) = bnrecon.plan_layers(nn.Conv2d(1, 4, 3).eval(), solver="matrix_free").layers
-    about = ABOUT | {"text": "x" * length}  # the tensors begin behind it
-
-    class Stopped(LayerCheckpoint):
-        def save(self, state):
-            if state.inner.step == 5:
-                super().save(state)
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        solve_layer(layer, Stopped(at(tmp_path).path, about, 0.0), layer.draw_groups())
-    resumed = solve_layer(layer, at(tmp_path, about), layer.draw_groups())
-    assert torch.equal(resumed.scale, solve_layer(layer, None, layer.draw_groups()).scale)
 
 
 def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):
