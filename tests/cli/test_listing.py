@@ -113,16 +113,6 @@ def test_two_runs_are_compared_by_what_their_names_begin_with(command, outputs):
     assert command("compare", *keys, "outputs=elsewhere")[:2] == (0, moved)
 
 
-def test_a_run_of_another_version_is_not_compared_in_one_line(command, outputs):
-    path = outputs / "runs" / RUNS[0] / "result.json"
-    content = files.read_json(path)
-    del content["notes"]
-    files.write_json(path, content)
-    line = f"bnrecon: {path} was written by another version of bnrecon, or by something else"
-    code, out, err = command("compare", RUNS[0], RUNS[-1])
-    assert (code, out, err) == (1, "", f"{line} (KeyError: 'notes')\n")
-
-
 def test_what_an_installed_package_brings_is_listed_beside_own_results(
     command, outputs, monkeypatch
 ):

@@ -63,16 +63,6 @@ def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(com
     assert "id_cond" in out
 
 
-def test_a_damaged_result_is_computed_again(command, succeed):
-    words = ("run", *SWEEP, "features=id_cond,orthogonal", "train.epochs=1")
-    assert command(*words)[0] == 0
-    [damaged] = Path("out/runs").glob("*-id_cond-*/result.json")
-    damaged.write_text("{}", encoding="utf-8")
-    out, err = succeed(*words)
-    assert "1 of 2 runs are done already" in err
-    assert "id_cond" in out
-
-
 def test_what_is_wrong_with_one_run_is_said_before_any_begins(refused):
     refused("run", *SWEEP, "seeds=[0],[]", line="seeds=[]: give one or more")
     refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all jobs of a sweep have one")

@@ -145,14 +145,8 @@ def test_the_same_scales_compute_the_same_function_stored_and_regenerated(
 
 def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):
     monkeypatch.setattr("bnrecon.features.pair.RUN_BYTES", {"cpu": 1})
-    shape = LayerShape(6, 4, (3, 3))
-    stored, made = (
-        draw("sign", shape, 100, 0, 0, storage=storage) for storage in ("memory", "regenerate")
-    )
+    made = draw("sign", LayerShape(6, 4, (3, 3)), 100, 0, 0, storage="regenerate")
     assert len(list(made.first_parts())) == len(list(made.second_parts())) == 7
-    first = torch.cat([part for _, part in made.first_parts()])
-    second = torch.cat([part for _, part in made.second_parts()], 1)
-    assert all(map(torch.equal, (first, second), stored.weights()))
     model, x = network(), images()
     networks = [
         reconstruct(model, FeatureSpec("sign", storage=storage), images=x).network

@@ -83,16 +83,6 @@ def test_a_state_of_another_solve_is_set_aside_and_not_overwritten(tmp_path, oth
     assert aside.read_bytes() == kept
 
 
-def test_a_damaged_state_is_set_aside(tmp_path, caplog):
-    at(tmp_path).save(STATE)
-    path = at(tmp_path).path
-    path.write_bytes(path.read_bytes()[:-1])
-    assert at(tmp_path).load() is None
-    assert not path.exists()
-    assert path.with_name(path.name + ".damaged").exists()
-    assert str(path) in caplog.text
-
-
 def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     options = [*SMALLEST, "solver=matrix_free", f"targets={tmp_path / 'targets'}"]

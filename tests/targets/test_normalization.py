@@ -284,3 +284,4 @@ def test_outputs_that_are_not_finite_in_a_test_are_a_divergence(digits, tmp_path
     request = request_for(resnet9(), tmp_path, lr=1e30, test_every=1, warmup_epochs=0)
     with pytest.raises(Diverged, match=r"training diverged: .*lower train\.lr"):
         obtain_target(request, digits, CPU)
+    assert not list(tmp_path.glob("*/target.*"))
