@@ -197,8 +197,7 @@ def test_archives_that_are_written_otherwise_are_the_same_data(tmp_path, change)
 
 
 def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):
-    tree(tmp_path, side=40)
-    (tmp_path / "test").rename(tmp_path / "val")
+    tree(tmp_path, side=40, tests="val")
     data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=0))
     assert data.shape == (3, 32, 32)
     first, again = (list(data.train_batches(EpochPosition(4, 0, 1), CPU)) for _ in range(2))
@@ -463,8 +462,7 @@ def _named_tree(root, name, side=32):
 
 
 def _imagenet(root):
-    tree(root, side=40)
-    (root / "test").rename(root / "val")
+    tree(root, side=40, tests="val")
     return DataSpec("imagenet", str(root), side=32, workers=0)
 
 

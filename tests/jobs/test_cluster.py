@@ -1,7 +1,6 @@
 """A study whose work is computed by processes that outlive the command: cluster=local."""
 
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -45,18 +44,13 @@ def start_command(tmp_path, *words):
     return start("made", *words, *options, command="study")
 
 
-def rows_of(asked, name):
-    path = next(asked.folder.glob(f"tasks/*/{name}-*.json"))
-    return json.loads(path.read_text())["rows"]
-
-
 @pytest.mark.process
 def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
     asked = made("good", "jobs=2")
     outcome = run(asked)
     assert outcome.error is None
     assert [calls(tmp_path, name) for name in "abc"] == [1, 1, 1]
-    rows = [rows_of(asked, name)[0] for name in "abc"]
+    rows = [cluster_study.rows_of(asked, name)[0] for name in "abc"]
     assert len({row["process"] for row in rows}) == 2
     assert os.getsid(0) not in {row["session"] for row in rows}  # Ctrl-C does not reach them
     [folder] = cluster_study.jobs_folders(asked)
@@ -104,7 +98,9 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(m
     assert run(asked).error is None
     assert len(cluster_study.jobs_folders(asked)) == 1
     assert [calls(tmp_path, name) for name in ("counted", "a")] == [1, 1]
-    assert rows_of(asked, "counted") == [{"total": sum(k * k for k in range(31)), "steps": 30}]
+    assert cluster_study.rows_of(asked, "counted") == [
+        {"total": sum(k * k for k in range(31)), "steps": 30}
+    ]
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from lively import Composed, difference, enliven
+from lively import Composed, chain, difference, enliven, images
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
@@ -13,16 +13,6 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 import bnrecon
 from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.usage import find_usage
-
-
-def chain(first=lambda layer: layer):
-    return nn.Sequential(
-        first(nn.Conv2d(2, 4, 3)), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten()
-    )
-
-
-def images(count=8, channels=2, side=6):
-    return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(1))
 
 
 class Doubled(nn.Module):

@@ -211,9 +211,8 @@ def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
 @pytest.fixture
 def tree(tmp_path):
     """ImageNet's folders with three classes of a few small pictures."""
-    root = image_sets.tree(tmp_path / "tree", ("ant", "bee", "cow"), train=16, test=4, side=48)
-    (root / "test").rename(root / "val")
-    return root
+    classes = ("ant", "bee", "cow")
+    return image_sets.tree(tmp_path / "tree", classes, train=16, test=4, side=48, tests="val")
 
 
 @pytest.mark.process
