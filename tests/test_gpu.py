@@ -107,9 +107,9 @@ def test_waits_are_counted_and_work_is_not(gpu):
 # Training.
 
 
-def trained(digits, tmp_path, plan=PLAN, device=CPU):
+def trained(digits, tmp_path, plan=PLAN):
     network = small_vgg()
-    log, _ = train(network, digits, plan, device, tmp_path / "checkpoint", StopRequest())
+    log, _ = train(network, digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
     (tmp_path / "checkpoint").unlink()
     return network, log
 

@@ -626,9 +626,9 @@ def test_a_tree_of_the_other_cifar_is_refused_with_where_this_one_goes(tmp_path,
     refused(DataSpec("cifar100", str(tmp_path)), line)
 
 
-def publish(monkeypatch, address, kind=datasets.CIFAR10):
-    """Make torchvision download a CIFAR from this address."""
-    monkeypatch.setattr(kind, "url", f"{address}/{kind.filename}")
+def publish(monkeypatch, address):
+    """Make torchvision download CIFAR-10 from this address."""
+    monkeypatch.setattr(datasets.CIFAR10, "url", f"{address}/{datasets.CIFAR10.filename}")
 
 
 def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serve):

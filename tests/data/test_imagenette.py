@@ -25,10 +25,10 @@ def _few_images(monkeypatch):
     monkeypatch.setattr(imagenette, "IMAGES", {"train": 20, "val": 10})
 
 
-def folders(folder, wnids=WNIDS):
+def folders(folder):
     """Two training images and one of ``val`` a class, whose grey tells the class and the split."""
     for split, count in (("train", 2), ("val", 1)):
-        for number, wnid in enumerate(wnids):
+        for number, wnid in enumerate(WNIDS):
             (folder / split / wnid).mkdir(parents=True)
             for k in range(count):
                 grey = 20 * number + 10 * (split == "val")

@@ -12,10 +12,10 @@ from bnrecon.partition import partition, random_network, set_statistics, slice_o
 from bnrecon.runtime.errors import UserError
 
 
-def arrangement(normals, offsets, activation=None):
+def arrangement(normals, offsets):
     """One layer whose units are zero where ``normals @ x = offsets``."""
     normals = torch.as_tensor(normals, dtype=torch.float64)
-    network = nn.Sequential(nn.Linear(2, len(normals)), activation or nn.LeakyReLU(0.1)).double()
+    network = nn.Sequential(nn.Linear(2, len(normals)), nn.LeakyReLU(0.1)).double()
     with torch.no_grad():
         network[0].weight.copy_(normals)
         network[0].bias.copy_(-torch.as_tensor(offsets))

@@ -149,9 +149,10 @@ def test_a_packed_weight_that_is_read_elsewhere_is_seen(with_images):
         assert close(kept.network(x), model(x))
 
 
-def transformer_layer(kind=nn.TransformerEncoderLayer, **options):
+def transformer_layer(**options):
     torch.manual_seed(0)
-    return kind(8, 2, 12, batch_first=True, **options).double().eval()
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, **options)
+    return layer.double().eval()
 
 
 @torch.no_grad()

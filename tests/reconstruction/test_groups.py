@@ -17,8 +17,8 @@ from bnrecon.solvers import SolverSpec, solve
 SHAPE = LayerShape(2, 3, (3, 3))  # 54 equations
 
 
-def problems(spec, count=5):
-    return [(random_layer("he_normal", SHAPE, 81, seed)[-1], spec) for seed in range(count)]
+def problems(spec):
+    return [(random_layer("he_normal", SHAPE, 81, seed)[-1], spec) for seed in range(5)]
 
 
 @pytest.mark.parametrize("room", [1, 80_000, 2**25])

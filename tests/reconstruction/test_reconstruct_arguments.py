@@ -144,8 +144,8 @@ def around(then):
     return Composed(lambda self, x: then(self, self.layers(x)), layers=layers).eval()
 
 
-def rows(count=20):
-    return torch.randn(count, 4, generator=torch.Generator().manual_seed(1))
+def rows():
+    return torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize(
@@ -307,10 +307,8 @@ def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
 def test_batches_that_are_mappings_are_their_pixel_values():
     model, pixels = small(), images(6)
     whole = bnrecon.reconstruct(model, images=pixels)
-    for batches in (
-        {"pixel_values": pixels, "labels": 0},
-        [{"image": pixels[:4]}, (pixels[4:], 0)],
-    ):
+    pairs = [{"image": pixels[:4]}, (pixels[4:], 0)]
+    for batches in ({"pixel_values": pixels, "labels": 0}, pairs):
         rebuilt = bnrecon.reconstruct(model, images=batches)
         assert rebuilt.verified
         for one, other in zip(rebuilt.network.buffers(), whole.network.buffers(), strict=True):

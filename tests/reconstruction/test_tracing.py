@@ -13,9 +13,9 @@ import bnrecon
 from bnrecon.reconstruction.tracing import foldable, trace
 
 
-def images(count=4):
+def images():
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(count, 2, 6, 6, dtype=torch.float64, generator=generator)
+    return torch.randn(4, 2, 6, 6, dtype=torch.float64, generator=generator)
 
 
 class Pair(nn.Module):

@@ -100,12 +100,12 @@ def test_ways_to_count_agree_where_nothing_is_folded_and_are_ordered_where_somet
     assert first["sampled"].sum() == pytest.approx(first["expected"].sum(), rel=0.1)
 
 
-def plane_rows(focus, rim, seeds=5):
+def plane_rows(focus, rim):
     """Counts at the data of ``focus`` times those at turned data, and a share on the rim."""
     generator = np.random.Generator(np.random.Philox(0))
     rows = []
     for setting in SETTINGS:
-        for seed in range(seeds):
+        for seed in range(5):
             for layer in LAYERS:
                 noise = 1 + 0.02 * generator.normal()
                 row = {"kind": "counts", "setting": setting, "layer": layer, "seed": seed}
@@ -226,14 +226,14 @@ def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
     torch.testing.assert_close(exact, expected.detach())
 
 
-def image_rows(counts, seeds=3):
+def image_rows(counts):
     """Counts at the reference radius by setting and kind of images, with noise of 1%."""
     generator = np.random.Generator(np.random.Philox(0))
     rows = [
         {"kind": "curve", "layer": 0, "pixels": PIXELS[0], "radius": REFERENCE, "seed": seed}
         | {"setting": setting, "images": kind, "units": 1000, "points": 10, "probes": 16}
         | {"count": counts[setting][index] * (1 + 0.01 * generator.normal())}
-        for seed in range(seeds)
+        for seed in range(3)
         for setting in SETTINGS
         for index, kind in enumerate(("training", "Gaussian", "smooth"))
     ]

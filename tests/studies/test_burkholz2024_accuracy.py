@@ -43,10 +43,10 @@ def few_iterations(monkeypatch):
     monkeypatch.setattr(lbfgs, "THOROUGH", dataclasses.replace(lbfgs.THOROUGH, iterations=300))
 
 
-def pair(width):
-    """The frozen pair that a layer of that many features has: A (c1, c0), B (c2, c1, kh, kw)."""
+def pair():
+    """The frozen pair of 141 features that the layer has: A (c1, c0), B (c2, c1, kh, kw)."""
     shape = layers.single_layer(LAYER, SEED, None, ()).target.shape
-    return [w.double() for w in draw("he_normal", shape, width, SEED, 0).weights()]
+    return [w.double() for w in draw("he_normal", shape, 141, SEED, 0).weights()]
 
 
 def composed(first, second, scales):
@@ -58,7 +58,7 @@ def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
     part = layers.single_layer(LAYER, SEED, None, ())
     single = part.system.operator.to(FLOAT32).dense()
     x = torch.linalg.solve(single, part.system.rhs.float())
-    weight = composed(*pair(141), part.system.scales(x.double()))
+    weight = composed(*pair(), part.system.scales(x.double()))
     error = float((weight - layer).norm() / layer.norm())
     assert rows.loc["LU", "error"] == pytest.approx(error, rel=1e-6)
     assert rows.loc["LU", "iterations"] == 0
@@ -76,7 +76,7 @@ def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
     """Rounding scales alone costs less than u per term, 2^-24 of the cancellation in all."""
     refined = accuracy.measure(LAYER, SEED, 60, ()).set_index("step").loc["refined"]
     part = layers.single_layer(LAYER, SEED, None, ())
-    first, second = pair(141)
+    first, second = pair()
     scales = part.system.scales(torch.linalg.solve(part.system.operator.dense(), part.system.rhs))
     sizes = torch.einsum(
         "o,oluv,l,lc->ocuv", scales.outer.abs(), second.abs(), scales.inner.abs(), first.abs()
@@ -87,7 +87,7 @@ def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
     assert refined["assembled_error"] > 1e3 * refined["error"]
 
 
-def made(errors, steps=("LU", "LU, LBFGS", "refined")):
+def made(errors):
     """Rows with these errors by step and n, a system each."""
     return pd.DataFrame(
         [
@@ -95,7 +95,7 @@ def made(errors, steps=("LU", "LU, LBFGS", "refined")):
             | {"error": error, "assembled_error": error, "cancellation": 10.0}
             | {"iterations": 7, "at_limit": False, "limit": 2000, "seconds": 1.0}
             | {"condition": 1e3, "smallest_singular_value": 1e-3}
-            for step in steps
+            for step in ("LU", "LU, LBFGS", "refined")
             for n, values in errors(step).items()
             for seed, error in enumerate(values)
         ]

@@ -22,7 +22,7 @@ from bnrecon.studies.burkholz2024.pruned_limits import (
 )
 
 
-def finished(method, losses, seeds=3, images=10_000):
+def finished(method, losses, seeds=3):
     """Rows as a task's: a loss for each share, a little apart between seeds."""
     return pd.DataFrame(
         {
@@ -36,7 +36,7 @@ def finished(method, losses, seeds=3, images=10_000):
             "n": 2304,
             "target_accuracy": 90.0,
             "accuracy": 90.0 - loss - 0.001 * seed,
-            "images": images,
+            "images": 10_000,
             "predicted_otherwise": 3,
             "source_images": 64,
         }

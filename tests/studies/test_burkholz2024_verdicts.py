@@ -27,9 +27,9 @@ AGREEMENT = {
 }
 
 
-def reserve(value, source_images=256, differ=0):
+def reserve(value, differ=0):
     """Predictions of which some images went through the collapsed form only."""
-    return Predictions(10_000, differ, 0, 0, source_images, value)
+    return Predictions(10_000, differ, 0, 0, 256, value)
 
 
 @pytest.mark.parametrize(

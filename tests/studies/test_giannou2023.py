@@ -134,12 +134,12 @@ def test_the_smallest_and_the_largest_run_are_left_out_of_the_range():
     assert middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0])) == (3.0, 2.0, 5.0)
 
 
-def _compared(errors, side=5, variance=1.0):
+def _compared(errors, side=5):
     """Rows of a comparison: errors by method, one per run."""
     return pd.DataFrame(
         [
             {"side": side, "width": side**2, "method": method, "run": run, "mse": mse}
-            | {"variance": variance, "learning_rate": 0.1, "schedule": "cosine"}
+            | {"variance": 1.0, "learning_rate": 0.1, "schedule": "cosine"}
             for method, per_run in errors.items()
             for run, mse in enumerate(per_run)
         ]

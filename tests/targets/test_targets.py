@@ -56,8 +56,8 @@ SMALL = {
 }
 
 
-def changed(plan=PLAN, **fields):
-    return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, **fields))
+def changed(**fields):
+    return dataclasses.replace(PLAN, spec=dataclasses.replace(SPEC, **fields))
 
 
 def test_vgg18_has_the_published_numbers_of_parameters():
