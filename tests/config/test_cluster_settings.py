@@ -69,14 +69,13 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(user_file, text, messa
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("words", "message"),
     [
-        ("slurm.memory=8G", "did you mean 'slurm.mem'"),
-        ("slurm.mem", "give a value"),
+        (["slurm.memory=8G"], "did you mean 'slurm.mem'"),
+        (["slurm.mem"], "give a value"),
+        (["slurm.gpus=1", "slurm.gpus=2"], "given twice"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(word, message):
+def test_a_mistake_on_the_command_line_is_one_line(words, message):
     with pytest.raises(UserError, match=message):
-        read(None, [word])
-    with pytest.raises(UserError, match="given twice"):
-        read(None, ["slurm.gpus=1", "slurm.gpus=2"])
+        read(None, words)

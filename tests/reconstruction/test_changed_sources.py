@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from lively import Composed
 from torch import nn
 
 import bnrecon
@@ -148,18 +149,12 @@ def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise(laye
             rebuilt(torch.randn(size))
 
 
-class Penalized(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x):
+def test_a_weight_that_goes_into_a_constant_is_seen_without_images():
+    def penalize(self, x):
         return self.layer(x) + sum(p.abs().sum() for p in self.layer.parameters())
 
-
-def test_a_weight_that_goes_into_a_constant_is_seen_without_images():
     with pytest.raises(UserError, match="read outside of the layer"):
-        bnrecon.reconstruct(Penalized().eval())
+        bnrecon.reconstruct(Composed(penalize, layer=nn.Linear(4, 4)).eval())
 
 
 class Wrapped(nn.Module):

@@ -206,25 +206,22 @@ def test_a_layer_that_is_applied_to_a_constant_is_rebuilt():
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
 
 
-class _Biased(nn.Module):
+def biased(of_layer=False):
     """Attention whose scores get a bias by position, from a table or a layer's weight."""
 
-    def __init__(self, of_layer=False):
-        super().__init__()
-        self.qkv, self.of_layer = nn.Linear(4, 12), of_layer
-        self.table = nn.Parameter(torch.randn(5, 5))
-        self.square = nn.Linear(5, 5)
-
-    def forward(self, x):
+    def attend(self, x):
         q, k, v = self.qkv(x).chunk(3, -1)
-        bias = self.square.weight if self.of_layer else self.table[None]
+        bias = self.square.weight if of_layer else self.table[None]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+    table = nn.Parameter(torch.randn(5, 5))
+    return Composed(attend, qkv=nn.Linear(4, 12), square=nn.Linear(5, 5), table=table).eval()
 
 
 @pytest.mark.parametrize("with_images", [False, True], ids=["trace", "run"])
 def test_a_bias_that_attention_adds_to_its_scores_is_no_weight(with_images):
     x = torch.randn(3, 5, 4)
-    model = _Biased().eval()
+    model = biased()
     rebuilt = bnrecon.reconstruct(model, images=x if with_images else None)
     assert torch.allclose(rebuilt.network(x), model(x), atol=1e-5)
-    assert "square" in find_usage(_Biased(of_layer=True).eval(), x if with_images else None).outside
+    assert "square" in find_usage(biased(of_layer=True), x if with_images else None).outside
