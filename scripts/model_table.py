@@ -75,20 +75,20 @@ def small_regnet(make, block, **options):
 def channels(size: Callable[[int], int]):
     """Change the blocks' numbers of channels by a function."""
 
-    def smaller(make, setting, *given, **options):
+    def smaller(make, setting, *rest, **options):
         for block in setting:
             block.input_channels = size(block.input_channels)
             block.out_channels = block.out_channels and size(block.out_channels)
         if options.get("last_channel"):
             options["last_channel"] = size(options["last_channel"])
-        return make(setting, *given, **options)
+        return make(setting, *rest, **options)
 
     return smaller
 
 
 def fixed(*changed, **more):
     """Replace the first arguments."""
-    return lambda make, *given, **options: make(*changed, *given[len(changed) :], **options | more)
+    return lambda make, *rest, **options: make(*changed, *rest[len(changed) :], **options | more)
 
 
 SMALLER = {  # by class, a call with torchvision's arguments; see ``build`` for MobileNetV3, VGG

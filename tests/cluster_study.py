@@ -121,6 +121,12 @@ def make_known(folder, monkeypatch, steps=30):
         monkeypatch.delitem(sys.modules, name)
 
 
+def rows_of(asked, name):
+    """The rows of a task that was computed."""
+    path = next(asked.folder.glob(f"tasks/*/{name}-*.json"))
+    return json.loads(path.read_text())["rows"]
+
+
 def jobs_folders(asked):
     """The folders of a request's submissions, in their order."""
     return sorted((asked.folder / "jobs").iterdir())

@@ -34,13 +34,13 @@ def plan(features, storage, differs="nothing", rank=0):
 class EndsAfter(LayerCheckpoint):
     """Keeps every state; after so many the process ends."""
 
-    left, saved = 0, 0
+    remaining, saved = 0, 0
 
     def save(self, state):
         super().save(state)
         self.saved += 1
-        self.left -= 1
-        if self.left == 0:
+        self.remaining -= 1
+        if self.remaining == 0:
             os._exit(3)
 
 
@@ -66,7 +66,7 @@ def main():
         layer = plan(*case.split(","), rank=int(rank)).layers[0]
         matrix = distributed_operator(layer.draw(), torch.device("cpu"))
         checkpoint = EndsAfter(Path(folder, f"{rank}.state"), {"case": case}, seconds=0)
-        checkpoint.left = int(last)
+        checkpoint.remaining = int(last)
         if case.endswith("checkpoint") and rank != "0":
             checkpoint = None
         if case.endswith("suits"):

@@ -17,10 +17,10 @@ def pixels(count, seed, side=32):
     return generator.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
 
 
-def tree(root, classes=("ant", "bee"), train=6, test=3, side=8, seed=0):
-    """A small image tree of random pictures; returns its root."""
+def tree(root, classes=("ant", "bee"), train=6, test=3, side=8, seed=0, tests="test"):
+    """A small image tree of random pictures; returns its root. ImageNet calls the tests ``val``."""
     pictures = iter(pixels((train + test) * len(classes), seed, side))
-    for split, count in (("train", train), ("test", test)):
+    for split, count in (("train", train), (tests, test)):
         for name in classes:
             (root / split / name).mkdir(parents=True)
             for number in range(count):

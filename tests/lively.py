@@ -33,6 +33,23 @@ def difference(network, model, x):
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
+def same_state(network, other):
+    """Whether two networks hold the same numbers, on whatever devices."""
+    wanted = other.state_dict()
+    return all(torch.equal(held.cpu(), wanted[name]) for name, held in network.state_dict().items())
+
+
+def chain(first=lambda layer: layer):
+    """Two convolutions of images of two channels and 6 x 6 pixels; the first may be changed."""
+    return nn.Sequential(
+        first(nn.Conv2d(2, 4, 3)), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten()
+    )
+
+
+def images(count=8, channels=2, side=6):
+    return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(1))
+
+
 class Composed(nn.Module):
     """These parts, and what a function computes from them and an input."""
 

@@ -36,8 +36,8 @@ def counted_experiment(counted, *names, options=None):
     return Experiment(
         "Theorem 0",
         "Nothing",
-        lambda scale, given: [
-            Task(name, counted, {"name": name}, None if options is None else (*options, *given))
+        lambda scale, overrides: [
+            Task(name, counted, {"name": name}, None if options is None else (*options, *overrides))
             for name in names
         ],
         lambda rows: rows,

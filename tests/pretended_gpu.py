@@ -125,9 +125,9 @@ class PretendedGpu(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         if func in FUNCTIONS:
-            found = FUNCTIONS[func](self, func, *args, **kwargs)
-            if found is not NotImplemented:
-                return found
+            result = FUNCTIONS[func](self, func, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
         before = self.asked, self.home
         self.asked, self.home = None, any(map(on_device, _tensors((args, kwargs))))
         if kwargs.get("device") is not None:
@@ -147,30 +147,30 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name, gpu = kwargs or {}, func.overloadpacket.__name__, self.gpu
-        given = _tensors((args, kwargs))
-        ours = [tensor for tensor in given if on_device(tensor)]
+        tensors = _tensors((args, kwargs))
+        ours = [tensor for tensor in tensors if on_device(tensor)]
         if ours:
-            self._check(func, name, args, kwargs, given, len(ours) < len(given))
-        there = gpu.asked if gpu.asked is not None else bool(ours) or (gpu.home and not given)
+            self._check(func, name, args, kwargs, tensors, len(ours) < len(tensors))
+        there = gpu.asked if gpu.asked is not None else bool(ours) or (gpu.home and not tensors)
         generator = kwargs.get("generator")
         if there and generator is not None and generator.device.type == "cpu":
             raise RuntimeError("Expected a 'cuda' device for generator but found 'cpu' (pretended)")
         out = func(*args, **kwargs)
         if there:
-            old = {id(tensor.untyped_storage()) for tensor in given}
+            old = {id(tensor.untyped_storage()) for tensor in tensors}
             for tensor in _tensors(out):
                 if id(tensor.untyped_storage()) not in old:
                     _mark(tensor, True)
         return out
 
     def _check(
-        self, func, name: str, args: tuple, kwargs: dict, given: list[torch.Tensor], mixed: bool
+        self, func, name: str, args: tuple, kwargs: dict, tensors: list[torch.Tensor], mixed: bool
     ) -> None:
         """Refuse what CUDA refuses of an operation on the device's tensors, and count its waits."""
         gpu = self.gpu
         if name in READ:
             gpu.wait(READ[name])
-        if name in NO_INTEGERS and not any(tensor.is_floating_point() for tensor in given):
+        if name in NO_INTEGERS and not any(tensor.is_floating_point() for tensor in tensors):
             raise RuntimeError(f'"{name}" not implemented for integers on CUDA (pretended)')
         if name == "linalg_lstsq" and (driver := kwargs.get("driver")) not in (None, "gels"):
             raise RuntimeError(f"torch.linalg.lstsq: CUDA has gels alone, not {driver} (pretended)")
@@ -180,7 +180,7 @@ class _Operations(TorchDispatchMode):
         elif name in INDEXING:
             self._check_indices(func, args)
         elif mixed:
-            self._check_devices(func, name, args, kwargs, given)
+            self._check_devices(func, name, args, kwargs, tensors)
 
     def _check_indices(self, func, args: tuple) -> None:
         """Indices may lie on the host, and masks anywhere: both make the host wait."""
@@ -194,12 +194,12 @@ class _Operations(TorchDispatchMode):
                 self.gpu.wait("index from the host")
 
     def _check_devices(
-        self, func, name: str, args: tuple, kwargs: dict, given: list[torch.Tensor]
+        self, func, name: str, args: tuple, kwargs: dict, tensors: list[torch.Tensor]
     ) -> None:
         """All tensors lie on the device, but for single numbers in elementwise operations."""
         takes_numbers = torch.Tag.pointwise in func.tags or name in TAKES_NUMBERS
         written = args[:1] if name.endswith("_") else _tensors(kwargs.get("out"))
-        for tensor in given:
+        for tensor in tensors:
             is_number = tensor.dim() == 0 and all(tensor is not target for target in written)
             if not (on_device(tensor) or (takes_numbers and is_number)):
                 raise _two_devices(func)

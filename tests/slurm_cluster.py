@@ -241,7 +241,7 @@ class SlurmCluster:
         self._wait(lambda: (self.folder / "munge.socket").exists(), "munged")
 
     def _start_database(self):
-        data, own = self.folder / "database", self.folder / "database.socket"
+        data, socket_file = self.folder / "database", self.folder / "database.socket"
         options = ["--no-defaults", f"--datadir={data}", "--user=root"]
         install = ["mariadb-install-db", *options, "--auth-root-authentication-method=normal"]
         self.call(*install, "--skip-test-db", "--skip-name-resolve")
@@ -249,7 +249,7 @@ class SlurmCluster:
             "mariadbd",
             "mariadbd",
             *options,
-            f"--socket={own}",
+            f"--socket={socket_file}",
             f"--port={self._port}",
             "--bind-address=127.0.0.1",
             f"--pid-file={self.folder / 'database.pid'}",
@@ -258,9 +258,9 @@ class SlurmCluster:
             "--innodb-flush-log-at-trx-commit=0",
             "--innodb-lock-wait-timeout=900",
         )
-        self._wait(own.exists, "mariadbd")
+        self._wait(socket_file.exists, "mariadbd")
         grant = "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm'; GRANT ALL ON slurm.* TO "
-        client = ["mariadb", "--no-defaults", f"--socket={own}", "--user=root", "--execute"]
+        client = ["mariadb", "--no-defaults", f"--socket={socket_file}", "--user=root", "--execute"]
         self.call(*client, f"{grant} slurm@'127.0.0.1';")
 
     def _start(self, name, *command):

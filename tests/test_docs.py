@@ -218,8 +218,8 @@ def test_every_run_on_a_page_can_be_composed(page):
 
 def code_blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of a language, in order."""
-    found = rf"^```{language}\n(.*?)^```$"
-    return re.findall(found, text_of(page), re.MULTILINE | re.DOTALL)
+    pattern = rf"^```{language}\n(.*?)^```$"
+    return re.findall(pattern, text_of(page), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -319,7 +319,7 @@ def test_full_rank_factors_do_not_make_m_full_rank():
 
 
 def test_the_printed_law_has_half_its_mass_at_an_aspect_of_one():
-    """And 1 / λ with its upper edge read as 1 + sqrt(λ)."""
+    """And no mass of 1 at c1 = 1.2 n; 1 / λ with its upper edge read as 1 + sqrt(λ)."""
 
     def mass(aspect: float, high: float) -> float:
         low = abs(1 - math.sqrt(aspect))
@@ -331,6 +331,7 @@ def test_the_printed_law_has_half_its_mass_at_an_aspect_of_one():
         return integrate.quad(printed, low, high, limit=200)[0]
 
     assert mass(1, math.sqrt(2)) == pytest.approx(1 / 2)
+    assert abs(mass(1.2, math.sqrt(1 + math.sqrt(1.2))) - 1) > 0.3
     assert mass(1.2, 1 + math.sqrt(1.2)) == pytest.approx(1 / 1.2, abs=1e-6)
 
 

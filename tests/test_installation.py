@@ -42,11 +42,11 @@ def test_the_wheel_has_the_name_of_this_version():
 
 def test_the_images_arguments_are_those_of_the_dockerfile():
     arguments = dict(re.findall(r"^ARG (\w+)=(.*)$", DOCKERFILE, re.M))
-    given = re.findall(r"--build-arg (\w+)=([\w.]*)", PAGE + DOCKERFILE)
-    assert {name for name, _ in given} == set(arguments)
-    assert {value for name, value in given if name == "DEVICE"} <= {"cpu", "gpu"}
+    passed = re.findall(r"--build-arg (\w+)=([\w.]*)", PAGE + DOCKERFILE)
+    assert {name for name, _ in passed} == set(arguments)
+    assert {value for name, value in passed if name == "DEVICE"} <= {"cpu", "gpu"}
     assert arguments["DEVICE"] == "cpu"
-    pythons = [value for name, value in given if name == "PYTHON"] + [arguments["PYTHON"]]
+    pythons = [value for name, value in passed if name == "PYTHON"] + [arguments["PYTHON"]]
     assert set(pythons) <= set(re.findall(r"3\.\d+", PAGE.partition("\n\n")[2][:60]))
 
 

@@ -73,7 +73,7 @@ def test_the_page_that_ships_is_made_of_the_rows_that_ship(library):
     rows = model_table.read_rows(model_table.ROOT / f"outputs/models/{library.name}.jsonl")
     assert model_table.page(library, rows) == library.page.read_text(encoding="utf-8")
     for entry in rows.values():
-        found = [entry[features.name] for features in model_table.FEATURES]
-        assert all(each["converged"] == each["rebuilt"] <= each["layers"] for each in found)
+        entries = [entry[features.name] for features in model_table.FEATURES]
+        assert all(each["converged"] == each["rebuilt"] <= each["layers"] for each in entries)
         assert entry["id_cond"]["difference"] < 1e-9
     assert set(rows) == set(library.models)

@@ -61,9 +61,9 @@ def report(tmp_path_factory, shipped_outputs):
     """The shipped results of a paper, as a file."""
     study = registry.find("giannou2023")
     made = gather([(study, read("giannou2023", [f"outputs={shipped_outputs}"]))])
-    place = tmp_path_factory.mktemp("report") / "report.html"
-    place.write_bytes(render(made))
-    return place
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_bytes(render(made))
+    return path
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def page(browser, report):
     return opened(browser, report)
 
 
-def opened(browser, place):
+def opened(browser, path):
     with contextlib.suppress(Exception):
         browser.execute_script("localStorage.clear()")
     resized(browser, 1280)
     browser.get("about:blank")
     for log in ("browser", "performance"):
         browser.get_log(log)
-    browser.get(place.as_uri())
+    browser.get(path.as_uri())
     until(lambda: browser.execute_script("return document.documentElement.dataset.tables"))
     return browser
 
@@ -273,10 +273,10 @@ def part(rows):
     return Experiment(
         "Figure 0",
         "Made up",
-        lambda scale, given: [Task("only", lambda: rows, {})],
-        lambda found: found,
+        lambda scale, options: [Task("only", lambda: rows, {})],
+        lambda results: results,
         "A caption.",
-        claims=lambda found: [Claim("Figure 0", "It holds.", "confirmed", "by construction")],
+        claims=lambda results: [Claim("Figure 0", "It holds.", "confirmed", "by construction")],
     )
 
 
@@ -288,6 +288,6 @@ def written(tmp_path, studies):
     asked = [(study, read(study.name, ["scale=smoke", f"outputs={tmp_path}"])) for study in studies]
     for study, request in asked:
         run_study(study, request)
-    place = tmp_path / "report.html"
-    place.write_bytes(render(gather(asked)))
-    return place
+    path = tmp_path / "report.html"
+    path.write_bytes(render(gather(asked)))
+    return path

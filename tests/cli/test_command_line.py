@@ -65,8 +65,8 @@ def answers(tmp_path_factory):
     line = [sys.executable, "-P", "-c", ANSWER, json.dumps(lines)]
     done = run(line, cwd=tmp_path_factory.mktemp("here"))
     assert done.returncode == 0, done.stderr
-    found = map(json.loads, done.stdout.splitlines())
-    return dict(zip(map(" ".join, lines), found, strict=True))
+    replies = map(json.loads, done.stdout.splitlines())
+    return dict(zip(map(" ".join, lines), replies, strict=True))
 
 
 @pytest.mark.process

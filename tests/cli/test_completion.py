@@ -25,11 +25,11 @@ def test_commands_are_completed(completed):
 
 
 def test_every_option_is_completed(completed):
-    found = completed("bnrecon run d") + completed("bnrecon run t")
+    completions = completed("bnrecon run d") + completed("bnrecon run t")
     for group in ("data", "target", "train"):
         names = {f.name for spec in schema.spec_classes(group) for f in dataclasses.fields(spec)}
-        assert {f"{group}=", *(f"{group}.{name}=" for name in names)} <= set(found)
-    assert {"device=", "targets=", "threads="} <= set(found)
+        assert {f"{group}=", *(f"{group}.{name}=" for name in names)} <= set(completions)
+    assert {"device=", "targets=", "threads="} <= set(completions)
 
 
 @pytest.mark.parametrize("group", schema.GROUPS)
@@ -41,7 +41,7 @@ def test_every_choice_of_a_group_is_completed(completed, group):
 
 
 @pytest.mark.parametrize(
-    ("word", "found"),
+    ("word", "completions"),
     [
         ("features.name=id", ["features.name=id_cond"]),
         ("train.precision=", ["auto", "bfloat16", "float32"]),
@@ -51,15 +51,15 @@ def test_every_choice_of_a_group_is_completed(completed, group):
         ("seeds=", []),
     ],
 )
-def test_values_are_completed(completed, word, found):
+def test_values_are_completed(completed, word, completions):
     name = word.partition("=")[0]
-    expected = [value if "=" in value else f"{name}={value}" for value in found]
+    expected = [value if "=" in value else f"{name}={value}" for value in completions]
     assert completed(f"bnrecon run {word}") == expected
     assert completed(f"bnrecon study burkholz2024 {word}") == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "completions"),
     [
         ("t", ["tables", "train"]),
         ("-q t", ["tables", "train"]),
@@ -88,8 +88,8 @@ def test_values_are_completed(completed, word, found):
         ("cancel data.root=", []),
     ],
 )
-def test_what_follows_each_command_is_completed(completed, line, found):
-    assert completed(f"bnrecon {line}") == found
+def test_what_follows_each_command_is_completed(completed, line, completions):
+    assert completed(f"bnrecon {line}") == completions
 
 
 def test_paths_are_left_to_the_shell(completed):
@@ -103,8 +103,8 @@ def test_studies_and_their_parts_are_completed(completed):
         assert completed(f"bnrecon study {name[:4]}") == [name]
         study = registry.find(name)
         for words in (f"study {name}", f"tables study={name}", f"figures {name} scale=smoke"):
-            found = completed(f"bnrecon {words} ")
-            assert found[: len(study.parts) + len(study.solvers)] == sorted(
+            completions = completed(f"bnrecon {words} ")
+            assert completions[: len(study.parts) + len(study.solvers)] == sorted(
                 (*study.parts, *study.solvers)
             )
 
@@ -125,8 +125,8 @@ TYPED = [
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="has no bash")
-@pytest.mark.parametrize(("line", "words", "found"), TYPED)
-def test_bash_replaces_what_follows_the_last_equals_sign(shell, line, words, found):
+@pytest.mark.parametrize(("line", "words", "completion"), TYPED)
+def test_bash_replaces_what_follows_the_last_equals_sign(shell, line, words, completion):
     done = shell(f"""
         printf '#!/bin/sh\nexec %s "$@"\n' "$BNRECON" > bnrecon
         chmod +x bnrecon
@@ -139,7 +139,7 @@ def test_bash_replaces_what_follows_the_last_equals_sign(shell, line, words, fou
         _bnrecon
         printf '%s\n' "${{COMPREPLY[@]}}"
     """)
-    assert found in done.stdout.splitlines(), done.stderr
+    assert completion in done.stdout.splitlines(), done.stderr
 
 
 @pytest.mark.parametrize("name", SHELLS)

@@ -36,8 +36,8 @@ from bnrecon.runtime.files import Damaged
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_an_exception_has_an_exit_code_and_one_line(error, code, line, capsys):
-    found, text = exit_codes.describe(error)
-    assert found == code
+    exit_code, text = exit_codes.describe(error)
+    assert exit_code == code
     assert (text is None) == (line is None)
     assert line is None or line in text
 

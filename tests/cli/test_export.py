@@ -16,8 +16,8 @@ def outputs(two_seed_outputs, tmp_path):
 
 
 def only(folder):
-    (found,) = folder.iterdir()
-    return found
+    (child,) = folder.iterdir()
+    return child
 
 
 def test_what_was_run_is_sent_and_given_again_it_replaces_what_is_there(outputs, succeed):
@@ -95,7 +95,7 @@ def test_a_missing_library_is_said_before_anything_is_done(first, refused, monke
 def test_a_study_sends_its_runs_and_its_trainings(succeed, tmp_path):
     words = ("burkholz2024", "pooling", "scale=smoke", "data=digits")
     succeed("study", *words, "tracker=tensorboard", f"outputs={tmp_path}")
-    place = tmp_path / "trackers" / "tensorboard"
+    folder = tmp_path / "trackers" / "tensorboard"
     for kind in ("runs", "targets"):
-        names = {path.name for path in (place / kind).iterdir()}
+        names = {path.name for path in (folder / kind).iterdir()}
         assert names == {path.name for path in (tmp_path / kind).iterdir()}

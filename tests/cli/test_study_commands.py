@@ -23,6 +23,10 @@ MISTAKES = [
     ("random_features imports=[mine]", "imports=[mine]: a study uses only its paper's parts"),
     ("random_features match", "match: did you mean 'matching'?"),
     ("burkholz2024 target=18", "did you mean 'vgg18'"),
+    ("burkholz2024 thresholds target.width=3", "thresholds has no run that an option could change"),
+    ("random_features cluster=slrum", "did you mean 'slurm'"),
+    ("random_features cluster=local slurm.mem=8G", "is for cluster=slurm"),
+    ("random_features cluster=slurm jobs=2", "slurm.array_parallelism="),
     ("", "Allowed: bn_explained, burkholz2024, giannou2023, random_features"),
 ]
 
@@ -31,6 +35,30 @@ MISTAKES = [
 def test_a_mistake_in_the_request_of_a_study_is_one_line(refused, monkeypatch, words, line):
     monkeypatch.setenv("CXX", "no_such_compiler")
     refused("study", *(words.split() or [""]), line=line)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "burkholz2024 pooling target.groups=[1]",
+        "burkholz2024 table1 data=digits",
+        "burkholz2024 pruned target.activation=tanh",
+        "random_features conditioned target.condition=7",
+        "random_features sparse train.seed=7",
+        "random_features scales train.seed=7",
+        "bn_explained figure10 target.initialization=zero_bias",
+        "bn_explained figure10 train.lr=0.1",
+        "bn_explained table1 target.affine=false",
+        "bn_explained table1 data=digits",
+        "bn_explained controlled_noise target.virtual_batch=8",
+        "bn_explained controlled_noise train.batch_size=64",
+        "bn_explained figure4 target.initialization=zero_bias",
+    ],
+)
+def test_what_a_part_compares_cannot_be_set(refused, words):
+    option = words.split()[-1]
+    line = f"{option}: the rows of this table differ by {option.partition('=')[0]}"
+    refused("study", *words.split(), line=line)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +113,10 @@ def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
 
     written = []
     write = pages.write
-    monkeypatch.setattr(pages, "write", lambda *given: written.append(given) or write(*given))
+    monkeypatch.setattr(pages, "write", lambda *args: written.append(args) or write(*args))
     monkeypatch.setattr(engine, "compute_missing", fail)
-    found, out, err = command("study", "random_features", "projection", "scale=smoke")
-    assert found == code
+    exit_code, out, err = command("study", "random_features", "projection", "scale=smoke")
+    assert exit_code == code
     assert err.splitlines()[-1] == "bnrecon: projection: one task failed"
     assert "bnrecon study random_features projection scale=smoke" in out
     assert out.endswith("\n\noutputs/studies/random_features\n")

@@ -63,16 +63,6 @@ def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(com
     assert "id_cond" in out
 
 
-def test_a_damaged_result_is_computed_again(command, succeed):
-    words = ("run", *SWEEP, "features=id_cond,orthogonal", "train.epochs=1")
-    assert command(*words)[0] == 0
-    [damaged] = Path("out/runs").glob("*-id_cond-*/result.json")
-    damaged.write_text("{}", encoding="utf-8")
-    out, err = succeed(*words)
-    assert "1 of 2 runs are done already" in err
-    assert "id_cond" in out
-
-
 def test_what_is_wrong_with_one_run_is_said_before_any_begins(refused):
     refused("run", *SWEEP, "seeds=[0],[]", line="seeds=[]: give one or more")
     refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all runs of a sweep need")
@@ -95,12 +85,12 @@ def test_jobs_are_given_only_where_status_and_cancel_look_for_them(refused):
 
 
 def test_a_table_of_somebody_else_is_not_taken_for_a_sweeps(refused):
-    place = Path("mine/table.md")
-    place.parent.mkdir()
-    place.write_text("mine")
+    table = Path("mine/table.md")
+    table.parent.mkdir()
+    table.write_text("mine")
     words = ("run", "-m", "scale=smoke", "seeds=[0],[1]", "hydra.sweep.dir=mine")
     refused(*words, line="hydra.sweep.dir=mine: has a table.md that is not a sweep's")
-    assert place.read_text() == "mine"
+    assert table.read_text() == "mine"
 
 
 def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown():
@@ -141,8 +131,8 @@ def test_a_users_launcher_and_yaml_files_are_hydras(tmp_path):
     (tmp_path / "experiment" / "mine.yaml").write_text(
         "# @package _global_\nhydra: {sweeper: {params: {seeds: '[1],[2]'}}}\ntarget: {width: 8}\n"
     )
-    found = plan("experiment=mine", f"--config-dir={tmp_path}", "features=id_cond,orthogonal")
-    runs = [composed for _, composed in found.runs]
+    sweep = plan("experiment=mine", f"--config-dir={tmp_path}", "features=id_cond,orthogonal")
+    runs = [composed for _, composed in sweep.runs]
     assert [list(run.seeds) for run in runs] == [[1], [1], [2], [2]]
     assert {run.target.width for run in runs} == {8}
 

@@ -24,23 +24,23 @@ def test_the_home_of_nobody_is_no_folder(refused, words):
 
 @pytest.mark.parametrize("name", ["cancel", "status", "ls", "compare"])
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("words", "line"),
     [
         (["outputs=a", "outputs=b"], "outputs= is given twice"),
         (["output=a"], "output=a: did you mean 'outputs'?"),
     ],
 )
-def test_a_slip_has_the_same_answer_everywhere(refused, name, given, line):
-    refused(name, *given, line=line)
+def test_a_slip_has_the_same_answer_everywhere(refused, name, words, line):
+    refused(name, *words, line=line)
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("words", "line"),
     [
         (["burkholz"], "burkholz: no such study or sweep in outputs; did you mean 'burkholz2024'?"),
         (["burkholz2024"], "no folder outputs here"),
         (["burkholz2024", "outputs=.", "scale=smok"], "scale=smok: did you mean 'smoke'?"),
     ],
 )
-def test_a_mistake_in_what_to_cancel_is_one_line(refused, given, line):
-    refused("cancel", *given, line=line)
+def test_a_mistake_in_what_to_cancel_is_one_line(refused, words, line):
+    refused("cancel", *words, line=line)

@@ -7,32 +7,32 @@ from bnrecon.runtime.errors import UserError
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path, monkeypatch):
+def user_file(tmp_path, monkeypatch):
     """The user's own file, which is not there yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
     config_file().parent.mkdir(parents=True)
     return config_file()
 
 
-def test_the_command_line_wins_over_a_folders_file_and_that_over_the_users_own(own, tmp_path):
-    own.write_text("partition: own\nmem: 1G\n")
+def test_the_command_line_wins_over_a_folders_file_and_that_over_the_users_own(user_file, tmp_path):
+    user_file.write_text("partition: own\nmem: 1G\n")
     assert read().partition == "own"
     (tmp_path / "dir").mkdir()
     assert read(tmp_path / "dir").partition == "own"
     (tmp_path / "dir" / "slurm.yaml").write_text("partition: dir\ntime: 2:00:00\n")
-    found = read(tmp_path / "dir", ["slurm.partition=line"])
-    assert (found.partition, found.mem, found.time) == ("line", None, 120)
-    assert found.file == tmp_path / "dir" / "slurm.yaml"
+    settings = read(tmp_path / "dir", ["slurm.partition=line"])
+    assert (settings.partition, settings.mem, settings.time) == ("line", None, 120)
+    assert settings.file == tmp_path / "dir" / "slurm.yaml"
 
 
 def test_without_a_home_folder_nobody_has_settings(no_home):
     assert read() == ClusterSettings()
 
 
-def test_lines_of_setup_are_given_as_a_list_a_block_or_a_word(own):
-    own.write_text("setup:\n  - module load cuda\n  - source env\n")
+def test_lines_of_setup_are_given_as_a_list_a_block_or_a_word(user_file):
+    user_file.write_text("setup:\n  - module load cuda\n  - source env\n")
     assert read().setup == ("module load cuda", "source env")
-    own.write_text("setup: |\n  module load cuda\n  source env\n")
+    user_file.write_text("setup: |\n  module load cuda\n  source env\n")
     assert read().setup == ("module load cuda", "source env")
     assert read(None, ["slurm.setup=[a, b]"]).setup == ("a", "b")
 
@@ -59,24 +59,23 @@ def test_times_are_read_as_sbatch_does_and_as_people_write_them(text, minutes):
         ("setup: {a: b}", "a line of shell"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line_with_its_place(own, text, message):
-    own.write_text(text)
+def test_a_mistake_in_the_file_is_one_line_with_its_place(user_file, text, message):
+    user_file.write_text(text)
     with pytest.raises(UserError) as raised:
         read()
     assert message in str(raised.value)
-    assert str(own) in str(raised.value)
+    assert str(user_file) in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("words", "message"),
     [
-        ("slurm.memory=8G", "did you mean 'slurm.mem'"),
-        ("slurm.mem", "give a value"),
+        (["slurm.memory=8G"], "did you mean 'slurm.mem'"),
+        (["slurm.mem"], "give a value"),
+        (["slurm.gpus=1", "slurm.gpus=2"], "given twice"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(word, message):
+def test_a_mistake_on_the_command_line_is_one_line(words, message):
     with pytest.raises(UserError, match=message):
-        read(None, [word])
-    with pytest.raises(UserError, match="given twice"):
-        read(None, ["slurm.gpus=1", "slurm.gpus=2"])
+        read(None, words)

@@ -58,7 +58,7 @@ def by_the_listing(missing, target, tie=0.0):
         held = int(permutation[output])
         without = total - torch.einsum("jk,j->k", vectors[output], target[held])
         now = float(total.square().sum())
-        least, best, place = now, held, output
+        least, best, holder = now, held, output
         for row in free.tolist():
             other = int((permutation == row).nonzero()[0])
             changed = (
@@ -70,8 +70,8 @@ def by_the_listing(missing, target, tie=0.0):
                 (changed - torch.einsum("jk,j->k", vectors[other], target[row])).square().sum()
             )
             if error < least - tie * now:
-                least, best, place = error, row, other
-        permutation[output], permutation[place] = best, held
+                least, best, holder = error, row, other
+        permutation[output], permutation[holder] = best, held
         free = free[free != best]
     return permutation
 
@@ -112,9 +112,9 @@ def test_the_search_gives_the_listings_answer_at_the_size_of_figure_4():
 
 def test_the_complement_is_that_of_the_full_svd():
     matrix = khatri_rao(25, 25, 600, 0)
-    left = torch.linalg.svd(matrix)[0][:, 600:]
+    missing = torch.linalg.svd(matrix)[0][:, 600:]
     basis = complement(matrix)
-    torch.testing.assert_close(basis @ (basis.T @ left), left)  # the same space
+    torch.testing.assert_close(basis @ (basis.T @ missing), missing)  # the same space
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -137,10 +137,10 @@ def test_the_error_is_that_of_least_squares(sparse):
 def test_the_projection_onto_the_last_n_minus_r_components_and_not_the_last_r():
     """Theorem 4.1 prints I_r and "its last r components"; the projector has rank n - r."""
     matrix, target = khatri_rao(5, 4, 14, 3), random_target(5, 4, 3).reshape(-1)
-    left = torch.linalg.svd(matrix)[0]
+    vectors = torch.linalg.svd(matrix)[0]
     residual = float((target - matrix @ torch.linalg.pinv(matrix) @ target).norm())
-    assert float((left[:, 14:].T @ target).norm()) == pytest.approx(residual)
-    assert float((left[:, -14:].T @ target).norm()) != pytest.approx(residual, rel=0.01)
+    assert float((vectors[:, 14:].T @ target).norm()) == pytest.approx(residual)
+    assert float((vectors[:, -14:].T @ target).norm()) != pytest.approx(residual, rel=0.01)
 
 
 def test_the_last_r_components_are_not_the_error_of_two_columns():
@@ -202,8 +202,8 @@ def test_the_error_is_a_sum_over_outputs_for_id_cond_features_alone(name):
     missing = complement(feature_matrix(name, LayerShape(6, 5), 25, 0))
     target = random_target(6, 5, 0)
     if name == "id_cond":
-        found = assignment_permutation(missing, target)[1]
-        assert found == pytest.approx(of_all_permutations(missing, target))
+        error = assignment_permutation(missing, target)[1]
+        assert error == pytest.approx(of_all_permutations(missing, target))
     else:
         with pytest.raises(ValueError, match="involve several outputs"):
             assignment_permutation(missing, target)
@@ -216,9 +216,9 @@ def by_the_second_listing(mask, target, as_printed):
     for i in torch.argsort(target.square().sum(1), descending=True).tolist():
         least, best, before = now, rows, now
         for row in free:
-            place = rows.index(row)
+            holder = rows.index(row)
             tried = list(rows)
-            tried[i], tried[place] = row, rows[i]
+            tried[i], tried[holder] = row, rows[i]
             change = float(((1 - mask)[tried] * target).square().sum()) - before
             error = (least if as_printed else before) + change
             if error < least - 1e-9:

@@ -113,11 +113,11 @@ def test_two_layers_are_theorem_2_2():
         KhatriRao.of(first, second[:, :, None, None], DOUBLE, torch.device("cpu")), target
     )
     linear = system.scales(torch.linalg.solve(system.operator.dense(), system.rhs))
-    found = solve_deep(target, [first, second], starts=32, max_iterations=2000)
-    assert found.relative_error < 1e-9
-    ratio = found.scales[0] / linear.inner
+    solution = solve_deep(target, [first, second], starts=32, max_iterations=2000)
+    assert solution.relative_error < 1e-9
+    ratio = solution.scales[0] / linear.inner
     torch.testing.assert_close(ratio, ratio[0].expand_as(ratio), rtol=1e-5, atol=0)
-    torch.testing.assert_close(found.scales[1] * ratio[0], linear.outer, rtol=1e-5, atol=1e-9)
+    torch.testing.assert_close(solution.scales[1] * ratio[0], linear.outer, rtol=1e-5, atol=1e-9)
 
 
 def by_scipy(target, weights, start):
@@ -131,7 +131,7 @@ def by_scipy(target, weights, start):
     def split(x):
         return torch.as_tensor(x).split(widths)
 
-    found = least_squares(
+    minimum = least_squares(
         lambda x: F.pad(
             ((compose_deep(weights, split(x)) - target) / target.norm()).flatten(), (0, more)
         ).numpy(),
@@ -142,7 +142,7 @@ def by_scipy(target, weights, start):
         ftol=1e-15,
         gtol=1e-15,
     )
-    return torch.as_tensor(found.x), float(torch.as_tensor(found.fun).norm())
+    return torch.as_tensor(minimum.x), float(torch.as_tensor(minimum.fun).norm())
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ def relu_target(sizes, normalized=False, relu_at_end=False, seed=0):
     return network.eval().double()
 
 
-def in_the_ball(inputs, radius, count=256):
-    x = torch.randn(count, inputs, generator=torch.Generator().manual_seed(9)).double()
-    return x * radius / x.norm(dim=1, keepdim=True) * torch.rand(count, 1).double().sqrt()
+def in_the_ball(inputs, radius):
+    x = torch.randn(256, inputs, generator=torch.Generator().manual_seed(9)).double()
+    return x * radius / x.norm(dim=1, keepdim=True) * torch.rand(256, 1).double().sqrt()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,8 +116,8 @@ def test_dense_sources_have_2_d_times_the_targets_weights():
     """Sect. 1 promises a factor of the order of √d, which holds for sparse ones."""
     target = relu_target([5, 5, 5, 5])
     frozen = [m.weight for m in relu_network(target).network if isinstance(m, nn.Linear)]
-    own = [m.weight for m in target if isinstance(m, nn.Linear)]
-    assert sum(map(torch.numel, frozen)) == 2 * 5 * sum(map(torch.numel, own))
+    trained = [m.weight for m in target if isinstance(m, nn.Linear)]
+    assert sum(map(torch.numel, frozen)) == 2 * 5 * sum(map(torch.numel, trained))
 
 
 def test_all_inner_relus_are_open_in_the_ball_and_some_close_outside():
@@ -356,8 +356,8 @@ def test_the_scales_are_never_worse_than_least_squares():
     v[:, 1], w[1] = v[:, 0], w[0]  # two equal columns of the system
     matrix, wanted = khatri_rao(v, w), weight.reshape(-1, 1)
     best = matrix @ torch.linalg.pinv(matrix) @ wanted - wanted
-    found = matrix @ solve_scales(v, w, weight)[:, None] - wanted
-    assert found.norm() <= best.norm() * (1 + 1e-9)
+    residual = matrix @ solve_scales(v, w, weight)[:, None] - wanted
+    assert residual.norm() <= best.norm() * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("build", [relu_network, skip_chain])
@@ -434,14 +434,14 @@ def test_a_normalization_has_the_scale_and_shift_that_it_computes_with(build):
 
 
 @pytest.mark.parametrize(
-    ("build", "given"), [(relu_network, {}), (relu_network, {"rank": 16}), (skip_chain, {})]
+    ("build", "options"), [(relu_network, {}), (relu_network, {"rank": 16}), (skip_chain, {})]
 )
 def test_a_system_that_does_not_fit_into_memory_is_refused_before_any_work(
-    build, given, monkeypatch
+    build, options, monkeypatch
 ):
     monkeypatch.setattr(relu_source, "available_memory", lambda _device: 1000)
     with pytest.raises(UserError, match=r"layer 0.* equations for .* scales need .* are available"):
-        build(nn.Sequential(nn.Linear(16, 16)), **given)
+        build(nn.Sequential(nn.Linear(16, 16)), **options)
 
 
 def test_a_target_that_is_zero_is_rebuilt():

@@ -31,10 +31,10 @@ def test_blocks_keep_x_and_write_what_the_target_makes_of_it(
     x = state[:, :inputs]
     if not overwrite:
         state = torch.cat([x, torch.zeros_like(state[:, inputs:])], 1)
-    found = run(residual_blocks(target, blocks, overwrite=overwrite), state)
-    assert torch.equal(found[:, :inputs], x)
+    written = run(residual_blocks(target, blocks, overwrite=overwrite), state)
+    assert torch.equal(written[:, :inputs], x)
     wanted = F.conv2d(x, target, padding="same")
-    assert (found[:, inputs:] - wanted).abs().max() < 1e-9 * wanted.abs().max()
+    assert (written[:, inputs:] - wanted).abs().max() < 1e-9 * wanted.abs().max()
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])

@@ -30,9 +30,9 @@ def by_definition(mask):
 @pytest.mark.parametrize("density", [0.2, 0.4, 0.6])
 def test_the_boolean_determinant_is_a_perfect_matching(density):
     draw = np.random.default_rng(0).random((60, 5, 5)) < density
-    found = [boolean_determinant(mask) for mask in draw]
-    assert found == [by_definition(mask) for mask in draw]
-    assert sum(found) + (density > 0.5) > 0
+    determinants = [boolean_determinant(mask) for mask in draw]
+    assert determinants == [by_definition(mask) for mask in draw]
+    assert sum(determinants) + (density > 0.5) > 0
 
 
 def test_the_mask_of_the_product_is_where_both_factors_are_nonzero():
@@ -139,5 +139,5 @@ def test_the_proof_of_lemma_10_takes_the_wrong_square():
 def test_predicted_densities_are_those_of_theorem_3_and_remark_3():
     """Log 16 / 16 = 0.17329 (by hand)."""
     kinds = ("theorem", "conjecture", "zero column")
-    found = [predicted_density(16, kind) for kind in kinds]
-    assert found == pytest.approx([0.416277, 0.173287, 0.346574], rel=1e-5)
+    predicted = [predicted_density(16, kind) for kind in kinds]
+    assert predicted == pytest.approx([0.416277, 0.173287, 0.346574], rel=1e-5)

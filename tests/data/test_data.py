@@ -38,8 +38,7 @@ def test_downloads_go_where_the_environment_says_or_home(monkeypatch, no_home):
     monkeypatch.setenv("BNRECON_DATA", "images")
     assert default_root() == Path("images")
     monkeypatch.delenv("BNRECON_DATA")
-    with pytest.raises(UserError, match=r"^you have no home folder .*; give root=FOLDER, or set"):
-        load(DataSpec("cifar10"))
+    refused(DataSpec("cifar10"), r"^you have no home folder .*; give root=FOLDER, or set")
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     assert default_root() == Path("cache/bnrecon/data")
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -135,8 +134,7 @@ def test_limits_take_a_sample_of_all_classes():
 def test_images_of_several_sizes_need_a_side(tmp_path):
     tree(tmp_path)
     Image.fromarray(np.zeros((5, 9, 3), np.uint8)).save(tmp_path / "train" / "ant" / "0.png")
-    with pytest.raises(UserError, match=r"side=32"):
-        load(DataSpec("folder", str(tmp_path)))
+    refused(DataSpec("folder", str(tmp_path)), r"side=32")
     assert load(DataSpec("folder", str(tmp_path), side=16)).shape == (3, 16, 16)
 
 
@@ -166,14 +164,12 @@ def test_a_broken_image_of_a_streamed_set_is_one_line_from_a_worker_too(tmp_path
 )
 def test_a_wrong_archive_is_one_line(tmp_path, change, line):
     write_cifar(tmp_path, **change)
-    with pytest.raises(UserError, match=line):
-        load(DataSpec("cifar10", str(tmp_path)))
+    refused(DataSpec("cifar10", str(tmp_path)), line)
 
 
 def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
     write_cifar(tmp_path, classes=np.array([Bomb(tmp_path)]))
-    with pytest.raises(UserError, match="damaged or not an archive"):
-        load(DataSpec("cifar10", str(tmp_path)))
+    refused(DataSpec("cifar10", str(tmp_path)), "damaged or not an archive")
     assert not (tmp_path / "exploded").exists()
 
 
@@ -187,18 +183,17 @@ def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
     ids=["bytes", "no classes", "byte order"],
 )
 def test_archives_that_are_written_otherwise_are_the_same_data(tmp_path, change):
-    found = []
+    checksums = []
     for changes in ({}, change):
         write_cifar(tmp_path, **changes)
         data = load(DataSpec("cifar10", str(tmp_path)))
         assert data.classes == CIFAR10_CLASSES
-        found.append(data.checksum())
-    assert found[0] == found[1]
+        checksums.append(data.checksum())
+    assert checksums[0] == checksums[1]
 
 
 def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):
-    tree(tmp_path, side=40)
-    (tmp_path / "test").rename(tmp_path / "val")
+    tree(tmp_path, side=40, tests="val")
     data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=0))
     assert data.shape == (3, 32, 32)
     first, again = (list(data.train_batches(EpochPosition(4, 0, 1), CPU)) for _ in range(2))
@@ -209,8 +204,8 @@ def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):
     assert sum(len(y) for _, y in data.test_batches(4, CPU)) == 6
     assert len(data.checksum()) == 64
     shutil.rmtree(tmp_path / "val")
-    with pytest.raises(UserError, match=r"val is missing; .* train/<class>/\* and val/<class>/\*"):
-        load(DataSpec("imagenet", str(tmp_path)))
+    line = r"val is missing; .* train/<class>/\* and val/<class>/\*"
+    refused(DataSpec("imagenet", str(tmp_path)), line)
 
 
 def test_files_that_are_no_images_by_their_names_are_counted_and_left_out(tmp_path, caplog):
@@ -299,12 +294,12 @@ def test_other_modes_are_converted_and_transparency_is_dropped(tmp_path):
     Image.new("CMYK", (1, 1), (255, 0, 0, 0)).save(tmp_path / "cmyk.tif")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = {
+        by_name = {
             file.stem: np.asarray(read_image(file)).reshape(-1, 3).tolist()
             for file in tmp_path.iterdir()
         }
     colours = [[10, 20, 30], [40, 50, 60]]
-    assert found == {
+    assert by_name == {
         "palette": colours,
         "alpha": colours,
         "bits": [[0] * 3, [255] * 3],
@@ -403,12 +398,6 @@ def test_names_that_are_not_utf8_are_read_and_printable_in_messages(tmp_path):
     refused(DataSpec("folder", str(tmp_path)), r"gr\\udcf6\\udcdfe\\n\.png is not a readable image")
 
 
-@pytest.mark.parametrize("root", ["a\0b", ""])
-def test_a_root_that_cannot_be_a_name_is_refused_at_once(root):
-    with pytest.raises(UserError, match=r"^root=.*: give a folder's name$"):
-        DataSpec("folder", root)
-
-
 @pytest.mark.parametrize(
     ("gone", "line"),
     [
@@ -449,21 +438,6 @@ def test_a_program_is_never_started_for_an_image(tmp_path, monkeypatch):
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize(
-    ("fields", "line"),
-    [
-        ({"side": 10**6}, "^side=1000000: must be at most 4,096"),
-        ({"side": 2.5}, "^side=2.5: must be a whole number"),
-        ({"workers": 10**6}, r"^workers=1000000: at most \d+ on \d+ cores"),
-        ({"flip": 1}, "^flip=1: must be true or false"),
-        ({"validation": 0}, "^validation=0: must be at least 1"),
-    ],
-)
-def test_a_field_that_is_not_possible_is_named_with_its_limit(fields, line):
-    with pytest.raises(UserError, match=line):
-        DataSpec(**({"name": "folder"} | fields))
-
-
 @pytest.mark.parametrize("crop_padding", [8, 10**12])
 def test_a_crop_that_could_miss_the_image_is_refused(tmp_path, crop_padding):
     spec = DataSpec("folder", str(tree(tmp_path)), crop_padding=crop_padding)
@@ -484,8 +458,7 @@ def _named_tree(root, name, side=32):
 
 
 def _imagenet(root):
-    tree(root, side=40)
-    (root / "test").rename(root / "val")
+    tree(root, side=40, tests="val")
     return DataSpec("imagenet", str(root), side=32, workers=0)
 
 
@@ -649,9 +622,9 @@ def test_a_tree_of_the_other_cifar_is_refused_with_where_this_one_goes(tmp_path,
     refused(DataSpec("cifar100", str(tmp_path)), line)
 
 
-def publish(monkeypatch, address, kind=datasets.CIFAR10):
-    """Make torchvision download a CIFAR from this address."""
-    monkeypatch.setattr(kind, "url", f"{address}/{kind.filename}")
+def publish(monkeypatch, address):
+    """Make torchvision download CIFAR-10 from this address."""
+    monkeypatch.setattr(datasets.CIFAR10, "url", f"{address}/{datasets.CIFAR10.filename}")
 
 
 def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serve):
@@ -704,9 +677,9 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(t
             archive.writestr(f"{name}.npy", b"")
     content = (tmp_path / "cifar10.npz").read_bytes()
     # The first entry's unpacked size, in the directory at the end
-    place = content.index(b"PK\1\2") + 24
+    offset = content.index(b"PK\1\2") + 24
     (tmp_path / "cifar10.npz").write_bytes(
-        content[:place] + struct.pack("<I", 2**31) + content[place + 4 :]
+        content[:offset] + struct.pack("<I", 2**31) + content[offset + 4 :]
     )
     refused(
         DataSpec("cifar10", str(tmp_path)),

@@ -25,10 +25,10 @@ def _few_images(monkeypatch):
     monkeypatch.setattr(imagenette, "IMAGES", {"train": 20, "val": 10})
 
 
-def folders(folder, wnids=WNIDS):
+def folders(folder):
     """Two training images and one of ``val`` a class, whose grey tells the class and the split."""
     for split, count in (("train", 2), ("val", 1)):
-        for number, wnid in enumerate(wnids):
+        for number, wnid in enumerate(WNIDS):
             (folder / split / wnid).mkdir(parents=True)
             for k in range(count):
                 grey = 20 * number + 10 * (split == "val")
@@ -41,9 +41,9 @@ def spec_of(root, side=None, download=False):
     return DataSpec("imagenette", str(root), side=side, download=download)
 
 
-@pytest.mark.parametrize("place", ["imagenette2-160", "imagenette2", "imagenette", "."])
-def test_classes_and_splits_are_torchvisions(tmp_path, place):
-    folders(tmp_path / place)
+@pytest.mark.parametrize("subfolder", ["imagenette2-160", "imagenette2", "imagenette", "."])
+def test_classes_and_splits_are_torchvisions(tmp_path, subfolder):
+    folders(tmp_path / subfolder)
     data = load(spec_of(tmp_path, 16))
     published = datasets.Imagenette._WNID_TO_CLASS
     assert data.classes == tuple(published[wnid][0] for wnid in sorted(published))
@@ -64,10 +64,10 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
         file.unlink()
         picture.save(file.with_suffix(".png"))
     data = load(spec_of(tmp_path, 32))
-    found = data.test_x[0].numpy().astype(int)
+    loaded = data.test_x[0].numpy().astype(int)
     expected = np.asarray(v2.Compose([v2.Resize(32), v2.CenterCrop(32)])(picture))
-    assert abs(found - expected).max() <= 1
-    assert abs(found - np.asarray(picture.resize((32, 32)))).mean() > 20
+    assert abs(loaded - expected).max() <= 1
+    assert abs(loaded - np.asarray(picture.resize((32, 32)))).mean() > 20
 
 
 def test_the_smallest_size_that_need_not_be_enlarged_is_read(tmp_path, caplog):
@@ -86,7 +86,7 @@ def test_the_smallest_size_that_need_not_be_enlarged_is_read(tmp_path, caplog):
     ]
 
 
-LEFT = {
+MISSING = {
     "no folder": ("train", 0),
     "no class": ("train/*", 0),
     "a class without images": (f"train/{WNIDS[-1]}/*", 18),
@@ -96,9 +96,9 @@ LEFT = {
 
 
 @pytest.mark.parametrize("download", [False, True])
-@pytest.mark.parametrize("left", LEFT)
-def test_a_published_folder_that_is_not_complete_is_refused(tmp_path, left, download):
-    folder, (gone, held) = folders(tmp_path / "imagenette2-160"), LEFT[left]
+@pytest.mark.parametrize("missing", MISSING)
+def test_a_published_folder_that_is_not_complete_is_refused(tmp_path, missing, download):
+    folder, (gone, held) = folders(tmp_path / "imagenette2-160"), MISSING[missing]
     for path in list(folder.glob(gone)):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     expected = "val holds 0 of 10" if gone == "val" else f"train holds {held} of 20"

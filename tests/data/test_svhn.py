@@ -59,9 +59,9 @@ def test_every_layout_holds_the_same_images_and_the_label_10_is_the_digit_0(
     assert data.shape == (3, 32, 32)
     splits = (("train", data.train_x, data.train_y), ("test", data.test_x, data.test_y))
     for split, images, labels in splits:
-        found = {bytes(x.numpy()): int(y) for x, y in zip(images, labels, strict=True)}
+        loaded = {bytes(x.numpy()): int(y) for x, y in zip(images, labels, strict=True)}
         written = zip(PIXELS[split], LABELS, strict=True)
-        assert found == {picture.tobytes(): label for picture, label in written}
+        assert loaded == {picture.tobytes(): label for picture, label in written}
 
 
 def test_one_folder_holds_svhn_beside_a_tree_of_cifar(tmp_path, monkeypatch):

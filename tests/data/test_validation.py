@@ -18,8 +18,7 @@ CPU = torch.device("cpu")
 
 def streamed(root, **fields):
     """ImageNet-like folders of three classes, 40 training and 2 test images each."""
-    tree(root, ("ant", "bee", "cow"), train=40, test=2)
-    (root / "test").rename(root / "val")
+    tree(root, ("ant", "bee", "cow"), train=40, test=2, tests="val")
     return DataSpec("imagenet", root=str(root), side=8, workers=0, **fields)
 
 
@@ -69,8 +68,8 @@ def test_streamed_images_are_held_out_by_name_alone(tmp_path):
 
 def test_each_number_of_held_out_streamed_images_is_another_data_set(tmp_path):
     spec = streamed(tmp_path)
-    found = {load(dataclasses.replace(spec, validation=n)).checksum() for n in range(1, 119)}
-    assert len(found | {load(spec).checksum()}) == 119
+    checksums = {load(dataclasses.replace(spec, validation=n)).checksum() for n in range(1, 119)}
+    assert len(checksums | {load(spec).checksum()}) == 119
 
 
 def test_held_out_images_make_another_run_and_another_target():

@@ -162,9 +162,9 @@ def test_features_drawn_or_read_by_parts_are_those_in_memory(name, storage, monk
 def test_normal_quantiles_agree_with_scipy():
     ends = [at + step for at in (0, 2**31 - 8, 2**32 - 16) for step in range(16)]
     bits = np.concatenate([np.linspace(0, 2**32 - 1, 20001), ends]).astype(np.uint32)
-    normals(bits, 1.0, found := np.empty(len(bits), np.float32))
+    normals(bits, 1.0, quantiles := np.empty(len(bits), np.float32))
     exact = ndtri((bits + 0.5) / 2**32)
-    assert np.abs(found / exact - 1).max() < 2e-7
+    assert np.abs(quantiles / exact - 1).max() < 2e-7
 
 
 def test_normals_and_uniforms_have_their_laws():

@@ -76,19 +76,6 @@ def test_condition_numbers_peak_at_as_many_features_as_equations(name):
     assert condition(144) > 4 * max(condition(115), condition(173))
 
 
-def test_the_printed_formula_is_no_probability():
-    """λ in the place of min(1, λ) and λ+² = 1 + sqrt(λ) as in print, at c1 = 3000, n = 2500."""
-    aspect = 3000 / 2500
-    low, high = 1 - math.sqrt(aspect), math.sqrt(1 + math.sqrt(aspect))
-    mass, _ = integrate.quad(
-        lambda x: math.sqrt(max(0, (x**2 - low**2) * (high**2 - x**2))) / (aspect * math.pi * x),
-        abs(low),
-        high,
-        limit=200,
-    )
-    assert abs(mass - 1) > 0.3
-
-
 def test_for_fewer_features_than_equations_the_printed_edges_are_wrong():
     """c1 = 0.8 n, entries of variance 1/n: print has |1 ∓ sqrt(n/c1)|, 0.118 and 2.118."""
     n, width = 1000, 800

@@ -1,7 +1,6 @@
 """A study whose work is computed by processes that outlive the command: cluster=local."""
 
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -45,18 +44,13 @@ def start_command(tmp_path, *words):
     return start("made", *words, *options, command="study")
 
 
-def rows_of(asked, name):
-    found = next(asked.folder.glob(f"tasks/*/{name}-*.json"))
-    return json.loads(found.read_text())["rows"]
-
-
 @pytest.mark.process
 def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
     asked = made("good", "jobs=2")
     outcome = run(asked)
     assert outcome.error is None
     assert [calls(tmp_path, name) for name in "abc"] == [1, 1, 1]
-    rows = [rows_of(asked, name)[0] for name in "abc"]
+    rows = [cluster_study.rows_of(asked, name)[0] for name in "abc"]
     assert len({row["process"] for row in rows}) == 2
     assert os.getsid(0) not in {row["session"] for row in rows}  # Ctrl-C does not reach them
     [folder] = cluster_study.jobs_folders(asked)
@@ -104,7 +98,9 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(m
     assert run(asked).error is None
     assert len(cluster_study.jobs_folders(asked)) == 1
     assert [calls(tmp_path, name) for name in ("counted", "a")] == [1, 1]
-    assert rows_of(asked, "counted") == [{"total": sum(k * k for k in range(31)), "steps": 30}]
+    assert cluster_study.rows_of(asked, "counted") == [
+        {"total": sum(k * k for k in range(31)), "steps": 30}
+    ]
 
 
 @pytest.mark.process
@@ -184,34 +180,20 @@ def test_a_damaged_report_says_nothing(tmp_path):
 
 def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
     batch = Batch(tmp_path, "smoke", "bnrecon study made")
-    given = record.new_submission(batch, "local").with_jobs({"1": ("a",)})
-    assert record.submissions(tmp_path) == [given]
+    submission = record.new_submission(batch, "local").with_jobs({"1": ("a",)})
+    assert record.submissions(tmp_path) == [submission]
     for text in (
         "",
         "[]",
         '{"digest": 3}',
-        given.folder.joinpath("submission.json").read_text()[2:],
+        submission.folder.joinpath("submission.json").read_text()[2:],
     ):
-        (given.folder / "submission.json").write_text(text)
+        (submission.folder / "submission.json").write_text(text)
         caplog.clear()
         assert record.submissions(tmp_path) == []
         assert "submission.json" in caplog.text
     (tmp_path / "jobs" / "a file").write_text("")
     assert record.states(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["cluster=slrum"], "did you mean 'slurm'"),
-        (["cluster=local", "slurm.mem=8G"], "is for cluster=slurm"),
-        (["cluster=slurm", "jobs=2"], "slurm.array_parallelism="),
-    ],
-)
-def test_a_mistake_about_a_cluster_is_one_line(words, message, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with pytest.raises(UserError, match=message):
-        request.read("random_features", words)
 
 
 def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch, tmp_path):
@@ -267,8 +249,8 @@ def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkey
         error = run(asked).error
     assert "refused: too many jobs" in str(error)
     assert "1 job given to a queue: 7" in caplog.text
-    [given] = record.submissions(asked.folder)
-    assert list(given.jobs) == ["7_0"]
+    [submission] = record.submissions(asked.folder)
+    assert list(submission.jobs) == ["7_0"]
 
 
 @pytest.mark.process

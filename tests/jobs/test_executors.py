@@ -40,7 +40,7 @@ def executors(tmp_path):
 
 
 def outcomes(executor, *stages):
-    return {found.label: found for found in executor.run(stages) if isinstance(found, Outcome)}
+    return {event.label: event for event in executor.run(stages) if isinstance(event, Outcome)}
 
 
 def rows_of(item):
@@ -51,15 +51,15 @@ def rows_of(item):
 def test_each_piece_is_computed_once_whatever_becomes_of_it(who, executors, tmp_path):
     good = [task_work(tmp_path, name) for name in "abc"]
     bad = [task_work(tmp_path, kind, fail, kind=kind) for kind in ("mistake", "failure", "defect")]
-    found = outcomes(executors[who](), [*bad, *good])
-    assert [found[f"part {name}"].kind for name in "abc"] == ["done"] * 3
-    assert found["part mistake"].kind == "mistake"
-    assert found["part failure"].kind == found["part defect"].kind == "failed"
-    assert found["part failure"].gist == "failure of failure"  # one line
+    by_label = outcomes(executors[who](), [*bad, *good])
+    assert [by_label[f"part {name}"].kind for name in "abc"] == ["done"] * 3
+    assert by_label["part mistake"].kind == "mistake"
+    assert by_label["part failure"].kind == by_label["part defect"].kind == "failed"
+    assert by_label["part failure"].gist == "failure of failure"  # one line
     assert all(item.is_finished() for item in good)
     for name in ("a", "b", "c", "mistake", "failure", "defect"):
         assert calls(tmp_path, name) == 1
-    log = Path(found["part defect"].log).read_text(encoding="utf-8")
+    log = Path(by_label["part defect"].log).read_text(encoding="utf-8")
     assert "part defect failed: " in log
     assert "Traceback" in log
 
@@ -99,18 +99,18 @@ def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
 @pytest.mark.process
 def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executors, tmp_path):
     work = [task_work(tmp_path, "dies", die), *(task_work(tmp_path, name) for name in "abc")]
-    found = outcomes(executors["two"](), work)
-    assert found["part dies"].kind == "failed"
-    assert "its process was killed" in found["part dies"].gist
-    assert [found[f"part {name}"].kind for name in "abc"] == ["done"] * 3
+    by_label = outcomes(executors["two"](), work)
+    assert by_label["part dies"].kind == "failed"
+    assert "its process was killed" in by_label["part dies"].gist
+    assert [by_label[f"part {name}"].kind for name in "abc"] == ["done"] * 3
     assert calls(tmp_path, "dies") == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that is always there")
 def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
     work = [task_work(tmp_path, "bad", fail, kind="defect"), task_work(tmp_path, "good")]
-    found = outcomes(InProcess(tmp_path / ".locks", Path("/dev/full")), work)
-    assert [found[f"part {name}"].kind for name in ("bad", "good")] == ["failed", "done"]
+    by_label = outcomes(InProcess(tmp_path / ".locks", Path("/dev/full")), work)
+    assert [by_label[f"part {name}"].kind for name in ("bad", "good")] == ["failed", "done"]
     assert capfd.readouterr().err == ""
 
 
@@ -231,20 +231,20 @@ def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tm
         pytest.raises(RunError, match="1 failed of 2 tasks") as raised,
     ):
         engine.compute_missing(work, executors[who](), batch)
-    found = progress.read(batch.progress)
-    assert (found.total, found.finished, found.ended) == (2, 1, "failed")
-    assert [(failure.label, failure.message) for failure in found.failed] == [
+    stored = progress.read(batch.progress)
+    assert (stored.total, stored.finished, stored.ended) == (2, 1, "failed")
+    assert [(failure.label, failure.message) for failure in stored.failed] == [
         ("part b", "failure of b")
     ]
-    assert found.running == ()
-    assert found.remaining_by_part == {}
-    assert len(found.seconds_by_part["part"]) == 1
+    assert stored.running == ()
+    assert stored.remaining_by_part == {}
+    assert len(stored.seconds_by_part["part"]) == 1
     assert caplog.text.count("failure of b; see ") == 1
     name = {"alone": "smoke.log", "two": "smoke-process-*.log"}[who]
     details = str(tmp_path / "paper" / name)
     assert f"details go to {details}" in caplog.text
     assert str(raised.value).endswith(details)
-    assert found.failed[0].log in caplog.text
+    assert stored.failed[0].log in caplog.text
     engine.compute_missing(work[:1], executors[who](), batch)  # nothing is missing
     assert calls(tmp_path, "a") == 1
 
@@ -316,9 +316,9 @@ def test_what_reads_a_target_that_diverged_is_not_tried(tmp_path):
     (part,) = engine.plan(study, request)
     target = TargetWork(part.work[0], part.work[0].target)
     executor = LocalProcesses(2, tmp_path / ".locks", tmp_path / "smoke.log", CPU)
-    found = outcomes(executor, [target], part.work[:1])
-    assert found[target.label].kind == "failed"
-    assert "diverged" in found[target.label].gist
-    lost = found[part.work[0].label]
-    assert lost.gist == f"not tried: {target.label} failed ({found[target.label].gist})"
-    assert lost.log == found[target.label].log
+    by_label = outcomes(executor, [target], part.work[:1])
+    assert by_label[target.label].kind == "failed"
+    assert "diverged" in by_label[target.label].gist
+    lost = by_label[part.work[0].label]
+    assert lost.gist == f"not tried: {target.label} failed ({by_label[target.label].gist})"
+    assert lost.log == by_label[target.label].log

@@ -96,8 +96,8 @@ def test_products_of_drawn_and_mapped_rows_are_those_of_the_dense_matrix(
     for precision, most in ((FLOAT32, 1e-6), (BFLOAT16, 1e-2)):
         rounded = operator.to(precision)
         assert rounded.transposed.table.dtype == precision.factors
-        found = rounded.matvec(x.to(precision.vectors)).double()
-        assert (found - dense @ x).norm() < most * (dense @ x).norm()
+        product = rounded.matvec(x.to(precision.vectors)).double()
+        assert (product - dense @ x).norm() < most * (dense @ x).norm()
 
 
 def test_exact_rows_are_never_whole_in_memory():
@@ -133,9 +133,9 @@ def test_rounded_products_round_vectors_but_no_sign():
             (stored.matvec, rounded.matvec, x),
             (stored.rmatvec, rounded.rmatvec, y),
         ):
-            found, expected = product(vector.to(precision.vectors)), exact(vector)
-            assert found.dtype == precision.vectors
-            assert (found.double() - expected).norm() / expected.norm() < most
+            actual, expected = product(vector.to(precision.vectors)), exact(vector)
+            assert actual.dtype == precision.vectors
+            assert (actual.double() - expected).norm() / expected.norm() < most
     ones = torch.zeros(500)
     ones[17] = 1
     column = operator.to(BFLOAT16).matvec(ones)

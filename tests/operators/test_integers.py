@@ -7,7 +7,6 @@ from random_layer import gaussian
 from bnrecon.features import LayerShape, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.operators import integers, signs
-from bnrecon.operators.generated import Generated
 from bnrecon.operators.integers import (
     IntegerGradients,
     IntegerProducts,
@@ -29,12 +28,9 @@ SHAPES = [
 ]
 
 
-def operator_of(shape, name="sign", rows=None, storage="regenerate"):
+def operator_of(shape, name="sign", storage="regenerate"):
     features = draw(name, shape, WIDTH, 3, 1, storage=storage)
-    operator = feature_operator(features, torch.float64, CPU)
-    if isinstance(operator, KhatriRao):
-        return operator
-    return Generated(operator.transposed, operator.first, CPU, FLOAT64, rows)
+    return feature_operator(features, torch.float64, CPU)
 
 
 def rounded(vectors):

@@ -180,9 +180,9 @@ def test_bf16_products_are_within_its_rounding():
         (operator.matvec, rounded.matvec, gaussian(400, 2)),
         (operator.rmatvec, rounded.rmatvec, gaussian(192, 2)),
     ):
-        expected, found = exact(vector), product(vector.float())
-        assert found.dtype == torch.float32
-        assert 1e-5 < (found.double() - expected).norm() / expected.norm() < 1e-2
+        expected, actual = exact(vector), product(vector.float())
+        assert actual.dtype == torch.float32
+        assert 1e-5 < (actual.double() - expected).norm() / expected.norm() < 1e-2
 
 
 def test_a_dead_output_and_a_single_weight_pass_the_elimination():
@@ -253,7 +253,7 @@ def test_products_are_those_of_the_matrix_with_columns_of_norm_1():
 
 def test_columns_of_zeros_and_of_subnormal_norm_stay_finite():
     norms = torch.tensor([0.0, 1e-310, 2.0], dtype=torch.float64)
-    found = inverse_norms(norms)
-    assert found.isfinite().all()
-    assert found[0] == 0
-    assert found[2] == 0.5
+    inverses = inverse_norms(norms)
+    assert inverses.isfinite().all()
+    assert inverses[0] == 0
+    assert inverses[2] == 0.5

@@ -30,10 +30,10 @@ def test_selected_columns_are_those_of_the_dense_matrix(name):
     torch.testing.assert_close(part.dense(), wanted)
     torch.testing.assert_close(part.columns(slice(1, 3)), wanted.T[1:3])
     torch.testing.assert_close(part.leading(2).dense(), wanted[:, :2])
-    for given in (x, x[:, 0]):
-        torch.testing.assert_close(part.matvec(given), wanted @ given)
-    for given in (y, y[:, 0]):
-        torch.testing.assert_close(part.rmatvec(given), wanted.T @ given)
+    for vectors in (x, x[:, 0]):
+        torch.testing.assert_close(part.matvec(vectors), wanted @ vectors)
+    for vectors in (y, y[:, 0]):
+        torch.testing.assert_close(part.rmatvec(vectors), wanted.T @ vectors)
     torch.testing.assert_close(part.column_norms(), wanted.norm(dim=0))
     low = part.to(FLOAT32)
     assert low.dtype is torch.float32

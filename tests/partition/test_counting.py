@@ -105,8 +105,8 @@ def test_distances_are_those_of_autograd_in_a_convolutional_network():
         nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), nn.LeakyReLU(0.1)
     ).double()
     point = torch.randn(2, 8, 8, dtype=torch.float64)
-    found = [layer[0] for layer in fold_distances(network, point[None])]
-    for end, distances in ((1, found[0]), (4, found[1])):
+    by_layer = [layer[0] for layer in fold_distances(network, point[None])]
+    for end, distances in ((1, by_layer[0]), (4, by_layer[1])):
         z = network[:end](point[None]).flatten()
         jacobian = torch.autograd.functional.jacobian(network[:end], point[None])
         norms = jacobian.reshape(len(z), -1).norm(dim=1)

@@ -12,10 +12,10 @@ from bnrecon.partition import partition, random_network, set_statistics, slice_o
 from bnrecon.runtime.errors import UserError
 
 
-def arrangement(normals, offsets, activation=None):
+def arrangement(normals, offsets):
     """One layer whose units are zero where ``normals @ x = offsets``."""
     normals = torch.as_tensor(normals, dtype=torch.float64)
-    network = nn.Sequential(nn.Linear(2, len(normals)), activation or nn.LeakyReLU(0.1)).double()
+    network = nn.Sequential(nn.Linear(2, len(normals)), nn.LeakyReLU(0.1)).double()
     with torch.no_grad():
         network[0].weight.copy_(normals)
         network[0].bias.copy_(-torch.as_tensor(offsets))
@@ -92,45 +92,45 @@ def at(maps, points):
 
 def states(network, slice_, points):
     """Every unit's state by hooks: the sign before activations, the winner of poolings."""
-    found = []
+    by_module = []
 
     def note(module, inputs, output):
         if isinstance(module, nn.MaxPool2d):
             pool = nn.functional.max_pool2d
             options = (module.kernel_size, module.stride, module.padding)
-            found.append(pool(inputs[0], *options, return_indices=True)[1].flatten(1))
+            by_module.append(pool(inputs[0], *options, return_indices=True)[1].flatten(1))
         else:
-            found.append((inputs[0] > 0).flatten(1).long())
+            by_module.append((inputs[0] > 0).flatten(1).long())
 
     kinds = (nn.ReLU, nn.LeakyReLU, nn.MaxPool2d)
     handles = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, kinds)]
     outputs(network, slice_, points)
     for handle in handles:
         handle.remove()
-    return torch.cat(found, 1).numpy()
+    return torch.cat(by_module, 1).numpy()
 
 
 def test_affine_maps_are_the_network_inside_every_region_and_these_fill_the_window(case):
-    network, slice_, found = case
-    areas = found.regions.areas()
+    network, slice_, parts = case
+    areas = parts.regions.areas()
     assert areas.min() > 0
     assert areas.sum() == pytest.approx(4.0, rel=1e-12)
     points = grid(slice_)
-    region = found.regions.locate(points)
+    region = parts.regions.locate(points)
     assert (region >= 0).all()
     expected = outputs(network, slice_, points)
-    assert at(found.regions.maps[region], points) == pytest.approx(expected, abs=1e-12)
-    centres = found.regions.centres()
-    assert at(found.regions.maps, centres) == pytest.approx(
+    assert at(parts.regions.maps[region], points) == pytest.approx(expected, abs=1e-12)
+    centres = parts.regions.centres()
+    assert at(parts.regions.maps, centres) == pytest.approx(
         outputs(network, slice_, centres), abs=1e-12
     )
 
 
 def test_points_of_a_dense_grid_share_a_state_exactly_where_they_share_a_region(digits):
     network = random_network(12, 3)
-    found = partition(network, plane())
+    parts = partition(network, plane())
     points = grid(plane(), 61)
-    region = found.regions.locate(points)
+    region = parts.regions.locate(points)
     pattern = states(network, plane(), points)
     keys = np.unique(pattern, axis=0, return_inverse=True)[1].ravel()
     # One state in each region, and one region for each state: the same partition of the points.
@@ -157,8 +157,8 @@ def test_no_unit_changes_its_state_within_a_region_of_a_convolutional_network(di
 
 
 def test_neighbours_agree_on_their_shared_edges(case):
-    network, slice_, found = case
-    regions = found.regions
+    network, slice_, parts = case
+    regions = parts.regions
     rng = np.random.default_rng(0)
     rows = rng.choice(len(regions), min(60, len(regions)), replace=False)
     steps = 1e-7 * np.array([[1.0, 0.3], [-1.0, -0.3], [0.3, -1.0], [-0.3, 1.0]])
@@ -178,14 +178,14 @@ def test_neighbours_agree_on_their_shared_edges(case):
 
 
 def test_the_network_is_continuous_along_folds_to_rounding(case):
-    network, slice_, found = case
-    middle = found.folds.ends.mean(1)
-    normal = np.diff(found.folds.ends, axis=1)[:, 0] @ np.array([[0.0, 1.0], [-1.0, 0.0]])
+    network, slice_, parts = case
+    middle = parts.folds.ends.mean(1)
+    normal = np.diff(parts.folds.ends, axis=1)[:, 0] @ np.array([[0.0, 1.0], [-1.0, 0.0]])
     normal /= np.hypot(*normal.T)[:, None]
     some = np.random.default_rng(0).permutation(len(middle))[:200]
-    sides = [found.regions.locate(middle[some] + 1e-8 * sign * normal[some]) for sign in (1, -1)]
+    sides = [parts.regions.locate(middle[some] + 1e-8 * sign * normal[some]) for sign in (1, -1)]
     inside = (sides[0] >= 0) & (sides[1] >= 0)
-    maps = [found.regions.maps[side[inside]] for side in sides]
+    maps = [parts.regions.maps[side[inside]] for side in sides]
     values = [at(part, middle[some][inside]) for part in maps]
     assert np.abs(values[0] - values[1]).max() < 1e-7
     assert (sides[0] != sides[1])[inside].mean() > 0.98  # a fold separates two regions
@@ -197,20 +197,20 @@ def test_lines_in_general_position_give_1_plus_n_plus_n_choose_2_regions(count):
     angles = (np.arange(count) + rng.uniform(0, 0.5, count)) * np.pi / count
     normals = np.stack([np.cos(angles), np.sin(angles)], 1)
     network = arrangement(normals, rng.uniform(-0.1, 0.1, count))
-    found = partition(network, plane(50 * SQUARE))
-    assert len(found.regions) == 1 + count + count * (count - 1) // 2
-    assert len(found.folds) == count
+    parts = partition(network, plane(50 * SQUARE))
+    assert len(parts.regions) == 1 + count + count * (count - 1) // 2
+    assert len(parts.folds) == count
 
 
 def test_a_window_sees_1_plus_its_lines_plus_the_crossings_inside():
     rng = np.random.default_rng(0)
     normals, offsets = rng.normal(size=(150, 2)), rng.normal(size=150)
-    found = partition(arrangement(normals, offsets), plane())
+    parts = partition(arrangement(normals, offsets), plane())
     i, j = np.triu_indices(150, 1)
     pairs = np.stack([normals[i], normals[j]], 1)
     crossings = np.linalg.solve(pairs, np.stack([offsets[i], offsets[j]], 1)[..., None])[..., 0]
     inside = int((np.abs(crossings) < 1).all(1).sum())
-    assert len(found.regions) == 1 + len(found.folds) + inside
+    assert len(parts.regions) == 1 + len(parts.folds) + inside
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e-13])
@@ -220,50 +220,50 @@ def test_concurrent_and_coincident_lines_leave_no_slivers(shift):
     centre = np.array([0.1, 0.2])
     offsets = normals @ centre
     doubled = np.concatenate([normals, -3 * normals])
-    found = partition(
+    parts = partition(
         arrangement(doubled, np.concatenate([offsets, -3 * offsets + shift])), plane()
     )
-    assert len(found.regions) == 80
-    assert len(found.folds) == 80  # of each pair both are recorded
+    assert len(parts.regions) == 80
+    assert len(parts.folds) == 80  # of each pair both are recorded
 
 
 def test_nearly_parallel_lines_are_all_cut():
     angles = 1e-6 * np.arange(20)
     normals = np.stack([np.cos(angles), np.sin(angles)], 1)
     offsets = 1e-4 * np.arange(20)
-    found = partition(arrangement(normals, offsets), plane())
-    assert len(found.regions) == 21
-    assert found.regions.areas().sum() == pytest.approx(4.0, rel=1e-12)
+    parts = partition(arrangement(normals, offsets), plane())
+    assert len(parts.regions) == 21
+    assert parts.regions.areas().sum() == pytest.approx(4.0, rel=1e-12)
 
 
 def test_folds_are_the_zero_sets_of_their_units(case):
-    network, slice_, found = case
-    for index, layer in enumerate(found.layers):
+    network, slice_, parts = case
+    for index, layer in enumerate(parts.layers):
         if layer.kind != "activation" or layer.name not in dict(network.named_modules()):
             continue
         seen = []
         handle = network.get_submodule(layer.name).register_forward_pre_hook(
             lambda _module, inputs, seen=seen: seen.append(inputs[0].flatten(1))
         )
-        folds = found.folds.of(index)
+        folds = parts.folds.of(index)
         for share in (0.0, 0.3, 1.0):
             points = (1 - share) * folds.ends[:, 0] + share * folds.ends[:, 1]
             outputs(network, slice_, points)
             values = seen.pop()
-            own = values.gather(1, torch.from_numpy(folds.unit)[:, None])
-            assert own.abs().max() < 1e-9 * max(1.0, float(values.abs().max()))
+            at_folds = values.gather(1, torch.from_numpy(folds.unit)[:, None])
+            assert at_folds.abs().max() < 1e-9 * max(1.0, float(values.abs().max()))
         handle.remove()
 
 
 def test_folds_hold_every_sign_change_along_a_line(case):
-    network, slice_, found = case
+    network, slice_, parts = case
     if not isinstance(network, nn.Sequential) or isinstance(network[0], nn.Conv2d):
         pytest.skip("the signs are read off the modules of a fully connected network")
     line = np.stack([np.linspace(-0.999, 0.999, 4001), np.full(4001, 0.137)], 1)
     changes = (np.diff(states(network, slice_, line), axis=0) != 0).sum()
-    across = (found.folds.ends[:, 0, 1] > 0.137) != (found.folds.ends[:, 1, 1] > 0.137)
-    share = (0.137 - found.folds.ends[:, 0, 1]) / np.diff(found.folds.ends[..., 1], axis=1)[:, 0]
-    where = found.folds.ends[:, 0, 0] + share * np.diff(found.folds.ends[..., 0], axis=1)[:, 0]
+    across = (parts.folds.ends[:, 0, 1] > 0.137) != (parts.folds.ends[:, 1, 1] > 0.137)
+    share = (0.137 - parts.folds.ends[:, 0, 1]) / np.diff(parts.folds.ends[..., 1], axis=1)[:, 0]
+    where = parts.folds.ends[:, 0, 0] + share * np.diff(parts.folds.ends[..., 0], axis=1)[:, 0]
     assert changes == (across & (np.abs(where) < 0.999)).sum()
 
 
@@ -273,10 +273,10 @@ def test_a_zero_set_along_an_earlier_fold_is_recorded_once():
     with torch.no_grad():
         network[2].weight.fill_(1.0)
         network[2].bias.zero_()
-    found = partition(network, plane())
-    assert len(found.regions) == 2
-    assert found.folds.of(1).ends[..., 0] == pytest.approx(0.2)
-    assert found.folds.of(1).lengths().sum() == pytest.approx(2.0)
+    parts = partition(network, plane())
+    assert len(parts.regions) == 2
+    assert parts.folds.of(1).ends[..., 0] == pytest.approx(0.2)
+    assert parts.folds.of(1).lengths().sum() == pytest.approx(2.0)
 
 
 def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
@@ -293,11 +293,11 @@ def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
     with torch.no_grad():
         network.linear.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 1.0], [-1.0, -1.0]]))
         network.linear.bias.zero_()
-    found = partition(network, plane())
-    assert len(found.regions) == 3
-    assert found.regions.areas().sum() == pytest.approx(4.0)
-    assert len(found.folds) == 3
-    nearest = np.abs(found.folds.ends).sum(2).min(1)
+    parts = partition(network, plane())
+    assert len(parts.regions) == 3
+    assert parts.regions.areas().sum() == pytest.approx(4.0)
+    assert len(parts.folds) == 3
+    nearest = np.abs(parts.folds.ends).sum(2).min(1)
     assert nearest == pytest.approx(0.0, abs=1e-12)  # every boundary ends at the origin
 
 
@@ -309,11 +309,11 @@ def test_a_residual_network_of_torchvision_is_partitioned(digits):
     images = embedded_images(digits, 20)
     set_statistics(network, images)
     slice_ = slice_of(images[:3], 0.05 * SQUARE)
-    found = partition(network, slice_)
-    assert len(found.regions) > 10
-    assert [layer.name for layer in found.layers] == ["2", "3.relu", "3.relu"]
+    parts = partition(network, slice_)
+    assert len(parts.regions) > 10
+    assert [layer.name for layer in parts.layers] == ["2", "3.relu", "3.relu"]
     points = grid(slice_, 8) * 0.9
-    maps = found.regions.maps[found.regions.locate(points)]
+    maps = parts.regions.maps[parts.regions.locate(points)]
     assert at(maps, points) == pytest.approx(outputs(network, slice_, points), abs=1e-11)
 
 

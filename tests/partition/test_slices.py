@@ -109,21 +109,21 @@ def test_numbers_are_not_rounded_to_float32():
 
 
 def test_a_triangular_window_given_clockwise_is_taken():
-    found = partition(random_network(6, 2), plane([[0, 1], [1, -1], [-1, -1]]))
-    assert found.regions.areas().sum() == pytest.approx(2.0)
+    parts = partition(random_network(6, 2), plane([[0, 1], [1, -1], [-1, -1]]))
+    assert parts.regions.areas().sum() == pytest.approx(2.0)
 
 
 def test_drawings_are_vector_lines_in_the_layers_colours():
-    found = partition(random_network(6, 3), plane())
+    parts = partition(random_network(6, 3), plane())
     axes = Figure().subplots()
-    lines = found.draw(axes, layer=1)
-    assert len(lines.get_segments()) == len(found.folds.of(1))
+    lines = parts.draw(axes, layer=1)
+    assert len(lines.get_segments()) == len(parts.folds.of(1))
     assert [len(part.get_segments()) for part in axes.collections] == [
-        len(found.folds.of(0)),
-        len(found.folds.of(1)),
+        len(parts.folds.of(0)),
+        len(parts.folds.of(1)),
     ]
-    coloured = found.draw(axes, layer=2, values=np.arange(6.0))
-    assert (coloured.get_array() == found.folds.of(2).unit).all()
+    coloured = parts.draw(axes, layer=2, values=np.arange(6.0))
+    assert (coloured.get_array() == parts.folds.of(2).unit).all()
 
 
 def test_regions_are_filled_by_the_slopes_that_autograd_finds():

@@ -9,8 +9,8 @@ from bnrecon.partition import set_statistics
 from bnrecon.runtime.errors import UserError
 
 
-def network_with_norms(seed=0):
-    torch.manual_seed(seed)
+def network_with_norms():
+    torch.manual_seed(0)
     return torchvision.models.resnet18(num_classes=10).double()
 
 
@@ -19,7 +19,7 @@ def norm_inputs(network, inputs):
     seen = {}
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     handles = [
-        norm.register_forward_pre_hook(lambda norm, given: seen.update({norm: given[0]}))
+        norm.register_forward_pre_hook(lambda norm, args: seen.update({norm: args[0]}))
         for norm in norms
     ]
     with torch.no_grad():
@@ -34,9 +34,9 @@ def test_statistics_are_those_that_every_layer_sees_in_eval_mode():
     network = set_statistics(network_with_norms(), inputs)
     seen = norm_inputs(network, inputs)
     assert len(seen) == 20
-    for norm, given in seen.items():
-        assert (norm.running_mean - given.mean((0, 2, 3))).abs().max() < 1e-12
-        assert (norm.running_var - given.var((0, 2, 3), unbiased=False)).abs().max() < 1e-12
+    for norm, norm_input in seen.items():
+        assert (norm.running_mean - norm_input.mean((0, 2, 3))).abs().max() < 1e-12
+        assert (norm.running_var - norm_input.var((0, 2, 3), unbiased=False)).abs().max() < 1e-12
 
 
 def test_modes_and_hooks_are_restored():

@@ -30,8 +30,8 @@ def sequences(module, batched=True):
     generator = torch.Generator().manual_seed(1)
     sides = [(5, 8), (6, module.kdim), (6, module.vdim)]
     batch = (3,) if batched else ()
-    found = [torch.randn(*batch, *side, generator=generator).double() for side in sides]
-    return found if module.batch_first or not batched else [x.transpose(0, 1) for x in found]
+    inputs = [torch.randn(*batch, *side, generator=generator).double() for side in sides]
+    return inputs if module.batch_first or not batched else [x.transpose(0, 1) for x in inputs]
 
 
 def close(ours, theirs):
@@ -60,7 +60,7 @@ def test_an_attention_computes_what_pytorchs_does_in_all_its_forms(options, batc
     rebuilt = reconstruct(model, oversampling=2)
     assert [layer.name for layer in rebuilt.layers] == PROJECTIONS
     assert all(layer.relative_error < 1e-10 for layer in rebuilt.layers)
-    given = sequences(model, batched)
+    inputs = sequences(model, batched)
     causal = torch.ones(5, 6).tril().logical_not()
     per_head = torch.randn((6 if batched else 2), 5, 6).double()
     padding = torch.zeros((3, 6) if batched else (6,), dtype=torch.bool)
@@ -77,7 +77,7 @@ def test_an_attention_computes_what_pytorchs_does_in_all_its_forms(options, batc
             "average_attn_weights": average,
         }
         with torch.no_grad():
-            ours, theirs = rebuilt.network(*given, **arguments), model(*given, **arguments)
+            ours, theirs = rebuilt.network(*inputs, **arguments), model(*inputs, **arguments)
         assert close(ours[0], theirs[0])
         assert close(ours[1], theirs[1])
 
@@ -86,14 +86,14 @@ def test_attention_is_saved_loaded_and_collapsed(tmp_path):
     model = nn.ModuleDict({"a": attention(), "b": nn.Linear(8, 3).double()}).eval()
     rebuilt = reconstruct(model)
     assert [layer.name for layer in rebuilt.layers] == [*(f"a.{name}" for name in PROJECTIONS), "b"]
-    given = sequences(model["a"])
+    inputs = sequences(model["a"])
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
     with torch.no_grad():
-        wanted = rebuilt.network["a"](*given)[0]
-        assert torch.equal(loaded["a"](*given)[0], wanted)
+        wanted = rebuilt.network["a"](*inputs)[0]
+        assert torch.equal(loaded["a"](*inputs)[0], wanted)
         collapsed = bnrecon.collapse(loaded)
         assert not source_layers(collapsed)
-        assert close(collapsed["a"](*given)[0], model["a"](*given)[0])
+        assert close(collapsed["a"](*inputs)[0], model["a"](*inputs)[0])
     assert isinstance(model["a"], nn.MultiheadAttention)
 
 
@@ -127,20 +127,20 @@ def test_projections_that_do_not_fit_into_memory_stay_linear_layers(tmp_path, mo
     rebuilt = reconstruct(model, unsupported="keep")
     assert [layer.name for layer in rebuilt.layers] == ["b"]
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
-    given = sequences(model["a"])
+    inputs = sequences(model["a"])
     with torch.no_grad():
-        assert close(loaded["a"](*given)[0], model["a"](*given)[0])
+        assert close(loaded["a"](*inputs)[0], model["a"](*inputs)[0])
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["run", "trace"])
-def test_a_packed_weight_that_is_read_elsewhere_is_seen(given):
+@pytest.mark.parametrize("with_images", [True, False], ids=["run", "trace"])
+def test_a_packed_weight_that_is_read_elsewhere_is_seen(with_images):
     def read_past_the_attention(self, x):
         x = x + nn.functional.linear(x, self.attention.in_proj_weight[:8])
         return self.head(self.attention(x, x, x)[0])
 
     parts = {"attention": attention(batch_first=True), "head": nn.Linear(8, 3).double()}
     model, x = Composed(read_past_the_attention, **parts).eval(), torch.randn(4, 5, 8).double()
-    images = x if given else None
+    images = x if with_images else None
     with pytest.raises(UserError, match=r"attention\.q_proj: its weight is read outside"):
         reconstruct(model, images=images)
     kept = reconstruct(model, unsupported="keep", images=images)
@@ -149,9 +149,10 @@ def test_a_packed_weight_that_is_read_elsewhere_is_seen(given):
         assert close(kept.network(x), model(x))
 
 
-def transformer_layer(kind=nn.TransformerEncoderLayer, **options):
+def transformer_layer(**options):
     torch.manual_seed(0)
-    return kind(8, 2, 12, batch_first=True, **options).double().eval()
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, **options)
+    return layer.double().eval()
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from lively import Composed
 from torch import nn
 
 import bnrecon
@@ -152,26 +153,23 @@ def test_a_model_that_changed_since_it_was_planned_is_refused(dtype):
         bnrecon.assemble(plan, solutions)
 
 
-def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise():
-    model = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.BatchNorm1d(8)).eval()
+@pytest.mark.parametrize(
+    ("layer", "size"), [(nn.Conv1d(3, 8, 3, padding=1), (3, 8)), (nn.Linear(4, 8), (2, 8, 4))]
+)
+def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise(layer, size):
+    model = nn.Sequential(layer, nn.BatchNorm1d(8)).eval()
     network = bnrecon.reconstruct(model).network
     for rebuilt in (network, bnrecon.collapse(network)):
-        with pytest.raises(ValueError, match="second dimension"):
-            rebuilt(torch.randn(3, 8))
-
-
-class Penalized(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.layer(x) + sum(p.abs().sum() for p in self.layer.parameters())
+        with pytest.raises(ValueError, match=r"second dimension|BatchNorm1d on a sequence"):
+            rebuilt(torch.randn(size))
 
 
 def test_a_weight_that_goes_into_a_constant_is_seen_without_images():
+    def penalize(self, x):
+        return self.layer(x) + sum(p.abs().sum() for p in self.layer.parameters())
+
     with pytest.raises(UserError, match="read outside of the layer"):
-        bnrecon.reconstruct(Penalized().eval())
+        bnrecon.reconstruct(Composed(penalize, layer=nn.Linear(4, 4)).eval())
 
 
 class Wrapped(nn.Module):

@@ -26,14 +26,14 @@ def gradients(network, x, training):
     """Outputs, gradients of x and of all that trains, and the buffers after two batches."""
     network.train(training).zero_grad()
     for scale in (1.0, 2.0):
-        given = (scale * x + 0.5).requires_grad_()
-        output = network(given)
+        inputs = (scale * x + 0.5).requires_grad_()
+        output = network(inputs)
     weights = torch.linspace(-1, 2, output.numel(), dtype=output.dtype).reshape(output.shape)
     (weights * output).sum().backward()
     trained = [p for p in network.parameters() if p.requires_grad]
     assert all(p.grad is None for p in network.parameters() if not p.requires_grad)
     buffers = (b for b in network.buffers() if b.dtype != torch.uint8)  # no digest of the draws
-    return [output.detach(), given.grad, *(p.grad for p in trained), *buffers]
+    return [output.detach(), inputs.grad, *(p.grad for p in trained), *buffers]
 
 
 def agree(one, other):

@@ -39,13 +39,13 @@ NORMS = {
 def test_a_folded_layer_computes_the_layer_and_its_normalization(name, bias):
     torch.manual_seed(0)
     layer, norm = nn.Conv2d(3, 4, 3, bias=bias).double(), NORMS[name]()
-    (found,) = find_layers(nn.Sequential(layer, norm).eval()).layers
-    assert found.norm is norm
+    (folded_layer,) = find_layers(nn.Sequential(layer, norm).eval()).layers
+    assert folded_layer.norm is norm
     x = torch.randn(2, 3, 6, 7, dtype=torch.float64)
-    folded = nn.functional.conv2d(x, found.target.weight, found.target.bias)
+    folded = nn.functional.conv2d(x, folded_layer.target.weight, folded_layer.target.bias)
     torch.testing.assert_close(folded, norm(layer(x)))
-    gain = found.target.weight / layer.weight.detach()
-    torch.testing.assert_close(found.gain[:, None, None, None].expand_as(gain), gain)
+    gain = folded_layer.target.weight / layer.weight.detach()
+    torch.testing.assert_close(folded_layer.gain[:, None, None, None].expand_as(gain), gain)
 
 
 class OwnNorm(nn.BatchNorm2d):
@@ -70,7 +70,7 @@ def overridden():
 @pytest.mark.parametrize("make", [hooked, overridden])
 def test_a_normalization_that_does_more_stays_as_it_is(make):
     layer = nn.Conv2d(3, 4, 3).double()
-    (found,) = find_layers(nn.Sequential(layer, make()).eval()).layers
-    assert (found.norm, found.norm_name) == (None, None)
-    assert torch.equal(found.target.weight, layer.weight)
-    assert torch.equal(found.gain, torch.ones_like(found.gain))
+    (folded_layer,) = find_layers(nn.Sequential(layer, make()).eval()).layers
+    assert (folded_layer.norm, folded_layer.norm_name) == (None, None)
+    assert torch.equal(folded_layer.target.weight, layer.weight)
+    assert torch.equal(folded_layer.gain, torch.ones_like(folded_layer.gain))

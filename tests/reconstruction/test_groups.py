@@ -17,27 +17,27 @@ from bnrecon.solvers import SolverSpec, solve
 SHAPE = LayerShape(2, 3, (3, 3))  # 54 equations
 
 
-def problems(spec, count=5):
-    return [(random_layer("he_normal", SHAPE, 81, seed)[-1], spec) for seed in range(count)]
+def problems(spec):
+    return [(random_layer("he_normal", SHAPE, 81, seed)[-1], spec) for seed in range(5)]
 
 
 @pytest.mark.parametrize("room", [1, 80_000, 2**25])
 def test_blocks_of_any_size_give_each_groups_own_scales_in_order(room, monkeypatch):
     """A system has 35 kB: one a block, three, or all of them."""
     monkeypatch.setattr(groups, "TOGETHER_BYTES", room)
-    given = problems(SolverSpec())
-    solution = solve_groups(given)
+    systems = problems(SolverSpec())
+    solution = solve_groups(systems)
     assert "solved together" in solution.report.reason
-    least = [torch.linalg.pinv(system.operator.dense()) @ system.rhs for system, _ in given]
+    least = [torch.linalg.pinv(system.operator.dense()) @ system.rhs for system, _ in systems]
     torch.testing.assert_close(solution.scale, torch.cat(least))
 
 
 def test_groups_that_miss_the_tolerance_together_are_solved_alone():
-    given = problems(SolverSpec(tolerance=1e-18))
-    solution = solve_groups(given)
+    systems = problems(SolverSpec(tolerance=1e-18))
+    solution = solve_groups(systems)
     assert "solved together" not in solution.report.reason
     assert not solution.report.converged
-    alone = [solve(system, spec) for system, spec in given]
+    alone = [solve(system, spec) for system, spec in systems]
     assert torch.equal(solution.scale, torch.cat([each.scale for each in alone]))
     worst = max(each.report.relative_residual for each in alone)
     assert solution.report.relative_residual == worst

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from lively import NETWORKS, Residual, enliven, outputs
+from lively import Residual, enliven, outputs
 from torch import nn
 
 import bnrecon
@@ -74,22 +74,6 @@ def test_a_first_shift_reaches_every_pixel_of_the_output_alike(kind, skip):
     assert not layer.first_norm.bias.any()
 
 
-def test_the_running_mean_of_the_second_normalization_moves_with_its_input():
-    """What it sees and what it subtracts change alike."""
-    module = nn.Conv2d(3, 4, 3).double()
-    layer = SourceLayer(
-        draw("he_normal", LayerShape(4, 3, (3, 3)), 20, 0, 0, False, "none"), module
-    )
-    first, second = random_maps((20, 4))
-    layer.set_maps(first, second)
-    x = torch.randn(2, 3, 7, 6, dtype=torch.float64)
-    unscaled = AffineMap(torch.ones(4).double(), torch.zeros(4).double(), *[torch.zeros(4)] * 2)
-    seen = F.conv2d(layer.first_norm(layer.first(x)), layer.second.weight)
-    moved = seen - by_definition(layer, first, unscaled, x)
-    added = (layer.second_norm.running_mean - second.mean)[:, None, None]
-    assert torch.allclose(moved.detach(), added.expand_as(moved), atol=1e-10)
-
-
 @pytest.mark.parametrize("linear", [False, True])
 def test_an_implicit_layer_and_a_linear_one_have_no_first_shift_either(linear, monkeypatch):
     shape = (6,) if linear else (2, 5, 5)
@@ -136,26 +120,6 @@ def test_a_file_with_first_shifts_is_read_to_the_same_function(tmp_path):
         collapsed = outputs(bnrecon.collapse(loaded), shape)
         assert (collapsed - wanted).abs().max() < 1e-4 * wanted.abs().max()
         assert not any(layer.first_norm.bias.any() for layer in source_layers(loaded).values())
-
-
-def test_a_trained_source_keeps_its_first_shifts_at_zero_and_is_saved_as_it_is(tmp_path):
-    shape = (3, 8, 8)
-    model = enliven(NETWORKS["vgg"][0](), shape)
-    rebuilt = reconstruct(model, images=torch.randn(32, *shape) + 1)
-    before = outputs(rebuilt.network, shape)
-    trainable = [p for p in rebuilt.network.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(trainable, lr=1e-3, weight_decay=1e-2)
-    for _ in range(3):
-        optimizer.zero_grad()
-        rebuilt.network.train()(torch.randn(16, *shape)).square().mean().backward()
-        optimizer.step()
-    trained = outputs(rebuilt.network.eval(), shape)
-    assert (trained - before).abs().max() > 1e-3 * before.abs().max()
-    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "trained.safetensors"), model)
-    for network in (loaded, bnrecon.collapse(rebuilt.network)):
-        assert (outputs(network, shape) - trained).abs().max() < 1e-4 * trained.abs().max()
-    layers = [*source_layers(rebuilt.network).values(), *source_layers(loaded).values()]
-    assert not any(layer.first_norm.bias.any() for layer in layers)
 
 
 def test_a_built_network_trains_as_many_parameters_as_the_cost_table_counts():

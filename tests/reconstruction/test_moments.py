@@ -21,9 +21,9 @@ def gathered(module, *batches):
     return moments
 
 
-def assert_equal(found: LayerMoments, expected: LayerMoments):
+def assert_equal(actual: LayerMoments, expected: LayerMoments):
     for field in dataclasses.fields(LayerMoments):
-        one, other = (torch.as_tensor(getattr(each, field.name)) for each in (found, expected))
+        one, other = (torch.as_tensor(getattr(each, field.name)) for each in (actual, expected))
         torch.testing.assert_close(one, other, msg=lambda text, name=field.name: f"{name}: {text}")
 
 

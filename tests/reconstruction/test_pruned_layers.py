@@ -53,21 +53,6 @@ def test_a_pruned_source_comes_back_from_its_file(tmp_path):
     torch.testing.assert_close(loaded(images), rebuilt.network(images))
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"keep": 0}, "keep=0: must be above 0 and at most 1"),
-        ({"keep": 0.5}, r"keep=0.5: give pruning=magnitude\|refit\|iterative\|l1 too"),
-        ({"pruning": "l1"}, "pruning=l1: give keep=SHARE too"),
-        ({"keep": 0.5, "pruning": "l1", "width": "minimum"}, "the minimum width has no feature"),
-    ],
-)
-def test_a_wrong_option_of_pruning_is_named(options, named):
-    with pytest.raises(UserError, match=named) as caught:
-        FeatureSpec(**options)
-    assert "\n" not in str(caught.value)
-
-
 def test_what_cannot_be_pruned_is_refused_before_any_work(monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.solving.prune", lambda *_: pytest.fail("solved"))
     with pytest.raises(UserError, match="layer 0: keep: 105 features for 108 equations"):

@@ -6,16 +6,14 @@ import pytest
 import torch
 import torchvision
 from lively import NETWORKS, Composed, difference, enliven, outputs
-from safetensors.torch import load_file
 from torch import nn
 
 import bnrecon
 from bnrecon import reconstruct
-from bnrecon.features import distributions
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.source_file import source_layers
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import UserError
 from bnrecon.targets.register import build
 
 FEATURES = sorted(DISTRIBUTIONS)
@@ -56,22 +54,6 @@ def test_the_source_computes_the_targets_function_also_once_loaded_or_collapsed(
     assert (outputs(collapsed, shape) - wanted).abs().max() < limit
 
 
-def test_a_draw_that_differs_from_the_saved_one_is_refused(tmp_path, monkeypatch):
-    model = enliven(nn.Conv2d(2, 3, 3), (2, 5, 5))
-    path = reconstruct(model, "orthogonal").save(tmp_path / "source.safetensors")
-    name, honest = "orthonormal_columns", distributions.orthonormal_columns
-    monkeypatch.setattr(distributions, name, lambda normal: honest(normal) * (1 + 1e-6))
-    with pytest.raises(RunError, match="save with full=True"):
-        bnrecon.load_source(path, model)
-
-
-def test_the_full_state_dict_on_request(tmp_path):
-    model = enliven(nn.Conv2d(2, 3, 3), (2, 5, 5))
-    rebuilt = reconstruct(model)
-    state = load_file(rebuilt.save(tmp_path / "full.safetensors", full=True))
-    assert set(state) == set(rebuilt.network.state_dict())
-
-
 @pytest.mark.parametrize(("depth", "layers", "stem"), [(18, 21, "cifar"), (50, 54, "imagenet")])
 def test_residual_networks_of_torchvision_are_rebuilt_at_reduced_width(depth, layers, stem):
     shape = (3, 32, 32)
@@ -94,13 +76,9 @@ def test_views_empty_batches_and_single_images_pass_as_they_did():
         assert torch.allclose(network.conv(x[0]), model.conv(x[0]), atol=1e-4)
 
 
-def test_a_linear_layer_takes_sequences_and_a_folded_one_says_it_does_not():
+def test_a_linear_layer_takes_sequences():
     model = nn.Linear(6, 4).eval()
-    x = torch.randn(2, 7, 6)
-    assert difference(reconstruct(model).network, model, x) < 1e-5
-    folded = reconstruct(enliven(nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7)), (6,))).network
-    with pytest.raises(ValueError, match="second dimension"):
-        folded(x)
+    assert difference(reconstruct(model).network, model, torch.randn(2, 7, 6)) < 1e-5
 
 
 def test_a_layer_that_is_never_reached_is_rebuilt_all_the_same():
@@ -123,29 +101,9 @@ def test_torchvisions_own_resnet_is_rebuilt_at_full_width_by_id_cond():
     torch.manual_seed(0)
     resnet = torchvision.models.resnet18(num_classes=10).eval()
     rebuilt = reconstruct(resnet, "id_cond")
-    x = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        assert (rebuilt.network(x) - resnet(x)).abs().max() < 1e-4
+    assert difference(rebuilt.network, resnet, torch.randn(1, 3, 64, 64)) < 1e-4
     assert len(rebuilt.layers) == 21
     assert {layer.convolutions for layer in rebuilt.layers} == {"stored", "implicit"}
-
-
-def test_what_cannot_be_rebuilt_is_named_before_any_work():
-    def recur(self, x):
-        x = self.steps(x)[0]
-        return self.last(self.pairs(x, x))
-
-    parts = {"steps": nn.GRU(4, 5, batch_first=True), "pairs": nn.Bilinear(5, 5, 3)}
-    model = Composed(recur, **parts, last=nn.Linear(3, 2)).eval()
-    with pytest.raises(
-        UserError,
-        match="steps: GRU is neither a convolution nor a linear layer; pairs: Bilinear is neither",
-    ):
-        reconstruct(model)
-    kept = reconstruct(model, unsupported="keep")
-    assert [layer.name for layer in kept.layers] == ["last"]
-    assert any("GRU is neither" in note for note in kept.notes)
-    assert difference(kept.network, model, torch.randn(2, 7, 4)) < 1e-4
 
 
 def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(monkeypatch):

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from lively import enliven
+from random_layer import ELSEWHERE
 from torch import fx, nn
 
 import bnrecon
+from bnrecon.features import DISTRIBUTIONS
 from bnrecon.reconstruction import source_layer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
@@ -74,9 +76,12 @@ def test_a_graph_computes_the_same_for_any_batch(name, features, record, monkeyp
     assert torch.allclose(recorded(y), network(y), rtol=1e-4, atol=1e-5)
 
 
-def test_features_that_are_not_in_memory_are_traced_and_else_refused():
+@pytest.mark.parametrize(("name", "storage"), ELSEWHERE)
+def test_features_that_are_not_in_memory_are_traced_and_else_refused(name, storage):
     model, size = NETWORKS["images"]
-    network = bnrecon.reconstruct(model.eval(), SPEC("he_normal", storage="regenerate")).network
+    width = "maximum" if DISTRIBUTIONS[name].at_most_n else None
+    spec = SPEC(name, storage=storage, width=width)
+    network = bnrecon.reconstruct(model.eval(), spec).network
     x, y = torch.randn(4, *size), torch.randn(7, *size)
     assert torch.allclose(torch.jit.trace(network, x)(y), network(y), rtol=1e-4, atol=1e-5)
     for record in (export, RECORD["fx"]):

@@ -87,13 +87,24 @@ class WeightOfItsOwn(Pair):
     def __init__(self):
         super().__init__()
         self.first = nn.Identity()
-        self.own = nn.Parameter(torch.randn(6, 6, 1))
+        self.masked_weight = nn.Parameter(torch.randn(6, 6, 1))
         self.transposed, self.bias = nn.Parameter(torch.randn(5, 5)), nn.Parameter(torch.zeros(5))
         self.register_buffer("mask", torch.ones(6, 1, 1))
 
     def forward(self, x):
-        y = self.second(F.conv1d(x, self.own * self.mask))
+        y = self.second(F.conv1d(x, self.masked_weight * self.mask))
         return torch.addmm(self.bias, y.flatten(0, 1), self.transposed)
+
+
+class Recurrent(Pair):
+    """A layer that no source can replace."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.GRU(5, 5, batch_first=True)
+
+    def forward(self, x):
+        return self.second(self.first(x)[0])
 
 
 class Centred(nn.Conv1d):
@@ -137,10 +148,11 @@ MODELS = {
     "weak reference": (ByAWeakReference, {"first": READ}),
     "clamp": (Clamps, {"first": f"{READ}, by clamp_"}),
     "setting": (Sets, {"first": "the network's forward changes its settings"}),
+    "recurrent": (Recurrent, {"first": "GRU is neither a convolution nor a linear layer"}),
     "weights of no layer": (
         WeightOfItsOwn,
         {
-            "own": "used by a call of conv1d, not by a module",
+            "masked_weight": "used by a call of conv1d, not by a module",
             "transposed": "used by a call of addmm, not by a module",
         },
     ),
@@ -165,14 +177,15 @@ SEEN_BY = {"closure": ("run",), "weak reference": ("run",), "clamp": ("trace",)}
     ("name", "way"), [(name, way) for name in MODELS for way in SEEN_BY.get(name, ("trace", "run"))]
 )
 def test_what_is_used_otherwise_than_by_a_call_is_named_and_kept(name, way):
-    (make, reasons), given = MODELS[name], X if way == "run" else None
+    (make, reasons), images = MODELS[name], X if way == "run" else None
     torch.manual_seed(0)
     model = make().eval()
     with pytest.raises(RefusedLayers) as caught:
-        bnrecon.reconstruct(model, images=given)
+        bnrecon.reconstruct(model, images=images)
     assert set(caught.value.refused) == set(reasons)
     for part, reason in reasons.items():
         assert caught.value.refused[part].startswith(reason)
-    kept = bnrecon.reconstruct(model, unsupported="keep", images=given)
+    kept = bnrecon.reconstruct(model, unsupported="keep", images=images)
     assert [layer.name for layer in kept.layers] == ["second"]
+    assert all(any(reason in note for note in kept.notes) for reason in reasons.values())
     torch.testing.assert_close(kept.network(X), model(X), rtol=1e-4, atol=1e-4)

@@ -40,7 +40,7 @@ def test_in_training_mode_the_skip_joins_where_it_does_otherwise(skip):
     rebuilt, _, x = layer_of(FeatureSpec(skip=skip))
     layer = rebuilt.network.train()
     with torch.no_grad():
-        found = layer(x)
+        actual = layer(x)
 
         def normalize(norm, values):
             return F.batch_norm(values, None, None, norm.weight, norm.bias, True, eps=norm.eps)
@@ -51,7 +51,7 @@ def test_in_training_mode_the_skip_joins_where_it_does_otherwise(skip):
             expected = normalize(layer.second_norm, out) + skipped
         else:
             expected = normalize(layer.second_norm, out + skipped)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

@@ -13,9 +13,9 @@ import bnrecon
 from bnrecon.reconstruction.tracing import foldable, trace
 
 
-def images(count=4):
+def images():
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(count, 2, 6, 6, dtype=torch.float64, generator=generator)
+    return torch.randn(4, 2, 6, 6, dtype=torch.float64, generator=generator)
 
 
 class Pair(nn.Module):
@@ -179,7 +179,7 @@ def lively(network):
     return network.eval()
 
 
-@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+@pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
 @pytest.mark.parametrize(
     ("kind", "folded"),
     [
@@ -197,20 +197,20 @@ def lively(network):
         (Unchanged, True),
     ],
 )
-def test_what_is_folded_is_what_a_plain_call_computes(kind, folded, given):
+def test_what_is_folded_is_what_a_plain_call_computes(kind, folded, calibration):
     network = lively(kind())
-    found = bnrecon.reconstruct(network, images=given)
-    assert difference(found.network, network, images()) < 1e-8
-    assert isinstance(found.network.bn, nn.Identity) == folded
-    assert all(layer.converged for layer in found.layers)
+    rebuilt = bnrecon.reconstruct(network, images=calibration)
+    assert difference(rebuilt.network, network, images()) < 1e-8
+    assert isinstance(rebuilt.network.bn, nn.Identity) == folded
+    assert all(layer.converged for layer in rebuilt.layers)
 
 
 def test_a_run_shows_a_path_that_a_trace_does_not_take():
     network = lively(AsksTheType())
     assert foldable(trace(network), network) == {"conv": "bn"}
-    found = bnrecon.reconstruct(network, images=images())
-    assert isinstance(found.network.bn, nn.BatchNorm2d)
-    assert difference(found.network, network, images()) < 1e-8
+    rebuilt = bnrecon.reconstruct(network, images=images())
+    assert isinstance(rebuilt.network.bn, nn.BatchNorm2d)
+    assert difference(rebuilt.network, network, images()) < 1e-8
 
 
 def test_linear_layers_of_sequences_are_not_what_a_batchnorm_behind_them_normalizes():
@@ -231,6 +231,6 @@ def test_a_call_goes_through_what_was_put_around_forward(change):
         network.register_forward_pre_hook(lambda _, args: (*args, True))
     else:
         network.forward = functools.partial(network.forward, raw=True)
-    found = bnrecon.reconstruct(network)
-    assert difference(found.network, network, images()) < 1e-8
+    rebuilt = bnrecon.reconstruct(network)
+    assert difference(rebuilt.network, network, images()) < 1e-8
     assert foldable(trace(network), network) == {"conv": "bn"}

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from lively import Composed, difference, enliven
+from lively import Composed, chain, difference, enliven, images
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
@@ -13,16 +13,6 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 import bnrecon
 from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.usage import find_usage
-
-
-def chain(first=lambda layer: layer):
-    return nn.Sequential(
-        first(nn.Conv2d(2, 4, 3)), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten()
-    )
-
-
-def images(count=8, channels=2, side=6):
-    return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(1))
 
 
 class Doubled(nn.Module):
@@ -63,8 +53,8 @@ def test_a_kept_module_with_a_gradients_history_is_copied():
         "bias",
     ],
 )
-@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
-def test_weights_that_are_computed_are_rebuilt_as_they_are_computed(computed, given):
+@pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
+def test_weights_that_are_computed_are_rebuilt_as_they_are_computed(computed, calibration):
     """Before any forward pass: a hook has not yet computed the weight that the layer will have."""
     torch.manual_seed(0)
     model = chain(computed).eval()
@@ -73,7 +63,7 @@ def test_weights_that_are_computed_are_rebuilt_as_they_are_computed(computed, gi
         if hasattr(model[0], name):
             with torch.no_grad():
                 getattr(model[0], name).mul_(3)
-    rebuilt = bnrecon.reconstruct(model, images=given)
+    rebuilt = bnrecon.reconstruct(model, images=calibration)
     assert not [note for note in rebuilt.notes if not note.startswith(("outputs were", "folded: "))]
     copy.deepcopy(rebuilt.network)
     assert difference(rebuilt.network, model, images()) < 1e-5
@@ -93,14 +83,14 @@ class Tied(nn.Module):
         return self.head(self.second(self.first(self.words(x.argmax(1))).relu()))
 
 
-@pytest.mark.parametrize("given", [None, torch.randn(8, 7)], ids=["trace", "run"])
-def test_layers_that_share_a_weight_are_rebuilt_each(given):
+@pytest.mark.parametrize("calibration", [None, torch.randn(8, 7)], ids=["trace", "run"])
+def test_layers_that_share_a_weight_are_rebuilt_each(calibration):
     torch.manual_seed(0)
     model, x = Tied().eval(), torch.randn(5, 7)
-    rebuilt = bnrecon.reconstruct(model, images=given)
+    rebuilt = bnrecon.reconstruct(model, images=calibration)
     assert [layer.name for layer in rebuilt.layers] == ["first", "second", "head"]
     assert torch.allclose(rebuilt.network(x), model(x), atol=1e-5)
-    kept = bnrecon.reconstruct(model, images=given, unsupported="keep")
+    kept = bnrecon.reconstruct(model, images=calibration, unsupported="keep")
     assert not any("is left as it is" in note for note in kept.notes)
 
 
@@ -118,11 +108,11 @@ def test_all_layers_of_a_shared_weight_that_is_read_elsewhere_are_refused():
     assert (str(copy), copy.refused) == (str(caught.value), caught.value.refused)
 
 
-@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
-def test_of_a_compiled_model_the_module_inside_is_rebuilt(given, tmp_path):
+@pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
+def test_of_a_compiled_model_the_module_inside_is_rebuilt(calibration, tmp_path):
     model = enliven(chain(), (2, 6, 6))
     compiled = torch.compile(model, backend="eager")
-    rebuilt = bnrecon.reconstruct(compiled, images=given)
+    rebuilt = bnrecon.reconstruct(compiled, images=calibration)
     assert [layer.name for layer in rebuilt.layers] == ["0", "3"]
     assert (
         "the model is compiled, the source network is not: torch.compile it again" in rebuilt.notes
@@ -139,22 +129,22 @@ def test_a_model_that_is_compiled_in_place_or_in_part_is_watched_all_the_same(pa
     (model if part == "whole" else model[3]).compile(backend="eager")
     rebuilt = bnrecon.reconstruct(model, images=images())
     assert [layer.name for layer in rebuilt.layers] == ["0", "3"]
-    for place in (0, 3):
+    for index in (0, 3):
         assert torch.equal(
-            rebuilt.network[place].first_norm.running_var, plain[place].first_norm.running_var
+            rebuilt.network[index].first_norm.running_var, plain[index].first_norm.running_var
         )
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
 
 
-@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
-def test_a_source_of_a_source_is_refused(given):
+@pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
+def test_a_source_of_a_source_is_refused(calibration):
     source = bnrecon.reconstruct(enliven(chain(), (2, 6, 6))).network
     with pytest.raises(
         RefusedLayers, match="0: it is a source layer already; 3: it is a source layer already"
     ):
-        bnrecon.reconstruct(source, images=given)
+        bnrecon.reconstruct(source, images=calibration)
     longer = nn.Sequential(source, nn.Linear(12, 4)).eval()
-    kept = bnrecon.reconstruct(longer, images=given, unsupported="keep")
+    kept = bnrecon.reconstruct(longer, images=calibration, unsupported="keep")
     assert [layer.name for layer in kept.layers] == ["1"]
     assert torch.allclose(kept.network(images()), longer(images()), atol=1e-5)
     with pytest.raises(RefusedLayers, match="the model: it is a source layer already"):
@@ -210,31 +200,28 @@ def test_a_layer_that_is_applied_to_a_constant_is_rebuilt():
     parts = {"bias": nn.Linear(2, 4), "layer": nn.Linear(4, 6)}
     table = nn.Buffer(torch.randn(6, 2))
     model = Composed(lambda self, x: self.layer(x) @ self.bias(self.table), **parts, table=table)
-    for given in (None, torch.randn(8, 4)):
-        rebuilt = bnrecon.reconstruct(model.eval(), images=given)
+    for calibration in (None, torch.randn(8, 4)):
+        rebuilt = bnrecon.reconstruct(model.eval(), images=calibration)
         assert [layer.name for layer in rebuilt.layers] == ["bias", "layer"]
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
 
 
-class _Biased(nn.Module):
+def biased(of_layer=False):
     """Attention whose scores get a bias by position, from a table or a layer's weight."""
 
-    def __init__(self, of_layer=False):
-        super().__init__()
-        self.qkv, self.of_layer = nn.Linear(4, 12), of_layer
-        self.table = nn.Parameter(torch.randn(5, 5))
-        self.square = nn.Linear(5, 5)
-
-    def forward(self, x):
+    def attend(self, x):
         q, k, v = self.qkv(x).chunk(3, -1)
-        bias = self.square.weight if self.of_layer else self.table[None]
+        bias = self.square.weight if of_layer else self.table[None]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
+    table = nn.Parameter(torch.randn(5, 5))
+    return Composed(attend, qkv=nn.Linear(4, 12), square=nn.Linear(5, 5), table=table).eval()
 
-@pytest.mark.parametrize("given", [False, True], ids=["trace", "run"])
-def test_a_bias_that_attention_adds_to_its_scores_is_no_weight(given):
+
+@pytest.mark.parametrize("with_images", [False, True], ids=["trace", "run"])
+def test_a_bias_that_attention_adds_to_its_scores_is_no_weight(with_images):
     x = torch.randn(3, 5, 4)
-    model = _Biased().eval()
-    rebuilt = bnrecon.reconstruct(model, images=x if given else None)
+    model = biased()
+    rebuilt = bnrecon.reconstruct(model, images=x if with_images else None)
     assert torch.allclose(rebuilt.network(x), model(x), atol=1e-5)
-    assert "square" in find_usage(_Biased(of_layer=True).eval(), x if given else None).outside
+    assert "square" in find_usage(biased(of_layer=True), x if with_images else None).outside

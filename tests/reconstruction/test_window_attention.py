@@ -56,10 +56,10 @@ def test_an_attention_over_windows_is_rebuilt(kind, shift, bias):
 
 
 @pytest.mark.parametrize("options", [{}, SECOND], ids=["V1", "V2"])
-@pytest.mark.parametrize("given", [True, False], ids=["run", "trace"])
-def test_swin_is_rebuilt_whole(options, given):
+@pytest.mark.parametrize("with_images", [True, False], ids=["run", "trace"])
+def test_swin_is_rebuilt_whole(options, with_images):
     model = swin(**options)
-    rebuilt = reconstruct(model, images=IMAGES if given else None, oversampling=2)
+    rebuilt = reconstruct(model, images=IMAGES if with_images else None, oversampling=2)
     assert not any("is left as it is" in note for note in rebuilt.notes)
     linear = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
     assert len(rebuilt.layers) == len(linear)
@@ -84,10 +84,10 @@ def test_the_model_itself_is_left_as_it_is():
     model = swin(**SECOND)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plan = plan_layers(model)
-    own, given = plan.model.features[1][0].attn, model.features[1][0].attn
-    assert (type(own), type(given)) == (WindowAttentionV2, ShiftedWindowAttentionV2)
-    assert own.qkv.weight is given.qkv.weight
-    assert own.cpb_mlp is not given.cpb_mlp
+    planned, original = plan.model.features[1][0].attn, model.features[1][0].attn
+    assert (type(planned), type(original)) == (WindowAttentionV2, ShiftedWindowAttentionV2)
+    assert planned.qkv.weight is original.qkv.weight
+    assert planned.cpb_mlp is not original.cpb_mlp
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

@@ -76,24 +76,24 @@ def test_layers_stand_side_by_side_with_the_largest_ratio(pair):
 def test_files_of_other_weights_change_results_and_a_moved_file_does_not(pair):
     (folder, result), _ = pair
 
-    def given(path, checksum):
+    def with_weights(path, checksum):
         config = result.config | {"target": result.config["target"] | {"weights": path}}
         target = dataclasses.replace(result.target, checksum=checksum)
         return folder, dataclasses.replace(result, config=config, target=target)
 
     same = "No option that changes results differs."
-    assert same in compare(given("one", "a"), given("moved", "a"))
-    assert same not in compare(given("one", "a"), given("other", "b"))
+    assert same in compare(with_weights("one", "a"), with_weights("moved", "a"))
+    assert same not in compare(with_weights("one", "a"), with_weights("other", "b"))
 
 
 def test_predictions_are_computed_again_from_the_saved_sources(pair):
-    found = disagreements(*pair)
-    assert [each.seed for each in found] == [0, 1]
-    assert any(each.differ for each in found)  # too few features: another function
+    by_seed = disagreements(*pair)
+    assert [each.seed for each in by_seed] == [0, 1]
+    assert any(each.differ for each in by_seed)  # too few features: another function
     config = composition.compose(["scale=smoke", "train.epochs=6", *MLP])
     data = load(config.data)
     untrained = build_target(config.target_request, data)
-    for each in found:
+    for each in by_seed:
         classes = [
             torch.cat([network(x).argmax(1) for x, _ in data.test_batches(50, torch.device("cpu"))])
             for folder, _ in pair
@@ -103,7 +103,7 @@ def test_predictions_are_computed_again_from_the_saved_sources(pair):
         ]
         assert each.differ == int((classes[0] != classes[1]).sum())
         assert each.images == len(classes[0])
-    assert f"seed 0: {found[0].differ} of {found[0].images} (" in compare(*pair, found)
+    assert f"seed 0: {by_seed[0].differ} of {by_seed[0].images} (" in compare(*pair, by_seed)
 
 
 def test_a_run_without_its_sources_or_its_images_is_refused(pair, tmp_path):

@@ -55,7 +55,7 @@ def test_keys_of_a_later_version_are_passed_over():
     assert RunResult.from_json(later) == RunResult.from_json(content)
 
 
-@pytest.mark.parametrize("gone", ["source", "layers", "target", "seeds"])
+@pytest.mark.parametrize("gone", ["source", "layers", "target", "seeds", "notes"])
 def test_a_result_without_a_part_is_of_another_version(tmp_path, gone):
     content = files.read_json(RESULTS[0])
     del content[gone]

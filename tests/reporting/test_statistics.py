@@ -29,14 +29,14 @@ def test_an_interval_has_the_quantile_of_students_t(n):
 def test_an_interval_moves_and_turns_with_its_values(values):
     """Shifted and negated as the interval of shifted and negated values."""
     interval = mean_interval(values)
-    for found, own in (
+    for transformed, transformed_values in (
         (-interval, [-value for value in values]),
         (interval + 2, [value + 2 for value in values]),
         (interval - 2, [value - 2 for value in values]),
         (2 - interval, [2 - value for value in values]),
     ):
-        expected = mean_interval(own)
-        assert (*found.ends, found.mean, found.n) == pytest.approx(
+        expected = mean_interval(transformed_values)
+        assert (*transformed.ends, transformed.mean, transformed.n) == pytest.approx(
             (*expected.ends, expected.mean, expected.n)
         )
 
@@ -58,10 +58,10 @@ def test_a_zero_has_no_minus_sign(mean):
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (2, 7), (7, 2), (4, 4), (5, 6)])
 def test_mcnemars_p_value_counts_all_ways_that_are_as_one_sided(first, second):
     """Every image that one alone has right is a coin; all 2^m ways to fall are counted."""
-    found = abs(first - second)
+    excess = abs(first - second)
     ways = list(itertools.product((-1, 1), repeat=first + second))
     assert mcnemar(first, second) == pytest.approx(
-        sum(abs(sum(way)) >= found for way in ways) / len(ways), rel=1e-12
+        sum(abs(sum(way)) >= excess for way in ways) / len(ways), rel=1e-12
     )
 
 

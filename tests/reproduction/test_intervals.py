@@ -34,19 +34,19 @@ def test_a_paired_difference_is_that_of_the_paired_t_test(count, confidence):
     generator = np.random.default_rng(count)
     left = random_rows(range(count), generator)
     right = random_rows(generator.permutation(count), generator)
-    found = paired_difference(left, right, "error", confidence)
+    interval = paired_difference(left, right, "error", confidence)
     matched = right.set_index("seed").loc[left["seed"], "error"]
     expected = stats.ttest_rel(left["error"], matched).confidence_interval(confidence)
-    assert found.ends == pytest.approx((expected.low, expected.high), rel=1e-9)
-    assert found.n == count
+    assert interval.ends == pytest.approx((expected.low, expected.high), rel=1e-9)
+    assert interval.n == count
 
 
 def test_only_seeds_with_values_on_both_sides_are_paired():
     generator = np.random.default_rng(0)
     left, right = random_rows([0, 1, 2, 3], generator), random_rows([5, 3, 2, 1], generator)
     right.loc[right["seed"] == 2, "error"] = math.nan
-    found = differences_by_seed(left, right, "error")
-    assert sorted(found.index) == [1, 3]
+    differences = differences_by_seed(left, right, "error")
+    assert sorted(differences.index) == [1, 3]
     assert paired_difference(left, right, "error").n == 2
     assert paired_difference(left, right[:1], "error") is None
     assert paired_difference(left[:0], right, "error") is None
@@ -74,16 +74,16 @@ def test_a_column_tells_what_is_compared(values, dtype):
 @pytest.mark.parametrize("count", [1, 2, 5, 30])
 def test_a_geometric_mean_has_the_t_interval_of_the_logarithms(count):
     values = np.exp(np.random.default_rng(count).normal(-5, 2, count))
-    found = geometric_mean(values)
-    assert found.mean == pytest.approx(stats.gmean(values), rel=1e-12)
+    interval = geometric_mean(values)
+    assert interval.mean == pytest.approx(stats.gmean(values), rel=1e-12)
     if count > 1:
         logs = np.log(values)
         expected = np.exp(stats.t.interval(0.95, count - 1, logs.mean(), stats.sem(logs)))
-        assert found.ends == pytest.approx(tuple(expected), rel=1e-9)
-        low, high = (f"{end:.1e}" for end in found.ends)
-        assert f"{found:.1e}" == f"{found.mean:.1e} ({low} to {high})"
+        assert interval.ends == pytest.approx(tuple(expected), rel=1e-9)
+        low, high = (f"{end:.1e}" for end in interval.ends)
+        assert f"{interval:.1e}" == f"{interval.mean:.1e} ({low} to {high})"
     else:
-        assert f"{found:.1e}" == f"{values[0]:.1e}"
+        assert f"{interval:.1e}" == f"{values[0]:.1e}"
 
 
 def test_a_geometric_mean_needs_positive_values_or_a_floor():
@@ -127,16 +127,16 @@ def test_a_verdict_is_that_of_the_values_that_the_intervals_allow(pair):
     """All of them agree with the statement, those of one interval contradict it, or neither."""
     intervals, margin = [Interval(mean, 1.0, 3) for mean in pair], 1.125
     allowed = [np.linspace(mean - 1, mean + 1, 17) for mean in pair]
-    for found, agreeing in (
+    for verdict, agreeing in (
         (decide(intervals), [values > 0 for values in allowed]),
         (decide_within(intervals, margin), [abs(values) < margin for values in allowed]),
     ):
         if np.all(agreeing):
-            assert found == "confirmed"
+            assert verdict == "confirmed"
         elif any(not part.any() for part in agreeing):
-            assert found == "contradicted"
+            assert verdict == "contradicted"
         else:
-            assert found == "undecided"
+            assert verdict == "undecided"
 
 
 def test_signs_are_counted_of_what_is_known():

@@ -103,15 +103,15 @@ def test_options_that_change_results_have_files_of_their_own(tmp_path):
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """The tracked results, as a fresh clone has them, without weights."""
-    place = tmp_path_factory.mktemp("clone")
+    folder = tmp_path_factory.mktemp("clone")
     listed = run(["git", "ls-files", "-co", "--exclude-standard", "outputs"], cwd=ROOT).stdout
     if not listed:
         pytest.skip("not a checkout")
     for name in listed.split():
         if "/targets/" not in name and (ROOT / name).exists():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_bytes((ROOT / name).read_bytes())
-    return place / "outputs"
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    return folder / "outputs"
 
 
 @pytest.mark.parametrize("name", [name for name in registry.STUDIES if (OUTPUTS / name).exists()])
@@ -146,7 +146,7 @@ def test_claims_have_tasks_in_the_order_of_the_page_and_say_so_while_one_lacks(t
         "Theorem 0",
         "Order",
         lambda scale, options: [
-            Task(name, one_row, {"width": place}, ()) for place, name in enumerate(names)
+            Task(name, one_row, {"width": number}, ()) for number, name in enumerate(names)
         ],
         lambda rows: rows,
         "Nothing.",

@@ -60,7 +60,7 @@ def experiment(*names, **changed):
     made = Experiment(
         "Figure 0",
         "Errors by class",
-        lambda scale, given: [Task(name, rows_of, {"name": name}) for name in names],
+        lambda scale, options: [Task(name, rows_of, {"name": name}) for name in names],
         lambda rows: rows,
         lambda rows: f"The class `{rows['class'].iloc[0]}` comes first: {rows['class'].iloc[0]}",
         draw,
@@ -96,15 +96,15 @@ class Outline(HTMLParser):
         assert not self.open, f"never closed: {self.open}"
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        assert len(found) == len(attributes), (tag, attributes)
-        self.tags.append((tag, found))
-        self.ids += [found["id"]] if "id" in found else []
-        if tag in ("a", "use") and found.get("href", "").startswith("#"):
-            self.references.append(found["href"][1:])
-        self.references += found.get("aria-labelledby", "").split()
+        by_name = dict(attributes)
+        assert len(by_name) == len(attributes), (tag, attributes)
+        self.tags.append((tag, by_name))
+        self.ids += [by_name["id"]] if "id" in by_name else []
+        if tag in ("a", "use") and by_name.get("href", "").startswith("#"):
+            self.references.append(by_name["href"][1:])
+        self.references += by_name.get("aria-labelledby", "").split()
         for name in ("src", "href", "xlink:href", "srcset", "action"):
-            value = found.get(name, "")
+            value = by_name.get(name, "")
             if tag != "a" and value and not value.startswith(("#", "data:")):
                 self.fetched.append((tag, value))
         if re.fullmatch("h[1-6]", tag):
@@ -128,15 +128,15 @@ class Outline(HTMLParser):
 
 
 def assert_is_sound(html):
-    found = Outline(html)
-    assert len(found.ids) == len(set(found.ids))
-    assert not set(found.references) - set(found.ids)
-    assert found.fetched == []
-    assert found.headings[0] == 1
-    assert found.headings.count(1) == 1
-    steps = zip(found.headings, found.headings[1:], strict=False)
-    assert all(after <= before + 1 for before, after in steps), found.headings
-    return found
+    outline = Outline(html)
+    assert len(outline.ids) == len(set(outline.ids))
+    assert not set(outline.references) - set(outline.ids)
+    assert outline.fetched == []
+    assert outline.headings[0] == 1
+    assert outline.headings.count(1) == 1
+    steps = zip(outline.headings, outline.headings[1:], strict=False)
+    assert all(after <= before + 1 for before, after in steps), outline.headings
+    return outline
 
 
 def test_the_report_of_what_ships_is_sound_html_that_fetches_nothing(shipped):
@@ -160,15 +160,15 @@ def test_the_same_results_give_the_same_bytes(shipped, tmp_path):
 def test_a_hostile_name_stays_text_wherever_it_stands(tmp_path):
     study = study_of(part=experiment(HOSTILE))
     html = render(report_on(study, tmp_path)).decode()
-    found = assert_is_sound(html)
+    outline = assert_is_sound(html)
     assert "<script>alert" not in html
-    assert [tag for tag, _ in found.tags].count("script") == 2
-    (picture,) = [attributes for tag, attributes in found.tags if tag == "img"]
+    assert [tag for tag, _ in outline.tags].count("script") == 2
+    (picture,) = [attributes for tag, attributes in outline.tags if tag == "img"]
     assert picture["src"].startswith("data:image/svg+xml,%3C%3Fxml")
     assert picture["alt"].startswith(f"Figure 0: Errors by class. The class {HOSTILE} comes first")
-    assert not [1 for _, attributes in found.tags if any(n.startswith("on") for n in attributes)]
-    assert HOSTILE in found.texts  # in the table, letter by letter
-    targets = [attributes.get("href", "") for tag, attributes in found.tags if tag == "a"]
+    assert not [1 for _, attributes in outline.tags if any(n.startswith("on") for n in attributes)]
+    assert HOSTILE in outline.texts  # in the table, letter by letter
+    targets = [attributes.get("href", "") for tag, attributes in outline.tags if tag == "a"]
     assert all(target.startswith(("#", "https://")) for target in targets)
 
 
@@ -210,8 +210,8 @@ def test_a_hostile_name_in_a_result_stays_text(tmp_path):
     files.write_json(folder / "result.json", content)
     report = report_on(study_of(part=experiment("a")), tmp_path, compute=False)
     assert report.runs.count == 1
-    found = assert_is_sound(render(report).decode())
-    assert HOSTILE in found.texts
+    outline = assert_is_sound(render(report).decode())
+    assert HOSTILE in outline.texts
 
 
 @pytest.mark.parametrize(
@@ -258,22 +258,22 @@ def test_errata_keep_their_links_on_the_page_and_no_html():
         "# Errata\n\n<script>x</script> [1](#1-a-b) [other](other.md) [far](https://a.b)"
         " ![p](p.png)\n\n| a |\n|---|\n| 1 |\n\n## Paper\n\n### 1. A: b\n\nText."
     )
-    found = errata.read_errata(text)
-    assert found.anchors == {"1": "errata-1-a-b"}
-    assert "<script>" not in found.html
-    assert '<a href="#errata-1-a-b">1</a>' in found.html
-    assert "other.md" not in found.html
-    assert "<img" not in found.html
-    assert '<h4 id="errata-1-a-b">' in found.html
-    assert "<td>1</td>" in found.html
+    page = errata.read_errata(text)
+    assert page.anchors == {"1": "errata-1-a-b"}
+    assert "<script>" not in page.html
+    assert '<a href="#errata-1-a-b">1</a>' in page.html
+    assert "other.md" not in page.html
+    assert "<img" not in page.html
+    assert '<h4 id="errata-1-a-b">' in page.html
+    assert "<td>1</td>" in page.html
 
 
 def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
-    place = tmp_path / "new" / "report.html"
+    path = tmp_path / "new" / "report.html"
     report = render(report_on(study_of(part=experiment("a")), tmp_path / "o", compute=False))
-    write_report(place, report)
-    write_report(place, report)
-    assert place.read_bytes() == report
+    write_report(path, report)
+    write_report(path, report)
+    assert path.read_bytes() == report
     other = tmp_path / "thesis.html"
     other.write_text("<!DOCTYPE html>mine", encoding="utf-8")
     with pytest.raises(UserError, match=r"not a bnrecon report; give another name, or --overwrite"):

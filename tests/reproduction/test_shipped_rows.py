@@ -129,24 +129,24 @@ def test_what_does_not_ship_is_computed_and_what_is_damaged_too(study, counted, 
 def test_a_run_ships_and_ones_own_wins(packaged):
     work = RowWork.of("table", Row({"target": "digits"}, RUN))
     main_job.run(work.config)
-    own = run_folder(work.config)
+    folder = run_folder(work.config)
     assert not work.is_shipped()
-    published = dataclasses.replace(RunResult.read(own / "result.json"), notes=("published",))
-    published.write(packaged / "runs" / own.name / "result.json")
+    published = dataclasses.replace(RunResult.read(folder / "result.json"), notes=("published",))
+    published.write(packaged / "runs" / folder.name / "result.json")
     assert work.result().notes != ("published",)
-    shutil.move(own, "aside")
+    shutil.move(folder, "aside")
     assert work.is_shipped()
     assert work.cell().result.notes == ("published",)
     elsewhere = composition.compose([*RUN, "outputs=again"])
     assert not dataclasses.replace(work, config=elsewhere).is_finished()
     made = study_of(
-        part=RunTable("Table 0", "Digits", lambda scale, given: [Row({"target": "digits"}, RUN)])
+        part=RunTable("Table 0", "Digits", lambda scale, options: [Row({"target": "digits"}, RUN)])
     )
     printed = write(made, request_for())[0]
     assert "1 of 1 runs finished" in printed
     assert f"{SHIPPED}the result. Trained weights are not in the package" in printed
     # A damaged one of one's own is named and made again, and not replaced in silence.
-    shutil.move("aside", own)
-    (own / "result.json").write_text("{")
+    shutil.move("aside", folder)
+    (folder / "result.json").write_text("{")
     assert work.result() is None
     assert "is damaged" in work.damage()

@@ -70,33 +70,33 @@ def ended_process():
 @pytest.mark.process
 def test_a_leader_is_dead_when_its_process_is_or_another_has_its_number(tmp_path, ended_process):
     with kept(tmp_path, pieces(theorem1=1)):
-        found = read(tmp_path)
-    found = dataclasses.replace(found, ended=None)
-    assert leader_is_alive(found)
-    assert not leader_is_alive(dataclasses.replace(found, ended="finished"))
-    assert not leader_is_alive(dataclasses.replace(found, pid=ended_process))
-    assert not leader_is_alive(dataclasses.replace(found, pid=-1))
+        stored = read(tmp_path)
+    stored = dataclasses.replace(stored, ended=None)
+    assert leader_is_alive(stored)
+    assert not leader_is_alive(dataclasses.replace(stored, ended="finished"))
+    assert not leader_is_alive(dataclasses.replace(stored, pid=ended_process))
+    assert not leader_is_alive(dataclasses.replace(stored, pid=-1))
     # Before this process began, its number was another's.
-    assert not leader_is_alive(dataclasses.replace(found, started="2020-01-01T00:00:00+00:00"))
+    assert not leader_is_alive(dataclasses.replace(stored, started="2020-01-01T00:00:00+00:00"))
 
 
 @pytest.mark.process
 def test_a_leader_that_was_not_waited_for_is_dead(tmp_path):
     with kept(tmp_path, pieces(theorem1=1)):
-        found = read(tmp_path)
+        stored = read(tmp_path)
     zombie = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     zombie.stdout.read()  # ends when the process does; nobody has asked for its exit code yet
-    found = dataclasses.replace(found, ended=None, pid=zombie.pid)
+    stored = dataclasses.replace(stored, ended=None, pid=zombie.pid)
     assert wait_until(lambda: has_ended(zombie.pid))
-    assert leader_is_alive(found) is False
+    assert leader_is_alive(stored) is False
     zombie.wait()
 
 
 def test_of_a_leader_on_another_machine_nothing_is_claimed(tmp_path):
     with kept(tmp_path, pieces(theorem1=1)):
-        found = dataclasses.replace(read(tmp_path), host=f"not-{socket.gethostname()}", ended=None)
-    assert leader_is_alive(found) is None
-    assert leader_is_alive(dataclasses.replace(found, ended="finished")) is False
+        stored = dataclasses.replace(read(tmp_path), host=f"not-{socket.gethostname()}", ended=None)
+    assert leader_is_alive(stored) is None
+    assert leader_is_alive(dataclasses.replace(stored, ended="finished")) is False
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_the_latest_command_is_the_one_that_wrote_last(tmp_path):
     for name in ("giannou2023", "burkholz2024"):
         with kept(tmp_path, [], study=name):
             pass
-    found = look(tmp_path)
-    moved = dataclasses.replace(found[0].progress, updated="2020-01-01T00:00:00+00:00")
-    old = dataclasses.replace(found[0], progress=moved)
-    assert study_status.latest([old, found[1]]) is found[1]
+    listed = look(tmp_path)
+    moved = dataclasses.replace(listed[0].progress, updated="2020-01-01T00:00:00+00:00")
+    old = dataclasses.replace(listed[0], progress=moved)
+    assert study_status.latest([old, listed[1]]) is listed[1]
     assert study_status.latest([]) is None

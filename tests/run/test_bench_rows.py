@@ -53,8 +53,8 @@ def test_an_interruption_and_a_failure_lose_no_row(tmp_path, capsys):
 
 def test_a_row_with_a_note_alone_is_tried_again(tmp_path):
     path = tmp_path / "rows.json"
-    for found in ({"note": "not run: 8 GB needed"}, {"note": "float64", "seconds": 7.0}):
-        measure_missing(path, [ONE], lambda about, found=found: found)
+    for measured in ({"note": "not run: 8 GB needed"}, {"note": "float64", "seconds": 7.0}):
+        measure_missing(path, [ONE], lambda about, measured=measured: measured)
     (row,) = files.read_json(path)["rows"]
     assert row.items() >= (ONE | {"note": "float64", "seconds": 7.0}).items()
     assert measure_missing(path, [ONE], Measurement())[0]["seconds"] == 7.0

@@ -25,6 +25,6 @@ def test_rows_are_measured_once_and_told_apart_by_threads(tmp_path, monkeypatch,
 
 
 def test_every_method_is_a_solver_a_distribution_or_a_bound():
-    known = {*SOLVERS, *DISTRIBUTIONS}
-    assert {*cost_curve.WIDTHS} - {*cost_curve.BOUNDS} <= known
+    registered = {*SOLVERS, *DISTRIBUTIONS}
+    assert {*cost_curve.WIDTHS} - {*cost_curve.BOUNDS} <= registered
     assert {*cost_curve.BOUNDS} <= {*cost_curve.WIDTHS}

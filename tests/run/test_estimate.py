@@ -1,10 +1,11 @@
 """The operations that a run counts in advance are those that PyTorch counts while they are done."""
 
 import contextlib
+import copy
 
 import pytest
 import torch
-from lively import Composed
+from lively import Composed, same_state
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -60,9 +61,9 @@ def counted(network, shape):
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(torch.zeros(1, *shape))
     counts = counter.get_flop_counts()["Global"]
-    own = ("convolution", "mm", "addmm", "_convolution")
+    layers = ("convolution", "mm", "addmm", "_convolution")
     return sum(
-        count for operation, count in counts.items() if str(operation).partition(".")[2] in own
+        count for operation, count in counts.items() if str(operation).partition(".")[2] in layers
     )
 
 
@@ -97,12 +98,11 @@ def test_operations_of_a_source_layer_are_those_that_pytorch_counts(kind, storag
 
 def test_a_network_is_left_as_it_was():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
+    before = copy.deepcopy(network)
     estimate.pixels(network, (3, 5, 5))
     assert network.training
     assert not any(module._forward_hooks for module in network.modules())
-    for name, value in network.state_dict().items():
-        assert torch.equal(value, before[name])
+    assert same_state(network, before)
 
 
 def test_all_groups_of_a_layer_are_counted_in_the_time_to_solve():

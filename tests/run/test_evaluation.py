@@ -35,10 +35,10 @@ def test_images_of_the_smallest_margins_go_through_the_real_source(digits):
         right += mine == label
         if number in hardest:
             largest = max(largest, float((real - wanted).abs().max()))
-    found = outcome.predictions
-    assert found.reserve == pytest.approx(margin[order[100]] / 2 / largest, rel=1e-4)
-    assert found == Predictions(
-        len(rows), differ, only_target, only_source, 100, reserve=found.reserve
+    predictions = outcome.predictions
+    assert predictions.reserve == pytest.approx(margin[order[100]] / 2 / largest, rel=1e-4)
+    assert predictions == Predictions(
+        len(rows), differ, only_target, only_source, 100, reserve=predictions.reserve
     )
     assert 0 < only_target != only_source > 0
     assert only_target + only_source < differ

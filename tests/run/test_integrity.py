@@ -80,8 +80,8 @@ def test_a_target_just_trained_and_one_that_is_read_are_rebuilt_to_the_same_byte
     shutil.rmtree(finished)
     _, err = succeed("run", *SMALLEST, f"outputs={tmp_path}")
     assert "already trained" in err
-    found = load_file(finished / "seed-0" / "source.safetensors")
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    tensors = load_file(finished / "seed-0" / "source.safetensors")
+    assert all(torch.equal(tensors[name], value) for name, value in wanted.items())
 
 
 def exchange(one, other):
@@ -96,16 +96,16 @@ def test_seeds_that_were_exchanged_are_named_and_done_again(
     two_seeds, command, succeed, tmp_path, name
 ):
     words = ("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    places = [two_seeds / f"seed-{seed}" for seed in (0, 1)]
-    wanted = [(place / "source.safetensors").read_bytes() for place in places]
-    exchange(*(place / name for place in places))
+    folders = [two_seeds / f"seed-{seed}" for seed in (0, 1)]
+    wanted = [(folder / "source.safetensors").read_bytes() for folder in folders]
+    exchange(*(folder / name for folder in folders))
     (note,) = (line for line in command(*words)[1].splitlines() if line.startswith("note"))
     assert "no source network of seeds 0, 1;" in note
     (two_seeds / "result.json").unlink()
     succeed(*words)
-    assert [(place / "source.safetensors").read_bytes() for place in places] == wanted
-    assert [SeedRecord.read(place / "result.json").seed for place in places] == [0, 1]
-    assert [(place / "source.safetensors.damaged").exists() for place in places] == [True, True]
+    assert [(folder / "source.safetensors").read_bytes() for folder in folders] == wanted
+    assert [SeedRecord.read(folder / "result.json").seed for folder in folders] == [0, 1]
+    assert [(folder / "source.safetensors.damaged").exists() for folder in folders] == [True, True]
 
 
 def test_a_copied_seed_is_no_other_seed_and_records_of_earlier_versions_count(
@@ -141,20 +141,20 @@ def test_what_killed_processes_left_is_removed_when_the_run_is_finished(
     finished, command, tmp_path
 ):
     target = next((tmp_path / "targets").iterdir())
-    left = [
+    leftovers = [
         finished / ".result.json.host-99999999.abcdefg8.part",
         finished / "seed-0" / ".x.host-99999999.abcdefg8.part",
         finished / "seed-0" / "layer-a.safetensors",
         target / "checkpoint.safetensors",
     ]
-    for path in left:
+    for path in leftovers:
         path.write_bytes(b"half")
     (finished / "result.json").unlink()
     assert command("run", *SMALLEST, f"outputs={tmp_path}")[0] == 0
-    assert not [path for path in left if path.exists()]
-    left[2].write_bytes(b"half")
+    assert not [path for path in leftovers if path.exists()]
+    leftovers[2].write_bytes(b"half")
     assert command("run", *SMALLEST, f"outputs={tmp_path}")[0] == 0
-    assert not left[2].exists()
+    assert not leftovers[2].exists()
 
 
 def test_a_finished_run_is_read_where_nothing_can_be_written(
@@ -231,7 +231,7 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(
     monkeypatch.setattr(
         main_job,
         "obtain_target",
-        lambda *given: (seen.append(torch.get_num_threads()), original(*given))[1],
+        lambda *arguments: (seen.append(torch.get_num_threads()), original(*arguments))[1],
     )
     torch.set_num_threads(2)
     try:
@@ -307,9 +307,9 @@ def test_keep_source_false_takes_nothing_from_a_finished_run(finished, command, 
 def test_files_that_are_removed_during_the_run_are_missed(command, tmp_path, monkeypatch):
     original = main_job.summarize
 
-    def result(*given):
+    def result(*arguments):
         next(tmp_path.glob("runs/*/seed-0/source.safetensors")).unlink()
-        return original(*given)
+        return original(*arguments)
 
     monkeypatch.setattr(main_job, "summarize", result)
     code, _, err = command("run", *SMALLEST, f"outputs={tmp_path}")

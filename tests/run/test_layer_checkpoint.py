@@ -13,7 +13,6 @@ from torch import nn
 
 import bnrecon
 from bnrecon.config.composition import compose
-from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.run import layer_checkpoint, main_job
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.run.seed_files import SolvedLayers
@@ -40,8 +39,8 @@ def test_a_state_comes_back_as_it_was_saved(tmp_path, inner):
     tensors = {"x": 0, "residual": 0, "inner": 0}
     assert back.__dict__ | tensors == STATE.__dict__ | tensors
     assert (back.inner is None) == (inner is None)
-    for found, saved in zip(back.inner or (), inner or (), strict=True):
-        torch.testing.assert_close(found, saved, rtol=0, atol=0)
+    for loaded, saved in zip(back.inner or (), inner or (), strict=True):
+        torch.testing.assert_close(loaded, saved, rtol=0, atol=0)
 
 
 def test_a_state_of_the_version_before_is_gone_on_from(tmp_path):
@@ -84,16 +83,6 @@ def test_a_state_of_another_solve_is_set_aside_and_not_overwritten(tmp_path, oth
     assert aside.read_bytes() == kept
 
 
-def test_a_damaged_state_is_set_aside(tmp_path, caplog):
-    at(tmp_path).save(STATE)
-    path = at(tmp_path).path
-    path.write_bytes(path.read_bytes()[:-1])
-    assert at(tmp_path).load() is None
-    assert not path.exists()
-    assert path.with_name(path.name + ".damaged").exists()
-    assert str(path) in caplog.text
-
-
 def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     options = [*SMALLEST, "solver=matrix_free", f"targets={tmp_path / 'targets'}"]
@@ -110,8 +99,8 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
     monkeypatch.setattr(LayerCheckpoint, "save", stopped)
     with pytest.raises(KeyboardInterrupt):
         main_job.run(compose(resumed))
-    (place,) = (tmp_path / "resumed").glob("runs/*/seed-0")
-    assert [path.name[:11] for path in solved_layers(place)] == ["unfinished-"]
+    (folder,) = (tmp_path / "resumed").glob("runs/*/seed-0")
+    assert [path.name[:11] for path in solved_layers(folder)] == ["unfinished-"]
     monkeypatch.setattr(LayerCheckpoint, "save", save)
     load = LayerCheckpoint.load
 
@@ -124,7 +113,7 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
     monkeypatch.setattr(LayerCheckpoint, "load", loaded)
     result = main_job.run(compose(resumed)).result
     assert "resumes after 20 iterations" in caplog.text
-    assert solved_layers(place) == []
+    assert solved_layers(folder) == []
     for first, second in zip(whole.seeds[0].layers, result.seeds[0].layers, strict=True):
         assert first.relative_error == second.relative_error
         assert first.iterations == second.iterations
@@ -132,23 +121,6 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
     assert max(layer.seconds for layer in result.seeds[0].layers) > 1000  # those before count
     assert result.seeds[0].solving_seconds > 1000
     assert result.seeds[0].seconds > 1000
-
-
-@pytest.mark.parametrize("length", range(0, 64, 8))
-def test_a_solve_goes_on_with_the_same_rounding_wherever_its_file_is_mapped(tmp_path, length):
-    (layer,) = bnrecon.plan_layers(nn.Conv2d(1, 4, 3).eval(), solver="matrix_free").layers
-    about = ABOUT | {"text": "x" * length}  # the tensors begin behind it
-
-    class Stopped(LayerCheckpoint):
-        def save(self, state):
-            if state.inner.step == 5:
-                super().save(state)
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        solve_layer(layer, Stopped(at(tmp_path).path, about, 0.0), layer.draw_groups())
-    resumed = solve_layer(layer, at(tmp_path, about), layer.draw_groups())
-    assert torch.equal(resumed.scale, solve_layer(layer, None, layer.draw_groups()).scale)
 
 
 def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):

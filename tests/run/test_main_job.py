@@ -54,9 +54,9 @@ def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
     for width in ("minimum", "maximum"):
         done = main_job.run(compose([*options, f"features.width={width}", f"outputs={tmp_path}"]))
         runs.append((done.folder, done.result))
-    found = disagreements(*runs, None)
-    assert [each.seed for each in found] == [0, 1]
-    assert all(each.images == runs[0][1].target.images for each in found)
+    compared = disagreements(*runs, None)
+    assert [each.seed for each in compared] == [0, 1]
+    assert all(each.images == runs[0][1].target.images for each in compared)
 
 
 def test_images_of_a_single_class_are_refused_before_anything_is_trained(tmp_path):

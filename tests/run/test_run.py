@@ -243,14 +243,6 @@ def test_why_a_layer_did_not_converge_is_printed_and_kept(succeed, stored_target
     }
 
 
-def test_a_diverging_training_is_a_failed_run_and_not_stored(command, tmp_path):
-    code, _, err = command("run", *SMALLEST, "train.lr=1e30", f"outputs={tmp_path}")
-    assert code == 1
-    assert "diverged" in err.splitlines()[-1]
-    assert not list(tmp_path.glob("runs/*/result.json"))
-    assert not list(tmp_path.glob("targets/*/target.json"))
-
-
 def test_a_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, tmp_path):
     options = ("scale=smoke", "target=mlp", "train.batch_size=1", f"outputs={tmp_path}")
     code, _, err = command("run", *options)

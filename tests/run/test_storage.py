@@ -49,14 +49,14 @@ def test_a_run_says_before_it_starts_where_features_are_and_leaves_no_file_there
     tmp_path, stored_targets, monkeypatch, caplog
 ):
     caplog.set_level(logging.INFO)
-    place = tmp_path / "disk"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     chosen = ["features=orthogonal", "features.storage=disk", f"outputs={tmp_path}", stored_targets]
     result = main_job.run(compose([*SMALLEST, *chosen])).result
     assert all(layer.converged for layer in result.seeds[0].layers)
-    assert f"(features in a temporary file), 3 kB of disk, and 19 kB in {place}" in caplog.text
-    assert list(place.iterdir()) == []
+    assert f"(features in a temporary file), 3 kB of disk, and 19 kB in {folder}" in caplog.text
+    assert list(folder.iterdir()) == []
 
 
 def test_every_seed_has_its_features_where_they_were_announced(
@@ -65,8 +65,8 @@ def test_every_seed_has_its_features_where_they_were_announced(
     """Although more memory, or less, is free by then."""
     announce = main_job.announce
 
-    def elsewhere(*given):
-        plan = announce(*given)
+    def elsewhere(*arguments):
+        plan = announce(*arguments)
         assert plan.storage == "memory"
         layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
         return dataclasses.replace(plan, layers=layers)

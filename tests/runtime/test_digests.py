@@ -18,13 +18,13 @@ class Outer:
     name: str
     inner: Inner = field(default_factory=Inner)
     rate: float = 0.1
-    place: str = "here"
+    store: str = "here"
 
 
 def test_only_what_differs_from_the_defaults_names_a_run():
     assert digests.differences_from_defaults(Outer("x")) == {"name": "x"}
     assert digests.differences_from_defaults(
-        Outer("x", Inner(4), place="there"), frozenset({"place"})
+        Outer("x", Inner(4), store="there"), frozenset({"store"})
     ) == {
         "name": "x",
         "inner.width": 4,

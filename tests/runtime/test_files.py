@@ -67,7 +67,7 @@ def test_a_whole_file_that_cannot_be_read_now_is_neither_moved_nor_redone(
         with pytest.raises(RunError, match=f"{reason}.; nothing was changed"):
             files.read_if_valid(path, files.read_json, quarantine_damaged=True)
     assert files.read_json(path) == {"accuracy": 90.1}
-    assert [place.name for place in tmp_path.iterdir()] == ["result.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_only_regular_files_are_written_over(tmp_path, monkeypatch, kind, linked
     TARGETS[kind](Path("file"))
     if linked:
         path.symlink_to("file")
-    before = {place.name: place.lstat() for place in tmp_path.iterdir()}
+    before = {file.name: file.lstat() for file in tmp_path.iterdir()}
     with pytest.raises(FileExistsError, match=f"this is a {kind}; give another name: '{path}'"):
         files.write_text(path, "new")
-    after = {place.name: place.lstat() for place in tmp_path.iterdir()}
+    after = {file.name: file.lstat() for file in tmp_path.iterdir()}
     assert {name: (s.st_ino, s.st_mode) for name, s in after.items()} == {
         name: (s.st_ino, s.st_mode) for name, s in before.items()
     }
@@ -197,10 +197,10 @@ def test_partial_files_are_removed_when_their_writer_has_ended(tmp_path):
     for path in (old, tmp_path / users):
         os.utime(path, (0, 0))
     files.remove_leftovers(tmp_path)
-    assert sorted(place.name for place in tmp_path.iterdir()) == sorted(kept)
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(kept)
     with locks.lock_folder(tmp_path, "a test"):
-        left = {place.name for place in tmp_path.iterdir()} - {".lock", ".holder"}
-    assert left == {users}
+        remaining = {file.name for file in tmp_path.iterdir()} - {".lock", ".holder"}
+    assert remaining == {users}
 
 
 def test_partial_files_are_recognized_by_the_name_they_are_written_under(tmp_path, monkeypatch):

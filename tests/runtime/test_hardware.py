@@ -209,10 +209,10 @@ def test_the_shells_limit_of_this_process_counts(name, size):
     before = resource.getrlimit(limit)
     resource.setrlimit(limit, (taken + 64 * MB, before[1]))
     try:
-        found = available_memory(torch.device("cpu"))
+        available = available_memory(torch.device("cpu"))
     finally:
         resource.setrlimit(limit, before)
-    assert 0 < found <= 64 * MB
+    assert 0 < available <= 64 * MB
     assert available_memory(torch.device("cpu")) > 64 * MB
 
 

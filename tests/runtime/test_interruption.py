@@ -116,8 +116,8 @@ def test_a_worker_outlives_a_signal_that_comes_before_it_leaves_the_group(number
             time.sleep(0.2)  # the signal is there before the group is left
             with contextlib.suppress(BaseException):
                 interruption.leave_group()
-                left = os.getpgid(0) == os.getpid() and not signal.sigpending()
-                os._exit(3 if left and not signal.pthread_sigmask(signal.SIG_BLOCK, []) else 4)
+                has_left = os.getpgid(0) == os.getpid() and not signal.sigpending()
+                os._exit(3 if has_left and not signal.pthread_sigmask(signal.SIG_BLOCK, []) else 4)
             os._exit(5)
         os.kill(child, number)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3

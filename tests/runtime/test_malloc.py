@@ -46,20 +46,20 @@ def printed(code):
 
 def test_memory_that_a_training_freed_counts_as_free():
     """Also while it goes on, where the page tables show that it is taken."""
-    before, held, found, after = printed(
+    before, held, during, after = printed(
         """
 with keep_freed_memory():
     before = free()
     for _ in range(3):
         compute()
     held = psutil.Process().memory_info().rss
-    found = free()
+    during = free()
     held -= psutil.Process().memory_info().rss
-print(before, held, found, free())
+print(before, held, during, free())
 """
     )
     assert held > 200 * MB
-    assert abs(found - before) < 10 * MB
+    assert abs(during - before) < 10 * MB
     assert abs(after - before) < 10 * MB
 
 

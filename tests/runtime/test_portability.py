@@ -57,13 +57,13 @@ def opens_text_without_encoding(node):
 
 
 def test_text_is_read_in_utf_8_whatever_the_system_prefers():
-    found = [
+    calls = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and opens_text_without_encoding(node)
     ]
-    assert found == []
+    assert calls == []
     for text in ("open(p)", "open(p, 'w')", "p.open('a')", "p.read_text()"):
         assert opens_text_without_encoding(ast.parse(text).body[0].value)
     for text in ("open(p, 'rb')", "Image.open(p)", "p.read_text(encoding='utf-8')"):

@@ -11,10 +11,10 @@ from bnrecon.runtime import provenance
 
 
 def test_versions_name_the_build_of_torch_and_what_it_was_built_for(tmp_path):
-    found = provenance.versions()
-    assert found["torch"] == torch.__version__
-    assert ("cuda" in found) == (torch.version.cuda is not None)
-    assert "" not in found.values()
+    versions = provenance.versions()
+    assert versions["torch"] == torch.__version__
+    assert ("cuda" in versions) == (torch.version.cuda is not None)
+    assert "" not in versions.values()
 
 
 def test_the_command_is_that_of_this_process_without_the_folder_of_its_program(monkeypatch):

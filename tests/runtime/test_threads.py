@@ -44,10 +44,10 @@ def test_products_of_numpy_are_bounded_too_and_never_given_more(at_start, inside
 
 
 def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
-    given = []
+    noted_operations = []
 
     def noted(operations):
-        given.append(operations)
+        noted_operations.append(operations)
         return threads_for(operations)
 
     monkeypatch.setattr(solving, "threads_for", noted)
@@ -55,7 +55,7 @@ def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
     system = linear_system(matrix, gaussian(4, 3, seed=2))
     for name in ("matrix_free", "lu"):
         solving.solve(system, SolverSpec(name))
-    assert given == [12**2, 12**3]
+    assert noted_operations == [12**2, 12**3]
 
 
 @pytest.mark.process

@@ -23,6 +23,12 @@ SMOKE = ["scale=smoke", "target.groups=[1]", "train.epochs=1"]
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True)
+def _importable(tmp_path, monkeypatch):
+    """What a test writes into its folder can be imported."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
 def write(folder, sources):
     for name, text in sources.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -32,12 +38,12 @@ def write(folder, sources):
 def load(folder, sources, name="parts"):
     """Write modules and import one of them afresh; return the fingerprint of what it registers."""
     write(folder, sources)
-    own = {
+    packages = {
         name.partition(".")[0],
         *(file.partition("/")[0].removesuffix(".py") for file in sources),
     }
-    for known in [module for module in sys.modules if module.partition(".")[0] in own]:
-        del sys.modules[known]
+    for loaded in [module for module in sys.modules if module.partition(".")[0] in packages]:
+        del sys.modules[loaded]
     for cache in folder.rglob("__pycache__"):
         shutil.rmtree(cache)
     importlib.invalidate_caches()
@@ -71,16 +77,14 @@ def partial(factor):
     return {"parts.py": HEAD.format(above="") + f"register_features('mine')({what})\n"}
 
 
-def test_an_edit_changes_the_fingerprint_until_it_is_undone(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_an_edit_changes_the_fingerprint_until_it_is_undone(tmp_path):
     first = load(tmp_path, partial("2.0"))
     assert first == load(tmp_path, partial("2.0")) != load(tmp_path, partial("3.0"))
     assert load(tmp_path, partial("2.0")) == first
 
 
-def test_an_edit_of_another_module_goes_unnoticed(tmp_path, monkeypatch):
+def test_an_edit_of_another_module_goes_unnoticed(tmp_path):
     """As docs/extending.md says; a version is for this."""
-    monkeypatch.syspath_prepend(str(tmp_path))
     source = {"parts.py": mine("return pair(shape, width, stream, near.F)", "import near")}
     first = load(tmp_path, source | {"near.py": "F = 1.0"})
     assert load(tmp_path, source | {"near.py": "F = 2.0"}) == first
@@ -95,8 +99,7 @@ def test_code_that_lies_in_no_file_needs_a_version():
     assert DISTRIBUTIONS["mine"].code
 
 
-def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path):
     source = mine("return pair(shape, width, stream, 1.0)")
     codes = []
     for version, factor in (("1", "1.0)"), ("1", "2.0)"), ("2", "1.0)")):
@@ -128,23 +131,13 @@ def test_code_that_is_installed_is_the_users_too(tmp_path, monkeypatch):
 # Runs and targets
 
 
-def test_after_an_edit_of_user_code_a_run_is_another_run(command, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    write(tmp_path, {"configs/features/mine.yaml": "defaults: [schema, _self_]\nname: mine\n"})
-    words = [
-        "run",
-        f"--config-dir={tmp_path / 'configs'}",
-        *SMOKE,
-        "features=mine",
-        f"outputs={tmp_path / 'out'}",
-    ]
-    before, after = partial("2.0"), partial("3.0")
-    load(tmp_path, before)
-    assert not command(*words)[1].startswith("already done")
-    load(tmp_path, before)
-    assert command(*words)[1].startswith("already done")
-    load(tmp_path, after)
-    assert not command(*words)[1].startswith("already done")
+def test_after_an_edit_of_user_code_a_run_is_another_run(tmp_path):
+    asked, folders = composition.compose([]), []
+    asked.features.name = "mine"
+    for sources in (partial("2.0"), partial("3.0"), partial("2.0")):
+        load(tmp_path, sources)
+        folders.append(run_folder(asked))
+    assert folders[0] == folders[2] != folders[1]
 
 
 NET = "import functools\nimport bnrecon\nfrom torch import nn\n\n{}\n"
@@ -153,8 +146,7 @@ MAKE = """def make(shape, classes, width, depth, activation, act=nn.Tanh):
 """
 
 
-def test_an_edited_target_is_trained_anew(tmp_path, monkeypatch, digits):
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_an_edited_target_is_trained_anew(tmp_path, digits):
     asked = composition.compose(["target=mlp"])
     asked.target.family = "net"
     text, folders = f"@bnrecon.register_target('net')\n{MAKE}", []
@@ -164,10 +156,7 @@ def test_an_edited_target_is_trained_anew(tmp_path, monkeypatch, digits):
     assert folders[0] == folders[2] != folders[1]
 
 
-def test_a_target_of_edited_features_is_trained_anew_and_its_run_is_another(
-    tmp_path, monkeypatch, digits
-):
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_a_target_of_edited_features_is_trained_anew_and_its_run_is_another(tmp_path, digits):
     asked = composition.compose(["target=vgg18_normalization"])
     names = {(target_folder(asked.target_request, digits, CPU), run_folder(asked))}
     asked.target.features = "mine"

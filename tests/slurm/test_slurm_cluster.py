@@ -14,5 +14,5 @@ def test_a_start_that_fails_leaves_no_process(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "call", lambda *words, **options: "")
     with pytest.raises(RuntimeError, match="mariadbd ended"), cluster:
         raise AssertionError("the cluster cannot have started")
-    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout
-    assert left == ""
+    alive = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout
+    assert alive == ""

@@ -34,13 +34,9 @@ def made(slurm, tmp_path, monkeypatch):
 
 def job_of(asked):
     """The number of the only job that was given."""
-    [found] = record.submissions(asked.folder)
-    [number] = found.jobs
+    [submission] = record.submissions(asked.folder)
+    [number] = submission.jobs
     return number
-
-
-def counted(asked):
-    return json.loads(next(asked.folder.glob("tasks/long-smoke/*.json")).read_text())["rows"]
 
 
 def numbers(file):
@@ -113,7 +109,7 @@ def test_a_requeued_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_pa
     slurm.call("scancel", "--signal=USR2", number)
     assert wait_until(lambda: calls(tmp_path, "counted") == 2, 240)
     assert commands.run_study(STUDY, made("long", "slurm.time=4")).error is None
-    assert counted(asked) == sum_of(100)
+    assert cluster_study.rows_of(asked, "counted") == sum_of(100)
     assert len(cluster_study.jobs_folders(asked)) == 1
 
 
@@ -126,7 +122,7 @@ def test_a_preempted_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_p
     assert wait_until(lambda: calls(tmp_path, "counted") == 2, 240)
     assert (tmp_path / "counted.checkpoint").exists()
     assert commands.run_study(STUDY, made("long", "slurm.cpus=2")).error is None
-    assert counted(asked) == sum_of(100)
+    assert cluster_study.rows_of(asked, "counted") == sum_of(100)
 
 
 def test_a_job_that_comes_to_its_limit_too_often_is_named(made, monkeypatch, caplog):
@@ -146,7 +142,7 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_jobs(made, 
     assert commands.run_study(STUDY, asked).error is None
     assert len(cluster_study.jobs_folders(asked)) == 1
     assert [calls(tmp_path, name) for name in ("counted", "a")] == [1, 1]
-    assert counted(asked) == sum_of(30)
+    assert cluster_study.rows_of(asked, "counted") == sum_of(30)
 
 
 def test_cancelled_jobs_end_and_what_they_began_goes_on(

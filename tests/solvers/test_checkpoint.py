@@ -81,9 +81,9 @@ def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there
     spec = SolverSpec("matrix_free", tolerance=1e-12)
     kept = interrupted(system, spec, corrected)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
-    for left, precisions in ((3, "float32"), (2, "float32"), (1, "float64")):
+    for remaining, precisions in ((3, "float32"), (2, "float32"), (1, "float64")):
         state = Kept(lambda state: False)
-        state.state = dataclasses.replace(kept.state, precisions_remaining=left, names=())
+        state.state = dataclasses.replace(kept.state, precisions_remaining=remaining, names=())
         report = solve(system, spec, state).report
         assert report.converged
         assert report.precision.startswith(precisions)

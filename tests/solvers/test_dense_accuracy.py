@@ -86,9 +86,9 @@ class Matrix:
 
 def nearly_singular(n, values, share):
     """A random matrix whose smallest singular values are shares of the largest."""
-    left, sizes, right = torch.linalg.svd(gaussian(n, n, seed=n))
+    vectors, sizes, right = torch.linalg.svd(gaussian(n, n, seed=n))
     sizes[n - values :] = share * sizes[0] * torch.arange(values, 0, -1)
-    return left @ torch.diag(sizes) @ right
+    return vectors @ torch.diag(sizes) @ right
 
 
 @pytest.mark.parametrize("values", [1, 2])

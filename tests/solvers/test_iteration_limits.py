@@ -1,13 +1,11 @@
 """A report says whether a solver stopped only because of its largest number of iterations."""
 
 import dataclasses
-import json
 
 import pytest
 from random_layer import random_layer
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reconstruction.report import LayerReport
 from bnrecon.solvers import SOLVERS, SolverSpec, lbfgs, least_squares, solve
 
 SHAPE = LayerShape(6, 5, (3, 3))  # 270 equations
@@ -65,18 +63,3 @@ def test_the_papers_lbfgs_has_a_limit_of_its_own_that_an_option_replaces(monkeyp
     assert (default.iterations, default.at_limit) == (30, True)
     assert (more.iterations, more.at_limit) == (60, True)
     assert more.relative_residual < default.relative_residual
-
-
-def test_the_limit_is_kept_in_a_layers_row_and_old_rows_do_not_say():
-    """Tables then go by the iterations: see test_run_table."""
-    report = solve(system_of(405), SolverSpec("matrix_free", max_iterations=2)).report
-    layer = LayerReport(
-        "layer", (6, 5, 3, 3), 270, 405, 0.1, 0.1, False, 0, None, "stored", "", report
-    )
-    layer = dataclasses.replace(layer, solution=dataclasses.replace(report, memory=0))
-    row = json.loads(json.dumps(layer.to_json()))
-    assert LayerReport.from_json(row).solution.at_limit
-    del row["at_limit"]
-    old = LayerReport.from_json(row)
-    assert not old.solution.at_limit
-    assert old.to_json() == row

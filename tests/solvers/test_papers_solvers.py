@@ -21,15 +21,15 @@ def one_thread():
 @pytest.fixture
 def minimized(monkeypatch):
     """What LBFGS is given of each solve: the matrix, the right-hand side, the start."""
-    given, minimize = [], lbfgs.minimize
+    solves, minimize = [], lbfgs.minimize
 
     def watched(matvec, rmatvec, rhs, start, *spec):
         columns = torch.eye(len(start)).to(rhs)
-        given.append((torch.stack([matvec(column) for column in columns], 1), rhs, start.clone()))
+        solves.append((torch.stack([matvec(column) for column in columns], 1), rhs, start.clone()))
         return minimize(matvec, rmatvec, rhs, start, *spec)
 
     monkeypatch.setattr(lbfgs, "minimize", watched)
-    return given
+    return solves
 
 
 @pytest.fixture
@@ -60,11 +60,11 @@ def test_lbfgs_after_lu_starts_from_the_solution_in_float32(minimized):
     torch.testing.assert_close(matrix, expected, rtol=1e-6, atol=1e-6)
     assert torch.equal(rhs, expected_rhs)
     assert start.dtype == torch.float32
-    found = (expected.double() @ start.double() - system.rhs).norm() / system.rhs.norm()
+    residual = (expected.double() @ start.double() - system.rhs).norm() / system.rhs.norm()
     wanted = torch.linalg.solve(expected, expected_rhs).double()
     direct = (expected.double() @ wanted - system.rhs).norm() / system.rhs.norm()
-    assert found > 1e-7  # a solution in float64, rounded, would be closer
-    assert found == pytest.approx(float(direct), rel=0.2)
+    assert residual > 1e-7  # a solution in float64, rounded, would be closer
+    assert residual == pytest.approx(float(direct), rel=0.2)
 
 
 @pytest.mark.parametrize(("name", "begins"), [("svd_lbfgs", "zero"), ("svd_lu_lbfgs", "lu")])
@@ -74,7 +74,7 @@ def test_the_svd_scales_the_system_to_condition_1_and_stays_in_it(minimized, nam
     solve(system, SolverSpec(name))
     ((matrix, rhs, start),) = minimized
     dense, expected_rhs = in_float32(system)
-    left, values, vh = torch.linalg.svd(dense, full_matrices=False)
+    u, values, vh = torch.linalg.svd(dense, full_matrices=False)
     assert torch.equal(rhs, expected_rhs)
     torch.testing.assert_close(matrix, dense @ (vh.T / values), rtol=1e-5, atol=1e-5)
     scaled = torch.linalg.svdvals(matrix.double())
@@ -112,10 +112,10 @@ def test_pytorchs_settings_are_its_own_and_its_error_is_the_mean(steps):
     matrix, rhs = gaussian(9, 9).float(), gaussian(9, seed=1).float()
     start = torch.ones(9, requires_grad=True)
     spec = SolverSpec("lu_lbfgs_defaults")
-    found = lbfgs.minimize(matrix.mv, matrix.T.mv, rhs, start.detach(), spec, lbfgs.PYTORCHS)
+    result = lbfgs.minimize(matrix.mv, matrix.T.mv, rhs, start.detach(), spec, lbfgs.PYTORCHS)
     ((settings, _, first_error, gradient),) = steps
     assert settings == defaults | {"max_eval": defaults["max_iter"] * 5 // 4}
-    assert found.iterations <= defaults["max_iter"] == 20
+    assert result.iterations <= defaults["max_iter"] == 20
     torch.nn.functional.mse_loss(matrix @ start, rhs).backward()
     torch.testing.assert_close(gradient, start.grad)
     error = (matrix @ start.detach() - rhs).square().mean()
@@ -126,9 +126,9 @@ def test_pytorchs_settings_end_at_the_lu():
     system = random_layer("he_normal", SHAPE, 270)[-1]
     answer = lbfgs.lu_lbfgs_defaults(system, SolverSpec("lu_lbfgs_defaults"))
     matrix, rhs = in_float32(system)
-    left, before = (
+    after, before = (
         float((system.operator.matvec(scales.double()) - system.rhs).norm())
         for scales in (answer.x, torch.linalg.solve(matrix, rhs))
     )
     assert answer.iterations <= 1
-    assert left == pytest.approx(before, rel=0.2)
+    assert after == pytest.approx(before, rel=0.2)

@@ -36,9 +36,9 @@ def least_sum(made):
     """The least Σ |x_l| ‖m_l‖ among the solutions of M x = b, and where that one is not 0."""
     matrix = made.operator.dense().numpy()
     cost = np.tile(np.linalg.norm(matrix, axis=0), 2)
-    found = linprog(cost, A_eq=np.hstack([matrix, -matrix]), b_eq=made.rhs.numpy())
-    x = np.subtract(*np.split(found.x, 2))
-    return found.fun, set(np.flatnonzero(x).tolist())
+    minimum = linprog(cost, A_eq=np.hstack([matrix, -matrix]), b_eq=made.rhs.numpy())
+    x = np.subtract(*np.split(minimum.x, 2))
+    return minimum.fun, set(np.flatnonzero(x).tolist())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -46,9 +46,9 @@ def test_n_features_of_the_least_l1_norm_are_those_that_linear_programming_finds
     made = system(seed)
     solution = prune(made, SPEC, N, "l1")
     least, support = least_sum(made)
-    found = float((solution.scale.abs() * made.operator.column_norms()).sum())
+    norm = float((solution.scale.abs() * made.operator.column_norms()).sum())
     assert solution.report.converged
-    assert least * (1 - 1e-9) <= found <= 1.01 * least
+    assert least * (1 - 1e-9) <= norm <= 1.01 * least
     assert len(support) == N
     assert len(kept(solution) & support) >= N - 2
     whole = solve(made, SPEC).scale

@@ -12,8 +12,8 @@ from bnrecon.solvers import SolverSpec, iterative, register_solver, solve
 SHAPE = LayerShape(6, 5, (3, 3))  # n = 270
 
 
-def system_of(name, width):
-    return random_layer(name, SHAPE, width)[-1]
+def random_system():
+    return random_layer("he_normal", SHAPE, 405)[-1]
 
 
 @pytest.mark.parametrize(("share", "converged"), [(0.9, True), (1.1, False), (9.0, False)])
@@ -23,7 +23,7 @@ def test_a_solution_has_converged_up_to_the_tolerance(share, converged):
         least = torch.linalg.pinv(system.operator.dense()) @ system.rhs
         return least * (1 + share * spec.tolerance), 0
 
-    system = system_of("he_normal", 405)
+    system = random_system()
     report = solve(system, SolverSpec("off", tolerance=1e-4)).report
     assert report.relative_residual == pytest.approx(share * 1e-4, rel=1e-6)
     assert report.converged == converged
@@ -35,24 +35,24 @@ def test_scales_that_are_not_finite_are_refused():
         return torch.full((405,), float("nan"), dtype=torch.float64), 0
 
     with pytest.raises(RunError, match="scales that are not finite"):
-        solve(system_of("he_normal", 405), SolverSpec("broken"))
+        solve(random_system(), SolverSpec("broken"))
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"),
+    ("returned", "seen"),
     [
         (torch.zeros(405, 1), r"float32 of shape \(405, 1\)"),
         (np.zeros(405), "ndarray"),
     ],
     ids=["column", "numpy"],
 )
-def test_scales_of_another_shape_or_type_are_refused_with_the_solver_s_name(given, seen):
+def test_scales_of_another_shape_or_type_are_refused_with_the_solver_s_name(returned, seen):
     @register_solver("other", memory=lambda rows, columns: 0)
     def other(system, spec):
-        return given, 0
+        return returned, 0
 
     with pytest.raises(UserError, match=rf"^solver other: its scales are {seen}; .* \(405,\)$"):
-        solve(system_of("he_normal", 405), SolverSpec("other"))
+        solve(random_system(), SolverSpec("other"))
 
 
 def test_a_residual_that_has_drifted_from_the_true_one_ends_nothing(monkeypatch):
@@ -69,6 +69,6 @@ def test_a_residual_that_has_drifted_from_the_true_one_ends_nothing(monkeypatch)
         return corrected(exact, x, residual, direction)
 
     monkeypatch.setattr(iterative, "_corrected", drifted)
-    system = system_of("he_normal", 405)
+    system = random_system()
     assert solve(system, SolverSpec("matrix_free")).report.converged
     assert len(updates) > 2

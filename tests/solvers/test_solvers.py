@@ -61,8 +61,8 @@ def combinations():
 
 
 def test_every_registered_solver_is_tested():
-    own = {name for name, solver in SOLVERS.items() if solver.registered.user_defined}
-    assert set(SOLVERS) - own == set(TOLERANCE)
+    user_defined = {name for name, solver in SOLVERS.items() if solver.registered.user_defined}
+    assert set(SOLVERS) - user_defined == set(TOLERANCE)
     assert {name for name in TOLERANCE if SOLVERS[name].square} == SQUARE
 
 

@@ -43,14 +43,14 @@ def test_the_distance_to_a_hyperplane_is_that_to_its_nearest_point():
     generator = make_generator()
     points, weight = generator.normal(size=(6, 4)), generator.normal(size=(3, 4))
     threshold = generator.normal(size=3)
-    found = distances(points, weight, threshold)
+    computed = distances(points, weight, threshold)
     for unit in range(3):
         on_plane = np.linalg.lstsq(weight[unit : unit + 1], threshold[unit : unit + 1])[0]
         basis = np.linalg.svd(weight[unit : unit + 1])[2][1:].T
         for number, point in enumerate(points):
             step = np.linalg.lstsq(basis, point - on_plane)[0]
             nearest = on_plane + basis @ step
-            assert found[number, unit] == pytest.approx(np.linalg.norm(point - nearest))
+            assert computed[number, unit] == pytest.approx(np.linalg.norm(point - nearest))
 
 
 def test_elsewhere_than_at_the_mean_equation_8_has_a_second_term():
@@ -60,8 +60,8 @@ def test_elsewhere_than_at_the_mean_equation_8_has_a_second_term():
     mean, deviation = batch_moments(points, weight)
     norm = np.square(weight).sum(1)
     for offset in (-1.0, 0.0, 2.0):
-        found = mean_squared_distances(points, weight, mean + offset)
-        np.testing.assert_allclose(found, (deviation**2 + offset**2) / norm)
+        computed = mean_squared_distances(points, weight, mean + offset)
+        np.testing.assert_allclose(computed, (deviation**2 + offset**2) / norm)
     sums = np.square(distances(points, weight, mean)).sum(0)
     np.testing.assert_allclose(sums, len(points) * deviation**2 / norm)
 
@@ -165,13 +165,13 @@ def test_folded_lines_are_where_the_network_has_the_threshold(activation, widths
     along = np.clip(0.0, segments.low, segments.high)
     on = segments.origin + along[:, None] * segments.direction
     np.testing.assert_allclose(network(on) @ weight, threshold, atol=1e-12)
-    x, found = points[0], segments.distances(points[:1])[0]
+    x, distance = points[0], segments.distances(points[:1])[0]
     angles = np.linspace(0, 2 * np.pi, 2001)
-    radii = np.linspace(0, 3 * found, 1501)
+    radii = np.linspace(0, 3 * distance, 1501)
     rays = np.stack([np.cos(angles), np.sin(angles)], 1)
     values = network((x + radii[:, None, None] * rays).reshape(-1, 2)) @ weight - threshold
     crossed = (values.reshape(1501, 2001) * values[0] <= 0).any(1)
-    assert found == pytest.approx(radii[crossed.argmax()], rel=5e-3)
+    assert distance == pytest.approx(radii[crossed.argmax()], rel=5e-3)
 
 
 def test_the_counterexample_to_theorem_2():
@@ -183,12 +183,12 @@ def test_the_counterexample_to_theorem_2():
     assert (mean, deviation) == (layer.mean, layer.deviation)
     output = network(x[None])[0, 0]
     assert np.abs(thresholds - output) == pytest.approx([0.6, 0.9])
-    for place, threshold in ((-5.0, thresholds[0]), (1.0, thresholds[1])):
-        assert network(np.array([[place, 0.3]]))[0, 0] == pytest.approx(threshold)
-    found = theorem2.compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
-    assert (found["near"], found["far"]) == (pytest.approx(5.1), pytest.approx(0.9))
-    assert not found["same_side"]
-    assert not found["closer"]
+    for position, threshold in ((-5.0, thresholds[0]), (1.0, thresholds[1])):
+        assert network(np.array([[position, 0.3]]))[0, 0] == pytest.approx(threshold)
+    pair = theorem2.compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
+    assert (pair["near"], pair["far"]) == (pytest.approx(5.1), pytest.approx(0.9))
+    assert not pair["same_side"]
+    assert not pair["closer"]
 
 
 def test_on_one_side_of_z_theorem_2_holds():
@@ -227,9 +227,9 @@ def test_distances_to_a_folded_line_of_zero_bias_are_those_to_a_cone(activation,
         zero = angles[:-1][values[:-1] * values[1:] <= 0]
         between = np.subtract.outer(np.arctan2(*points.T[::-1]), zero)
         turn = np.abs((between + np.pi) % (2 * np.pi) - np.pi).min(1, initial=np.pi / 2)
-        found = theorem2.distances_with_zero_bias(plain, weight, points)
+        computed = theorem2.distances_with_zero_bias(plain, weight, points)
         expected = np.linalg.norm(points, axis=1) * np.sin(turn)
-        np.testing.assert_allclose(found, expected, atol=3e-3)
+        np.testing.assert_allclose(computed, expected, atol=3e-3)
 
 
 def test_a_line_beside_a_parallel_half_plane_has_no_facet_at_infinity():
@@ -280,20 +280,20 @@ def network_output(folded, points):
 def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printed(inputs):
     for seed in range(5):
         folded = theorem3.draw_fold(inputs, 8, 0.1, make_generator(seed))
-        found, measured = formula_angles(folded), measured_angles(folded)
-        assert found["eq24"] == pytest.approx(measured["measured24"])
-        assert found["eq25"] == pytest.approx(measured["measured25"])
-        assert found["repaired"] == pytest.approx(measured["measured26"])
-        supplement = min(found["repaired"], np.pi - found["repaired"])
-        assert found["eq26"] == pytest.approx(supplement)
+        formula, measured = formula_angles(folded), measured_angles(folded)
+        assert formula["eq24"] == pytest.approx(measured["measured24"])
+        assert formula["eq25"] == pytest.approx(measured["measured25"])
+        assert formula["repaired"] == pytest.approx(measured["measured26"])
+        supplement = min(formula["repaired"], np.pi - formula["repaired"])
+        assert formula["eq26"] == pytest.approx(supplement)
 
 
 def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
     folded = theorem3.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
-    found = formula_angles(Fold(folded.network, folded.weight, folded.unit, folded.point))
-    assert found["repaired"] == pytest.approx(np.pi)
+    formula = formula_angles(Fold(folded.network, folded.weight, folded.unit, folded.point))
+    assert formula["repaired"] == pytest.approx(np.pi)
     assert measured_angles(folded)["measured26"] == pytest.approx(np.pi)
-    assert found["eq26"] == pytest.approx(0, abs=1e-7)
+    assert formula["eq26"] == pytest.approx(0, abs=1e-7)
 
 
 # Propositions
@@ -360,12 +360,12 @@ def test_the_bias_of_equation_18_passes_the_units_own_activation():
     generator = make_generator(6)
     weights = [generator.normal(size=(3, 3)) for _ in range(2)]
     biases, x = [generator.normal(size=3) for _ in range(2)], generator.normal(size=3)
-    z, slope, own, printed = x, np.eye(3), np.zeros(3), np.zeros(3)
+    z, slope, bias, printed = x, np.eye(3), np.zeros(3), np.zeros(3)
     for w, b in zip(weights, biases, strict=True):
         q = np.diag(np.where(w @ z + b > 0, 1.0, 0.1))
         z, slope = q @ (w @ z + b), q @ w @ slope
-        own, printed = q @ w @ own + q @ b, q @ w @ printed + b
-    np.testing.assert_allclose(slope @ x + own, z)
+        bias, printed = q @ w @ bias + q @ b, q @ w @ printed + b
+    np.testing.assert_allclose(slope @ x + bias, z)
     assert np.abs(slope @ x + printed - z).max() > 0.1
 
 

@@ -51,17 +51,17 @@ def test_mini_batches_are_normalized_as_pytorch_does_in_training(classifier, dat
     batches = data[0].reshape(4, 16, 2)
     outputs, none = run_batches(classifier, batches)
     assert none.shape == (4, 0)
-    for batch, own in zip(batches, outputs, strict=True):
+    for batch, output in zip(batches, outputs, strict=True):
         expected = copy.deepcopy(classifier).train()(batch)[:, 0]
-        torch.testing.assert_close(own, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
 
 
 def test_probes_are_normalized_by_each_mini_batch(classifier, data):
     batches, probes = data[0].reshape(4, 16, 2), torch.randn(9, 2, dtype=torch.float64)
     _, beside = run_batches(classifier, batches, probes)
-    for batch, own in zip(batches, beside, strict=True):
+    for batch, output in zip(batches, beside, strict=True):
         adapted = set_statistics(copy.deepcopy(classifier), batch).eval()
-        torch.testing.assert_close(own, adapted(probes)[:, 0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(output, adapted(probes)[:, 0], rtol=0, atol=1e-12)
 
 
 def test_an_update_follows_the_mean_gradient_of_its_mini_batches(classifier, data):
@@ -132,11 +132,11 @@ def test_margins_are_signed_distances_of_the_nearest_points():
     points = torch.stack([x, torch.zeros_like(x)], 1)
     labels = (x > 0).long()
     line = np.array([[[0.0, -1.0], [0.0, 1.0]]])
-    found = margins(x, (points, labels), line)
-    assert found == pytest.approx({"accuracy": 1.0, "nearest": 0.05, "smallest": 0.05})
+    computed = margins(x, (points, labels), line)
+    assert computed == pytest.approx({"accuracy": 1.0, "nearest": 0.05, "smallest": 0.05})
     labels[0] = 1  # at -1, on the wrong side
-    found = margins(x, (points, labels), line)
-    assert found == pytest.approx({"accuracy": 39 / 40, "nearest": -0.475, "smallest": -1.0})
+    computed = margins(x, (points, labels), line)
+    assert computed == pytest.approx({"accuracy": 39 / 40, "nearest": -0.475, "smallest": -1.0})
     assert np.isnan(margins(x, (points, labels), np.zeros((0, 2, 2)))["nearest"])
 
 

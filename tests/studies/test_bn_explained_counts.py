@@ -82,9 +82,9 @@ def test_counts_at_the_star_are_those_of_its_points():
     star = draw_star(3)
     for setting in SETTINGS:
         network = draw_layers((30,) * 11, setting, star, 3)
-        found = count_by_local_map(network, torch.from_numpy(star), RADIUS)
+        counts = count_by_local_map(network, torch.from_numpy(star), RADIUS)
         for layer in LAYERS:
-            assert rows.loc[(setting, layer), "data"] == found[:, layer - 1].mean()
+            assert rows.loc[(setting, layer), "data"] == counts[:, layer - 1].mean()
     assert (rows.loc["zero bias", "origin"] == 30).all()
     assert (rows.loc["BN", "origin"] < 30).all()
 
@@ -100,12 +100,12 @@ def test_ways_to_count_agree_where_nothing_is_folded_and_are_ordered_where_somet
     assert first["sampled"].sum() == pytest.approx(first["expected"].sum(), rel=0.1)
 
 
-def plane_rows(focus, rim, seeds=5):
+def plane_rows(focus, rim):
     """Counts at the data of ``focus`` times those at turned data, and a share on the rim."""
     generator = np.random.Generator(np.random.Philox(0))
     rows = []
     for setting in SETTINGS:
-        for seed in range(seeds):
+        for seed in range(5):
             for layer in LAYERS:
                 noise = 1 + 0.02 * generator.normal()
                 row = {"kind": "counts", "setting": setting, "layer": layer, "seed": seed}
@@ -151,9 +151,9 @@ def test_pixels_from_0_to_1_are_those_of_the_files(digits):
 
 
 def test_training_images_differ_by_seed_and_are_in_the_training_set(digits):
-    known = torch.cat(list(TrainingImages(digits, PIXELS[0]))).flatten(1).tolist()
+    training_images = torch.cat(list(TrainingImages(digits, PIXELS[0]))).flatten(1).tolist()
     drawn = [draw_points(digits, "training", 5, seed).flatten(1).tolist() for seed in (0, 1)]
-    assert all(image in known for image in drawn[0] + drawn[1])
+    assert all(image in training_images for image in drawn[0] + drawn[1])
     assert not any(image in drawn[0] for image in drawn[1])
 
 
@@ -211,11 +211,11 @@ def test_counts_around_images_agree_with_exact_norms_samples_and_a_closed_form()
 def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
     network, batches = figure4._prepare("BN", 0, PIXELS[1], OPTIONS)
     images = torch.cat(list(batches))
-    found = {}
-    network[0][1].register_forward_hook(lambda _module, _given, out: found.update(out=out))
+    hooked = {}
+    network[0][1].register_forward_hook(lambda _module, _inputs, out: hooked.update(out=out))
     with torch.no_grad():
         network(images)
-    torch.testing.assert_close(found["out"].mean((0, 2, 3)), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(hooked["out"].mean((0, 2, 3)), torch.zeros(2), atol=1e-5, rtol=0)
     biased, _ = figure4._prepare("random bias", 0, PIXELS[1], OPTIONS)
     assert torch.equal(biased[0][0].weight, network[0][0].weight)
     assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in biased.modules())
@@ -226,14 +226,14 @@ def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
     torch.testing.assert_close(exact, expected.detach())
 
 
-def image_rows(counts, seeds=3):
+def image_rows(counts):
     """Counts at the reference radius by setting and kind of images, with noise of 1%."""
     generator = np.random.Generator(np.random.Philox(0))
     rows = [
         {"kind": "curve", "layer": 0, "pixels": PIXELS[0], "radius": REFERENCE, "seed": seed}
         | {"setting": setting, "images": kind, "units": 1000, "points": 10, "probes": 16}
         | {"count": counts[setting][index] * (1 + 0.01 * generator.normal())}
-        for seed in range(seeds)
+        for seed in range(3)
         for setting in SETTINGS
         for index, kind in enumerate(("training", "Gaussian", "smooth"))
     ]

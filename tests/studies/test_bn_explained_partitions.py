@@ -33,12 +33,12 @@ from bnrecon.studies.bn_explained.small_networks import Layer, SmallNetwork, aff
 
 def signs(layers, points):
     """Whether each unit of each layer is positive at points (n, 2): (n, units), by the modules."""
-    values, found = torch.as_tensor(points), []
+    values, positive = torch.as_tensor(points), []
     with torch.no_grad():
         for layer in layers:
             values = layer(values)
-            found.append(values > 0)  # leaky ReLU keeps the sign
-    return torch.cat(found, 1).numpy()
+            positive.append(values > 0)  # leaky ReLU keeps the sign
+    return torch.cat(positive, 1).numpy()
 
 
 def grid(window, side):
@@ -48,8 +48,8 @@ def grid(window, side):
     points = np.stack(np.meshgrid(*axes), -1).reshape(-1, 2)
     edges = np.roll(window, -1, 0) - window
     beside = points[:, None] - window
-    left = edges[:, 0] * beside[..., 1] - edges[:, 1] * beside[..., 0]
-    return points[(left > 0).all(1)]
+    cross = edges[:, 0] * beside[..., 1] - edges[:, 1] * beside[..., 0]
+    return points[(cross > 0).all(1)]
 
 
 # Figure 1
@@ -62,19 +62,19 @@ def test_lines_and_regions_of_the_hull_are_those_of_a_grid_in_it(setting):
     layers = draw_layers((6, 6), setting, points, 1)
     inside = np.concatenate([grid(hull(points).window, 300), points[:1]])
     seen = signs(layers, inside)
-    found = partition(layers, hull(points))
-    crossed = {(int(a), int(b)) for a, b in zip(found.folds.layer, found.folds.unit, strict=True)}
+    parts = partition(layers, hull(points))
+    crossed = {(int(a), int(b)) for a, b in zip(parts.folds.layer, parts.folds.unit, strict=True)}
     both = seen.any(0) & ~seen.all(0)
     assert {(unit // 6, unit % 6) for unit in np.flatnonzero(both)} == crossed
     patterns = len(np.unique(seen, axis=0))
-    assert 0.8 * len(found.regions) <= patterns <= len(found.regions)
+    assert 0.8 * len(parts.regions) <= patterns <= len(parts.regions)
 
 
 def test_with_bn_every_unit_has_data_on_both_sides():
     for seed in range(10):
         points = draw_clusters(seed)
-        found = signs(draw_layers(figure1.WIDTHS, "BN", points, seed), points)
-        assert (found.any(0) & ~found.all(0)).all()
+        positive = signs(draw_layers(figure1.WIDTHS, "BN", points, seed), points)
+        assert (positive.any(0) & ~positive.all(0)).all()
     rows = figure1.measure(0)
     assert (rows.loc[rows["setting"] == "BN", "lines"] == 6).all()
     assert (rows.loc[rows["setting"] == "random bias", "lines"] < 6).any()
@@ -113,8 +113,8 @@ def test_the_distance_of_layer_1_is_that_of_equation_7():
     bias = layers.get_parameter("0.0.bias").detach().numpy()
     lengths = np.abs(points @ weight.T + bias) / np.linalg.norm(weight, axis=1)
     rows = figure1.measure(0).set_index(["offset", "setting", "layer"])
-    found = rows.loc[(0.0, "random bias", 1), "distance"]
-    assert found == pytest.approx(np.median(lengths.min(1)))
+    distance = rows.loc[(0.0, "random bias", 1), "distance"]
+    assert distance == pytest.approx(np.median(lengths.min(1)))
     # The data's mean is 0: zero bias has the lines of BN.
     same = [rows.loc[(0.0, setting, 1), "distance"] for setting in ("zero bias", "BN")]
     assert same[0] == pytest.approx(same[1])
@@ -301,9 +301,9 @@ def test_the_error_is_the_mean_squared_distance_in_the_layers_inputs(trained):
         inputs = SmallNetwork(network.layers[:index], SLOPE)(points)
         outputs = inputs @ layer.weight.T
         expected = outputs.var(0) / (layer.weight**2).sum(1)
-        own = units[units["layer"] == index + 1]
-        np.testing.assert_allclose(own["tls"], expected, rtol=1e-10)
-        np.testing.assert_allclose(own["own"], expected, rtol=1e-10)
+        of_layer = units[units["layer"] == index + 1]
+        np.testing.assert_allclose(of_layer["tls"], expected, rtol=1e-10)
+        np.testing.assert_allclose(of_layer["own"], expected, rtol=1e-10)
     first = units[units["layer"] == 1]
     np.testing.assert_allclose(first["plane"], first["tls"], rtol=1e-10)
 
@@ -316,14 +316,14 @@ def test_distances_in_the_input_space_are_those_to_the_sign_changes_of_a_grid(tr
     nodes = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
     positive = signs(layers, nodes.reshape(-1, 2)).reshape(side, side, -1)
     for unit in (0, 5):
-        own = positive[..., 16 + unit]
-        down, right = own[1:] != own[:-1], own[:, 1:] != own[:, :-1]
+        of_unit = positive[..., 16 + unit]
+        down, right = of_unit[1:] != of_unit[:-1], of_unit[:, 1:] != of_unit[:, :-1]
         crossings = np.concatenate(
             [(nodes[1:] + nodes[:-1])[down] / 2, (nodes[:, 1:] + nodes[:, :-1])[right] / 2]
         )
         near = np.linalg.norm(points[::9, None] - crossings, axis=2).min(1)
-        found = distances_to(points[::9], folds.of(2, unit).ends)
-        np.testing.assert_allclose(found, near, atol=1.5 * (axis[1] - axis[0]))
+        computed = distances_to(points[::9], folds.of(2, unit).ends)
+        np.testing.assert_allclose(computed, near, atol=1.5 * (axis[1] - axis[0]))
 
 
 def test_a_larger_window_has_no_nearer_line(trained):

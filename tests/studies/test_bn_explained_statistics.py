@@ -80,14 +80,14 @@ def test_mini_batches_without_replacement_have_smaller_variances(batch):
 
 def test_measured_variances_and_moments_are_those_of_the_mini_batches():
     batches = np.random.Generator(np.random.Philox(0)).exponential(size=(40_000, 4)) + 2
-    left = iter(np.split(batches, range(8192, 40_000, 8192)))
-    found = measure_statistics(lambda _size: next(left), 4, 40_000)
-    assert found["own_variance"] == pytest.approx(batches.var())
-    assert found["own_fourth"] == pytest.approx(fourth_moment(batches))
-    assert found["measured_mean"] == pytest.approx(batches.mean(1).var(ddof=1))
-    assert found["measured_variance"] == pytest.approx(batches.var(1).var(ddof=1))
+    chunks = iter(np.split(batches, range(8192, 40_000, 8192)))
+    measured = measure_statistics(lambda _size: next(chunks), 4, 40_000)
+    assert measured["own_variance"] == pytest.approx(batches.var())
+    assert measured["own_fourth"] == pytest.approx(fourth_moment(batches))
+    assert measured["measured_mean"] == pytest.approx(batches.mean(1).var(ddof=1))
+    assert measured["measured_variance"] == pytest.approx(batches.var(1).var(ddof=1))
     halves = [part.mean(1).var() for part in np.split(batches, 100)]
-    assert found["mean_error"] == pytest.approx(np.std(halves) / 10, rel=0.3)
+    assert measured["mean_error"] == pytest.approx(np.std(halves) / 10, rel=0.3)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
@@ -116,10 +116,10 @@ def test_the_share_of_equation_13_is_what_is_left_of_an_activation(slope):
     first = expectation(lambda h, a: a * h)
     second = expectation(lambda h, a: a * (h**2 - 1)) / 2
     whole = expectation(lambda _h, a: (a - mean) ** 2)
-    left = expectation(lambda h, a: (a - mean - first * h - second * (h**2 - 1)) ** 2)
-    assert share_of_equation_13(slope, 10**4) == pytest.approx(left / whole, abs=1e-4)
+    rest = expectation(lambda h, a: (a - mean - first * h - second * (h**2 - 1)) ** 2)
+    assert share_of_equation_13(slope, 10**4) == pytest.approx(rest / whole, abs=1e-4)
     if slope == 0:
-        assert left == pytest.approx((1 - 3 / np.pi) / 4)
+        assert rest == pytest.approx((1 - 3 / np.pi) / 4)
 
 
 def test_above_batch_normalization_in_pytorch_the_mean_varies_as_derived():
@@ -203,8 +203,8 @@ def test_the_green_curves_have_the_variances_of_equation_13(unit):
         values = np.linspace(-2, 5, 20_001)
         density = figure7._density(unit, 1, statistic, values)
         first, second = (np.trapezoid(values ** (n * power) * density, values) for n in (1, 2))
-        own = row_of(unit, "independent", statistic)
-        assert second - first**2 == pytest.approx(own["exact"], rel=1e-3)
+        row = row_of(unit, "independent", statistic)
+        assert second - first**2 == pytest.approx(row["exact"], rel=1e-3)
 
 
 def test_the_verdicts_of_figure_7_tell_the_printed_form_from_the_repaired(unit):

@@ -43,10 +43,10 @@ def few_iterations(monkeypatch):
     monkeypatch.setattr(lbfgs, "THOROUGH", dataclasses.replace(lbfgs.THOROUGH, iterations=300))
 
 
-def pair(width):
-    """The frozen pair that a layer of that many features has: A (c1, c0), B (c2, c1, kh, kw)."""
+def pair():
+    """The frozen pair of 141 features that the layer has: A (c1, c0), B (c2, c1, kh, kw)."""
     shape = layers.single_layer(LAYER, SEED, None, ()).target.shape
-    return [w.double() for w in draw("he_normal", shape, width, SEED, 0).weights()]
+    return [w.double() for w in draw("he_normal", shape, 141, SEED, 0).weights()]
 
 
 def composed(first, second, scales):
@@ -58,7 +58,7 @@ def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
     part = layers.single_layer(LAYER, SEED, None, ())
     single = part.system.operator.to(FLOAT32).dense()
     x = torch.linalg.solve(single, part.system.rhs.float())
-    weight = composed(*pair(141), part.system.scales(x.double()))
+    weight = composed(*pair(), part.system.scales(x.double()))
     error = float((weight - layer).norm() / layer.norm())
     assert rows.loc["LU", "error"] == pytest.approx(error, rel=1e-6)
     assert rows.loc["LU", "iterations"] == 0
@@ -76,7 +76,7 @@ def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
     """Rounding scales alone costs less than u per term, 2^-24 of the cancellation in all."""
     refined = accuracy.measure(LAYER, SEED, 60, ()).set_index("step").loc["refined"]
     part = layers.single_layer(LAYER, SEED, None, ())
-    first, second = pair(141)
+    first, second = pair()
     scales = part.system.scales(torch.linalg.solve(part.system.operator.dense(), part.system.rhs))
     sizes = torch.einsum(
         "o,oluv,l,lc->ocuv", scales.outer.abs(), second.abs(), scales.inner.abs(), first.abs()
@@ -87,7 +87,7 @@ def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
     assert refined["assembled_error"] > 1e3 * refined["error"]
 
 
-def made(errors, steps=("LU", "LU, LBFGS", "refined")):
+def made(errors):
     """Rows with these errors by step and n, a system each."""
     return pd.DataFrame(
         [
@@ -95,7 +95,7 @@ def made(errors, steps=("LU", "LU, LBFGS", "refined")):
             | {"error": error, "assembled_error": error, "cancellation": 10.0}
             | {"iterations": 7, "at_limit": False, "limit": 2000, "seconds": 1.0}
             | {"condition": 1e3, "smallest_singular_value": 1e-3}
-            for step in steps
+            for step in ("LU", "LU, LBFGS", "refined")
             for n, values in errors(step).items()
             for seed, error in enumerate(values)
         ]
@@ -138,8 +138,8 @@ def test_whether_pytorchs_settings_reduce_the_error_is_decided_by_a_half(factor,
     both = growing(1.0)
     rows = both[both["step"] == "LU"].assign(step=accuracy.DEFAULTS, lu_error=both["error"])
     rows["error"] /= [factor * (1 + noise) for noise in NOISE] * 3
-    own = accuracy.PART.claims(pd.concat([both, rows]))[4:7]
-    assert [claim.verdict for claim in own] == [verdict] * 3
+    reductions = accuracy.PART.claims(pd.concat([both, rows]))[4:7]
+    assert [claim.verdict for claim in reductions] == [verdict] * 3
     assert len(accuracy.PART.claims(both)) == 5  # not measured: nothing to say
 
 
@@ -158,8 +158,8 @@ def test_slopes_of_seeds_that_disagree_leave_the_claim_open():
     sizes = [100 * 2**k for k in range(10)]
     powers = (1.0, 0.9, -0.2)
     rows = made(lambda _: {n: [1e-6 * (n / 2263) ** p for p in powers] for n in sizes})
-    own = rows[rows["step"] == "LU"]
-    pooled = stats.linregress(np.log(own["n"]), np.log(own["error"]))
+    of_lu = rows[rows["step"] == "LU"]
+    pooled = stats.linregress(np.log(of_lu["n"]), np.log(of_lu["error"]))
     assert pooled.slope > stats.t.ppf(0.975, 28) * pooled.stderr
     assert accuracy.PART.claims(rows)[0].verdict == "undecided"
 
@@ -200,12 +200,12 @@ def test_an_exponent_is_the_slope_of_a_seeds_logarithms():
             "error": [1.2, 1.9, 3.0, 4.5, 1.0, 2.0, 7.0],
         }
     )
-    found = accuracy.exponents(rows, "size", "error")
+    computed = accuracy.exponents(rows, "size", "error")
     expected = [
-        stats.linregress(np.log(own["size"]), np.log(own["error"])).slope
-        for own in (rows[rows["seed"] == 0], rows[rows["seed"] == 1])
+        stats.linregress(np.log(of_seed["size"]), np.log(of_seed["error"])).slope
+        for of_seed in (rows[rows["seed"] == 0], rows[rows["seed"] == 1])
     ]
-    assert found == pytest.approx(expected)
+    assert computed == pytest.approx(expected)
 
 
 def test_the_minimum_width_is_a_point_of_its_own(layer, few_iterations):
@@ -288,5 +288,5 @@ def test_the_steps_of_the_solver_differ_in_nothing_but_solver_and_width():
     minimum = ["n - c2 + 1" in row.labels["solver and width"] for row in rows]
     assert minimum == [width == "minimum" for width in widths]
     assert len({row.labels["target width"] for row in rows}) == 2
-    given = solver_steps.PART.rows("laptop", ("target.width=8",))
-    assert len(given) == 5
+    narrower = solver_steps.PART.rows("laptop", ("target.width=8",))
+    assert len(narrower) == 5

@@ -26,12 +26,12 @@ def test_only_zeros_behind_an_activation_with_a_constant_are_wrong(activation):
     assert (of.loc[border.BETWEEN, "border"] > 1) == (activation != "tanh")
 
 
-@pytest.mark.parametrize("place", ["inside", "border"])
+@pytest.mark.parametrize("column", ["inside", "border"])
 @pytest.mark.parametrize("activation", border.ACTIVATIONS)
-def test_the_claim_needs_every_error_within_epsilon(activation, place):
+def test_the_claim_needs_every_error_within_epsilon(activation, column):
     rows = border.errors(0)
     assert border.PART.claims(rows)[0].verdict == "confirmed"
     changed = (rows["activation"] == activation) & (rows["padding"] == border.BEFORE)
-    worse = rows.assign(**{place: rows[place].where(~changed, 1.1 * border.EPSILON)})
+    worse = rows.assign(**{column: rows[column].where(~changed, 1.1 * border.EPSILON)})
     (claim,) = border.PART.claims(pd.concat([rows, worse.assign(seed=1)]))
     assert claim.verdict == "contradicted"

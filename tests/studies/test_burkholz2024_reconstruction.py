@@ -186,11 +186,11 @@ def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_abo
     assert "0.50 ± 0.01 (n=3), 15 features above" in printed.number
 
 
-def smooth(value, difference, unconverged=0, depth=4):
+def smooth(value, difference, unconverged=0):
     """A cell of part ``epsilon``; without a difference of logits it is not finished."""
     config = SimpleNamespace(features=SimpleNamespace(activation="tanh", epsilon=value))
     done = SimpleNamespace(
-        seeds=[SimpleNamespace(layers=[None] * depth)],
+        seeds=[SimpleNamespace(layers=[None] * 4)],
         unconverged=[None] * unconverged,
         evaluation=SimpleNamespace(largest_difference_to_target=difference),
     )

@@ -60,13 +60,13 @@ def test_the_command_of_a_finished_row_gives_the_same_digits(finished, tmp_path,
     words = shlex.split(finished.command)
     assert words[:2] == ["bnrecon", "run"]
     folders = {"targets": finished.config.outputs + "/targets", "outputs": tmp_path}
-    given = [
+    overrides = [
         f"{name}={folders[name]}" if (name := word.partition("=")[0]) in folders else word
         for word in words[1:]
     ]
-    code, _, error = command(*given)
+    code, _, error = command(*overrides)
     assert code == 0, error
-    config = composition.compose(given[1:])
+    config = composition.compose(overrides[1:])
     again = RunWork("", {}, (), config).result()
     assert again.target.folder == finished.result.target.folder
     assert again.accuracies == finished.result.accuracies
@@ -78,8 +78,8 @@ def test_the_command_of_a_finished_row_gives_the_same_digits(finished, tmp_path,
 def with_predictions(cell, *counts):
     """The cell with other predictions of its seeds."""
     seeds = tuple(
-        dataclasses.replace(seed, predictions=Predictions(*found))
-        for seed, found in zip(cell.result.seeds, counts, strict=True)
+        dataclasses.replace(seed, predictions=Predictions(*count))
+        for seed, count in zip(cell.result.seeds, counts, strict=True)
     )
     return dataclasses.replace(cell, result=dataclasses.replace(cell.result, seeds=seeds))
 

@@ -27,9 +27,9 @@ AGREEMENT = {
 }
 
 
-def reserve(value, source_images=256, differ=0):
+def reserve(value, differ=0):
     """Predictions of which some images went through the collapsed form only."""
-    return Predictions(10_000, differ, 0, 0, source_images, value)
+    return Predictions(10_000, differ, 0, 0, 256, value)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_wider_interval_of_ours_never_turns_a_verdict_into_agreement():
 
 def test_a_verdict_against_the_paper_says_how_the_intervals_lie():
     generator = random.Random(2)
-    found = dict.fromkeys(("loss reproduced", "no more than reported", "inconclusive"), 0)
+    counts = dict.fromkeys(("loss reproduced", "no more than reported", "inconclusive"), 0)
     for _ in range(4000):
         reported = Reported(94.0, 94.0 - generator.uniform(-0.3, 0.3), generator.uniform(0, 0.2))
         low, high = reported.loss - reported.reach, reported.loss + reported.reach
@@ -129,8 +129,8 @@ def test_a_verdict_against_the_paper_says_how_the_intervals_lie():
         inside = low <= mean - half and mean + half <= high
         lossless = "no more than reported" if low <= 0 <= high else "loss reproduced"
         assert verdict == (lossless if inside else "inconclusive")
-        found[verdict] += 1
-    assert min(found.values()) > 100
+        counts[verdict] += 1
+    assert min(counts.values()) > 100
 
 
 def test_batchnorm_after_the_activation_is_the_recipe_only_where_all_gaps_are_those_in_print():

@@ -132,8 +132,8 @@ def test_shipped_tasks_are_the_studys(name, word):
     """No stale file, and no page of nothing."""
     folder = OUTPUTS / name / "tasks" / f"{word}-laptop"
     tasks = STUDIES[name].part(word).tasks("laptop", ())
-    known = {task_path(OUTPUTS / name, word, "laptop", task): task.name for task in tasks}
+    names = {task_path(OUTPUTS / name, word, "laptop", task): task.name for task in tasks}
     shipped = set(folder.glob("*.json"))
-    assert shipped <= set(known)
-    assert {TaskResult.read(path).task for path in shipped} == {known[path] for path in shipped}
+    assert shipped <= set(names)
+    assert {TaskResult.read(path).task for path in shipped} == {names[path] for path in shipped}
     assert bool(shipped) == bool(list((OUTPUTS / name).glob(f"{word}-laptop.*")))

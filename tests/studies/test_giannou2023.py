@@ -60,7 +60,7 @@ def test_batched_training_is_pytorchs_own_for_every_network(normalization):
     first, second = draw_source(4, 16, 1.0, [0, 1])
     networks = SourceNetworks(first, second, len(optimizers), normalization)
     train(networks, optimizers, samples, TINY.epochs, seed=3)
-    found = evaluate(networks, samples, "test")
+    errors = evaluate(networks, samples, "test")
     for run in (0, 1):
         for number, optimizer in enumerate(optimizers):
             network = _reference(first[run], second[run], normalization)
@@ -68,7 +68,7 @@ def test_batched_training_is_pytorchs_own_for_every_network(normalization):
             with torch.no_grad():
                 outputs = network(samples.x["test"][run]).sum(1)
             expected = (outputs - samples.y["test"][run]).square().mean()
-            assert found[run, number].item() == pytest.approx(expected.item(), rel=1e-3)
+            assert errors[run, number].item() == pytest.approx(expected.item(), rel=1e-3)
 
 
 def _train_alone(network, optimizer, samples, run):
@@ -134,12 +134,12 @@ def test_the_smallest_and_the_largest_run_are_left_out_of_the_range():
     assert middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0])) == (3.0, 2.0, 5.0)
 
 
-def _compared(errors, side=5, variance=1.0):
+def _compared(errors, side=5):
     """Rows of a comparison: errors by method, one per run."""
     return pd.DataFrame(
         [
             {"side": side, "width": side**2, "method": method, "run": run, "mse": mse}
-            | {"variance": variance, "learning_rate": 0.1, "schedule": "cosine"}
+            | {"variance": 1.0, "learning_rate": 0.1, "schedule": "cosine"}
             for method, per_run in errors.items()
             for run, mse in enumerate(per_run)
         ]

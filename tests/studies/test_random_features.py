@@ -22,9 +22,9 @@ from bnrecon.studies.random_features.sparse_matching import (
 )
 
 
-def share_of_matches(make_target, rows, density, draws):
-    """The 99.9% interval of the share of draws in which the target is found."""
-    hits = count_matches(make_target, rows, density, draws)
+def share_of_matches(make_target, rows, draws):
+    """The 99.9% interval of the share of draws in which the target is found, p = 1/2."""
+    hits = count_matches(make_target, rows, 0.5, draws)
     return stats.binomtest(hits, draws).proportion_ci(0.999)
 
 
@@ -35,7 +35,7 @@ def test_disjoint_supports_do_not_attain_the_bound_of_theorem_4_2():
     assert count / 16 == 0.4375
     assert degree_bound(np.array([1, 1]), 0.5, 2) == 0.5625
     target = disjoint_rows(2, 2, 1)
-    interval = share_of_matches(lambda _: target, 2, 0.5, 4000)
+    interval = share_of_matches(lambda _: target, 2, 4000)
     assert interval.low <= 0.4375 <= interval.high < 0.5625
 
 
@@ -45,16 +45,14 @@ def test_theorem_4_3_in_print_is_wrong_where_candidates_share_a_degree():
     cases = itertools.product([False, True], repeat=3)  # the target's weight, two candidates'
     assert sum(not target or first or second for target, first, second in cases) / 8 == 7 / 8
     assert partition_probability(2, 1, 1, 0.5, 0.5) == pytest.approx(7 / 8)
-    interval = share_of_matches(lambda generator: generator.random((1, 1)) < 0.5, 2, 0.5, 4000)
+    interval = share_of_matches(lambda generator: generator.random((1, 1)) < 0.5, 2, 4000)
     assert interval.low <= 7 / 8 <= interval.high < 15 / 16
 
 
 def test_theorem_4_3_in_print_is_wrong_for_large_targets_too():
     """Ten rows of fifty inputs are found in a quarter of the draws; the theorem promises 0.9."""
     rows = 10 * math.ceil(width_factor_in_print(10, 50, 0.2, 0.5, 0.1))
-    interval = share_of_matches(
-        lambda generator: generator.random((10, 50)) < 0.2, rows, 0.5, draws=60
-    )
+    interval = share_of_matches(lambda generator: generator.random((10, 50)) < 0.2, rows, draws=60)
     assert interval.high < 0.6
 
 
@@ -81,11 +79,11 @@ def test_the_width_factor_derived_is_what_the_partition_needs(setting):
 def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
     """Against the paper's Sect. 2.1; ID cond and Ortho cond do."""
     for name, orthogonal in (("orthogonal", False), ("id_cond", True), ("ortho_cond", True)):
-        found = orthogonality(feature_matrix(name, LayerShape(10, 10), 100, 0))
-        assert (found["largest_off_diagonal"] < 1e-5) == orthogonal
-        assert (found["condition_number"] < 1.001) == orthogonal
+        measures = orthogonality(feature_matrix(name, LayerShape(10, 10), 100, 0))
+        assert (measures["largest_off_diagonal"] < 1e-5) == orthogonal
+        assert (measures["condition_number"] < 1.001) == orthogonal
         if not orthogonal:
-            assert found["largest_off_diagonal"] > 0.3
+            assert measures["largest_off_diagonal"] > 0.3
 
 
 def test_training_id_cond_scales_is_training_the_weights():

@@ -89,11 +89,11 @@ def test_half_the_error_is_that_of_a_quarter_of_the_missing_features():
         for seed in range(40):
             matrix = feature_matrix("he_normal", LayerShape(10, 10), 100 - missing, seed)
             wanted = target_weight("he_normal", 10, 10, seed).reshape(-1, 1)
-            left = wanted - matrix @ torch.linalg.lstsq(matrix, wanted).solution
-            squares.append(float(left.square().sum() / wanted.square().sum()))
+            residual = wanted - matrix @ torch.linalg.lstsq(matrix, wanted).solution
+            squares.append(float(residual.square().sum() / wanted.square().sum()))
         errors[missing] = np.mean(squares) ** 0.5
-        found = equivalent_missing(pd.Series([errors[missing]]), 10)[0]
-        assert found == pytest.approx(missing, rel=0.15)
+        equivalent = equivalent_missing(pd.Series([errors[missing]]), 10)[0]
+        assert equivalent == pytest.approx(missing, rel=0.15)
     assert errors[5] / errors[20] == pytest.approx(0.5, rel=0.1)
 
 
@@ -199,9 +199,9 @@ def aligned(features, target, errors, hidden=100, assignment=math.nan, **row):
 
 def all_pairs(errors, id_cond, **row):
     """``errors`` for all features but ID cond, which has ``id_cond`` on targets but its own."""
-    own = {"assignment": 0.0, "exchanges": 0.0}
+    fitted = {"assignment": 0.0, "exchanges": 0.0}
     return [
-        one | (own if one["features"] == one["target"] == "ID cond" else {})
+        one | (fitted if one["features"] == one["target"] == "ID cond" else {})
         for features in FEATURES
         for target in FEATURES
         for one in aligned(features, target, id_cond if features == "ID cond" else errors, **row)
@@ -248,25 +248,25 @@ def test_low_rank_is_easier_to_match_where_less_is_left_than_of_full_rank(low, v
 
 
 @pytest.mark.parametrize(
-    ("own", "verdict"), [(0.069, "confirmed"), (0.05, "contradicted"), (0.0635, "undecided")]
+    ("same", "verdict"), [(0.069, "confirmed"), (0.05, "contradicted"), (0.0635, "undecided")]
 )
-def test_similar_distributions_help_much_or_not_by_one_pooled_interval(own, verdict):
+def test_similar_distributions_help_much_or_not_by_one_pooled_interval(same, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.0701, 0.0699], [0.05, 0.05, 0.05]))
     alike = rows["features"] == rows["target"]
     jitter = rows["seed"].map({0: 0.99, 1: 1.0, 2: 1.01})
-    rows.loc[alike, "exchanges"] = own * jitter[alike]
+    rows.loc[alike, "exchanges"] = same * jitter[alike]
     assert decided(alignment.PART.claims(rows), "Apart from sparsity").verdict == verdict
 
 
 @pytest.mark.parametrize(
-    ("own", "other", "verdict"),
+    ("same", "other", "verdict"),
     [(0.0, 0.1, "confirmed"), (0.1, 0.1, "contradicted"), (0.0, 0.0, "contradicted")],
 )
-def test_only_sparse_targets_are_fitted_is_decided_by_the_greedy_pass(own, other, verdict):
+def test_only_sparse_targets_are_fitted_is_decided_by_the_greedy_pass(same, other, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
     is_own = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
     sign = (rows["features"] == "ER sign") & (rows["target"] == "ER sign")
-    rows.loc[is_own, "greedy"] = own
+    rows.loc[is_own, "greedy"] = same
     rows.loc[sign, "greedy"] = other
     assert decided(alignment.PART.claims(rows), "Only highly sparse").verdict == verdict
 
@@ -288,8 +288,8 @@ def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
     assert (rows["greedy"] <= rows["unpermuted"] + 1e-12).all()
     others = rows[rows["features"] != "ID cond"]
     assert others[["printed_masks", "masks", "assignment"]].isna().all(axis=None)
-    own = rows[rows["features"] == "ID cond"]
-    assert (own[["printed_masks", "masks"]].min(axis=1) >= own["assignment"] - 1e-12).all()
+    id_cond = rows[rows["features"] == "ID cond"]
+    assert (id_cond[["printed_masks", "masks"]].min(axis=1) >= id_cond["assignment"] - 1e-12).all()
 
 
 def test_with_a_shared_feature_the_entries_of_the_first_input_are_reached():
@@ -309,8 +309,8 @@ def test_with_a_shared_feature_the_entries_of_the_first_input_are_reached():
 def test_a_shared_feature_has_a_verdict_of_its_own():
     """Which of both the paper's figure has, it does not say."""
     rows = all_pairs([0.1, 0.101, 0.1], [0.2, 0.2, 0.201])
-    own = [row for row in rows if row["features"] == "ID cond"]
-    shared = [row | {"features": permutation_search.SHARED, "greedy": 0.01} for row in own]
+    id_cond = [row for row in rows if row["features"] == "ID cond"]
+    shared = [row | {"features": permutation_search.SHARED, "greedy": 0.01} for row in id_cond]
     rows = [row | ({"greedy": 0.3} if row["features"] == "ID cond" else {}) for row in rows]
     claims = alignment.PART.claims(pd.DataFrame(rows + shared))
     both = [claim.verdict for claim in claims if "less suitable" in claim.statement]

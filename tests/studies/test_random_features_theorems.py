@@ -132,9 +132,9 @@ def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equatio
 def test_normal_features_have_the_fourth_moment_derived_and_not_the_laws():
     """E tr (MᵀM)² / c1 at c2 = 1, where the law has 2, and at c2 = c0 = 12."""
     for outputs, inputs in ((1, 144), (12, 12)):
-        found = few_channels.measure_distances("He normal", outputs, inputs, 20)["fourth_moment"]
+        moment = few_channels.measure_distances("He normal", outputs, inputs, 20)["fourth_moment"]
         expected = few_channels.expected_fourth_moment(outputs, inputs)
-        assert abs(found.mean() - expected) < 5 * found.std() / 20**0.5 + 0.01
+        assert abs(moment.mean() - expected) < 5 * moment.std() / 20**0.5 + 0.01
         assert expected > 2.3
 
 
@@ -176,8 +176,8 @@ def test_no_scales_of_eq_3_give_the_identity():
     first, second = draw("id_cond", LayerShape(2, 2), 3, 0, 0).weights()
     scales = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     for s, a, b in scales:
-        found = second.flatten(1) @ torch.diag(torch.stack([s, a, b])) @ first
-        torch.testing.assert_close(found, torch.stack([torch.stack([s, a]), torch.stack([s, b])]))
+        weight = second.flatten(1) @ torch.diag(torch.stack([s, a, b])) @ first
+        torch.testing.assert_close(weight, torch.stack([torch.stack([s, a]), torch.stack([s, b])]))
 
 
 def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
@@ -187,8 +187,8 @@ def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
     assert (normal[density], normal[every]) == ("confirmed", "undecided")
     identity = verdicts(minimum_width.PART, rows["identity"])
     assert (identity.get(density), identity[every]) == (None, "undecided")
-    found = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
-    assert (found[density], found[every]) == ("confirmed", "needs a condition")
+    every_kind = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
+    assert (every_kind[density], every_kind[every]) == ("confirmed", "needs a condition")
 
 
 def test_the_critical_density_is_the_bottleneck_over_all_permutations():
@@ -199,10 +199,10 @@ def test_the_critical_density_is_the_bottleneck_over_all_permutations():
             max((uniform[row][target[i]].max(initial=0) for i, row in enumerate(rows)))
             for rows in itertools.permutations(range(5), 4)
         )
-        found = critical_density(target, uniform)
-        assert found == brute
-        assert has_perfect_matching(target, uniform <= found)
-        assert not has_perfect_matching(target, uniform < found) or found == 0
+        critical = critical_density(target, uniform)
+        assert critical == brute
+        assert has_perfect_matching(target, uniform <= critical)
+        assert not has_perfect_matching(target, uniform < critical) or critical == 0
 
 
 def test_quantile_intervals_hold_the_true_quantile_as_often_as_they_say():
@@ -218,8 +218,8 @@ def test_quantile_intervals_hold_the_true_quantile_as_often_as_they_say():
 def test_theorem_4_2s_bound_holds_for_every_small_target(density):
     """All targets of 2 x 3 against all features, found one by one."""
     masks = sparse_matching.all_masks(2, 3)
-    found = sparse_matching.exact_probabilities(2, 3, density)
-    for target, probability in list(zip(masks, found, strict=True))[::7]:
+    probabilities = sparse_matching.exact_probabilities(2, 3, density)
+    for target, probability in list(zip(masks, probabilities, strict=True))[::7]:
         direct = sum(
             density ** mask.sum() * (1 - density) ** (~mask).sum()
             for mask in masks
@@ -227,10 +227,10 @@ def test_theorem_4_2s_bound_holds_for_every_small_target(density):
         )
         assert probability == pytest.approx(direct)
     bounds = np.array([degree_bound(target.sum(1), density, 2) for target in masks])
-    assert (found <= bounds + 1e-12).all()
+    assert (probabilities <= bounds + 1e-12).all()
     several = (masks.any(2)).sum(1) > 1
-    assert (found[several] < bounds[several] - 1e-6).all()  # never attained
-    np.testing.assert_allclose(found[~several], bounds[~several])  # but by one row
+    assert (probabilities[several] < bounds[several] - 1e-6).all()  # never attained
+    np.testing.assert_allclose(probabilities[~several], bounds[~several])  # but by one row
 
 
 def test_verdicts_follow_the_rows():

@@ -42,8 +42,8 @@ GAP = {ONES: [60.0, 61, 62], MATCHED: [74.0, 75.5, 75.9], WEIGHTS: [77.0, 78, 79
 def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
     rows = trained(GAP | {SLOWED: [60.2, 61, 61.9]})
     expected = mean_interval([100 * 14 / 17, 100 * 14.5 / 17, 100 * 13.9 / 17])
-    found = step_share(rows)
-    assert (found.mean, found.half_width) == pytest.approx((expected.mean, expected.half_width))
+    share = step_share(rows)
+    assert (share.mean, share.half_width) == pytest.approx((expected.mean, expected.half_width))
     claims = scales.PART.claims(rows)
     assert [claim.verdict for claim in claims] == [SIZE, *["confirmed"] * 3]
     assert f"{expected.mean:.0f} ± {expected.half_width:.0f}" in claims[2].evidence
@@ -77,14 +77,14 @@ def test_one_seed_decides_nothing():
 def test_differences_are_paired_by_seed():
     rows = trained({"a": [1.0, 2, 4], "b": [2.0, 3.5, 5], "c": [0.0, 0]})
     table = compare_settings(rows, "trained", {}, {"b": "a", "c": "a", "d": "a"})
-    found = table["difference, paired by seed"].tolist()
-    assert found == ["", mean_interval([1, 1.5, 1]), mean_interval([-1, -2])]
+    differences = table["difference, paired by seed"].tolist()
+    assert differences == ["", mean_interval([1, 1.5, 1]), mean_interval([-1, -2])]
 
 
 def test_replicates_are_pooled_by_seed_where_all_of_them_are_there():
     rows = trained({"1": [70.0, 71], "5413": [68.0, 69], "10123": [69.0, 68], "1541601": [67.0]})
-    found = conditioned.pooled(rows)
-    assert found[["seed", "accuracy"]].to_numpy().tolist() == [[0, 68]]
+    pooled = conditioned.pooled(rows)
+    assert pooled[["seed", "accuracy"]].to_numpy().tolist() == [[0, 68]]
     assert conditioned.pooled(rows[rows["setting"] == "1"]).empty
     summary = conditioned.PART.summary(rows).set_index("condition number")
     assert summary.loc[conditioned.POOLED, "compared with"] == "1"
@@ -145,18 +145,18 @@ def decisions(rows):
     ],
 )
 def test_steps_are_matched_along_the_gradient_and_in_length(shorter, verdict):
-    known = {
+    others = {
         "no factors": [80.0, 81, 82],
         "log-uniform, 1000": [74.0, 75, 76.2],
         conditioned.LONGER: [79.0, 80, 81.1],
         conditioned.SHORTER: [79.0, 80.2, 81],
     }
-    rows = trained(known | {conditioned.HARDEST_SHORTER: shorter})
+    rows = trained(others | {conditioned.HARDEST_SHORTER: shorter})
     word, numbers = decisions(rows)["steps"]
     assert word == verdict
     assert numbers["along"].startswith("-5.93 ± 0.29 (n=3); ")
     assert numbers["alone"].startswith("-0.97 ±")
-    assert decisions(trained(known))["steps"][0] == "undecided"
+    assert decisions(trained(others))["steps"][0] == "undecided"
     assert "steps" not in decisions(trained(TABLE1))
 
 
@@ -251,8 +251,8 @@ def trained_from_scratch(weights, target):
         for seed in range(3)
     ]
     new = [row | {"start": "weights", "accuracy": weights + 2 * row["seed"]} for row in old]
-    own = [row | {"inner": scratch.TARGET, "excess": None, "accuracy": target} for row in old]
-    return pd.DataFrame([*own, *old, *new])
+    targets = [row | {"inner": scratch.TARGET, "excess": None, "accuracy": target} for row in old]
+    return pd.DataFrame([*targets, *old, *new])
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
     assert f"scale, 100, 10 epochs: {lacked} (comparisons: 1)" in claims[0].evidence
     gained = mean_interval([weights - 60 + seed for seed in range(3)])
     assert f"scale, 100, 10 epochs: {gained} (comparisons: 1)" in claims[1].evidence
-    left = mean_interval([target - weights - 2 * seed for seed in range(3)])
-    assert f"Points that they lack: scale, 100, 10 epochs: {left} (" in claims[2].evidence
+    lacking = mean_interval([target - weights - 2 * seed for seed in range(3)])
+    assert f"Points that they lack: scale, 100, 10 epochs: {lacking} (" in claims[2].evidence
     starts = ["", *scratch.STARTS.values()]
     assert scratch.PART.summary(rows)["scales start at"].tolist() == starts
 
@@ -284,7 +284,7 @@ def test_scratch_compares_trainings_of_one_length():
     longer = trained_from_scratch(63, 84).assign(epochs=30)
     both = pd.concat([rows, longer], ignore_index=True)
     for claim, short, long in zip(
-        *(scratch.PART.claims(found)[1:] for found in (both, rows, longer)), strict=True
+        *(scratch.PART.claims(part)[1:] for part in (both, rows, longer)), strict=True
     ):
         for single in (short, long):
             evidence = single.evidence.split("Points that")[0].split(" (comparisons")[0]

@@ -40,8 +40,8 @@ def test_a_run_rebuilds_the_network_of_the_file_and_trains_nothing(tmp_path, wei
     done = main_job.run(chosen)
     assert f"no training (weights of {weights})" in caplog.text
     (stored,) = tmp_path.glob("outputs/targets/*/target.safetensors")
-    held, given = load_file(stored), load_file(weights)
-    assert all(torch.equal(held[name], given[name]) for name in given)
+    held, weights_of_file = load_file(stored), load_file(weights)
+    assert all(torch.equal(held[name], weights_of_file[name]) for name in weights_of_file)
     about = json.loads(stored.with_name("target.json").read_text())
     assert (about["log"], about["seconds"]) == ([], 0)
     assert about["config"]["target"]["weights"] == "weights.safetensors"
@@ -88,7 +88,7 @@ def test_what_is_no_file_of_weights_is_one_line(tmp_path, make, reason):
 
 def test_weights_of_another_network_are_named(tmp_path):
     network = nn.Linear(3, 2)
-    for given, reason in (
+    for tensors, reason in (
         ({"weight": torch.zeros(2, 3)}, "it lacks bias"),
         (
             {"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "extra": torch.zeros(1)},
@@ -99,7 +99,7 @@ def test_weights_of_another_network_are_named(tmp_path):
             r"weight has the shape \(2, 4\), the target's \(2, 3\)",
         ),
     ):
-        save_file(given, tmp_path / "w.safetensors")
+        save_file(tensors, tmp_path / "w.safetensors")
         with pytest.raises(UserError, match=reason):
             load_weights(network, str(tmp_path / "w.safetensors"))
 
@@ -118,11 +118,11 @@ def test_with_torchvisions_weights_a_resnet_computes_what_torchvisions_does(
     torch.manual_seed(0)
     theirs = builder().eval()
     save_file(theirs.state_dict(), tmp_path / "w.safetensors")
-    own = resnet((3, 224, 224), 1000, depth, 64, "auto").eval()
-    load_weights(own, str(tmp_path / "w.safetensors"))
+    ours = resnet((3, 224, 224), 1000, depth, 64, "auto").eval()
+    load_weights(ours, str(tmp_path / "w.safetensors"))
     x = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
-        assert torch.equal(own(x), theirs(x))
+        assert torch.equal(ours(x), theirs(x))
 
 
 def test_numbers_that_are_no_weights_are_refused(tmp_path):

@@ -31,7 +31,7 @@ def hidden_outputs(network, kinds, inputs):
     seen = {}
     handles = [
         module.register_forward_hook(
-            lambda m, _given, output, n=name: seen.update({n: output.clone()})
+            lambda m, _inputs, output, n=name: seen.update({n: output.clone()})
         )
         for name, module in network.named_modules()
         if isinstance(module, kinds)
@@ -144,7 +144,7 @@ def test_batches_give_the_same_as_all_images_at_once(images, method):
         assert (parts[name] - value).abs().max() <= 1e-9 * value.abs().max(), name
 
 
-def test_the_given_network_is_not_changed(images):
+def test_the_inputs_network_is_not_changed(images):
     network = resnet()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     initialize_from_data(network, images)

@@ -110,13 +110,13 @@ def test_images_below_the_smallest_side_are_refused(family, least):
 
 
 @pytest.mark.parametrize(
-    ("side", "poolings", "padding", "left"),
+    ("side", "poolings", "padding", "end"),
     [(2, 1, 1, 1), (3, 1, 1, 1), (4, 2, 1, 1), (7, 2, 1, 1), (8, 3, 1, 1), (16, 3, 1, 2)]
     + [(23, 3, 1, 2), (24, 3, 0, 1), (32, 3, 0, 2), (63, 3, 0, 5), (64, 4, 0, 2)],
 )
-def test_small_images_have_fewer_poolings_and_a_padded_convolution(side, poolings, padding, left):
+def test_small_images_have_fewer_poolings_and_a_padded_convolution(side, poolings, padding, end):
     """All three poolings from 8 pixels on; no padding, as in the paper, from 24 pixels on."""
     network = dropout_cnn((3, side, side), 10, width=6)
     assert sum(isinstance(m, nn.MaxPool2d) for m in network) == poolings
     assert [m.padding[0] for m in network if isinstance(m, nn.Conv2d)][-2] == padding
-    assert network[:-3](torch.randn(2, 3, side, side)).shape[2:] == (left, left)
+    assert network[:-3](torch.randn(2, 3, side, side)).shape[2:] == (end, end)

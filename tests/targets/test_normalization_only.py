@@ -231,7 +231,7 @@ def test_a_start_is_a_learning_rate_with_momentum_and_decay_for_the_same_product
     generator = torch.Generator().manual_seed(0)
     batches = torch.randn(6, 8, 3, 5, 5, generator=generator, dtype=torch.float64)
     upstream = torch.randn(8, 4, 5, 5, generator=generator, dtype=torch.float64)
-    found = []
+    products = []
     for g, lr, weight_decay in ((start, rate, decay), (1, rate / start**2, decay * start**2)):
         pair = CollapsedPair(shape, 120, "he_normal", "scale", 0, 0).double()
         with torch.no_grad():
@@ -242,9 +242,9 @@ def test_a_start_is_a_learning_rate_with_momentum_and_decay_for_the_same_product
             optimizer.zero_grad()
             normalized_loss(pair(x), upstream).backward()
             optimizer.step()
-        found.append(pair.gamma.detach() / g)
-    assert (found[0] - 1).abs().max() > 0.01  # it has moved
-    assert torch.allclose(*found, rtol=1e-9, atol=0)
+        products.append(pair.gamma.detach() / g)
+    assert (products[0] - 1).abs().max() > 0.01  # it has moved
+    assert torch.allclose(*products, rtol=1e-9, atol=0)
 
 
 def first_starts(features, inner, **options):

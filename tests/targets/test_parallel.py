@@ -62,7 +62,7 @@ def with_noise(seed):
 
 def trained(name, network, checkpoint, stop, initialize=None):
     masks = [torch.ones(1)]
-    def note(layer, given, output):
+    def note(layer, inputs, output):
         if layer.training:
             masks.append((output[0] != 0).float())
     for layer in network.modules():
@@ -136,8 +136,8 @@ def test_two_processes_train_what_one_trains(in_two_processes, digits, tmp_path)
         for name, value in network.state_dict().items():
             assert torch.allclose(value, tensors[f"network.{name}"], atol=1e-5), name
         for key, close in (("accuracy", {"abs": 0.2}), ("loss", {"rel": 1e-4})):
-            found = [row[key] for row in about["log"]]
-            assert found == pytest.approx([row[key] for row in log], **close)
+            logged = [row[key] for row in about["log"]]
+            assert logged == pytest.approx([row[key] for row in log], **close)
 
 
 @pytest.mark.process
@@ -192,8 +192,8 @@ def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_proce
     assert len(images) == digits.sizes[0]
     with torch.no_grad():
         variance, mean = torch.var_mean(convolution(images), (0, 2, 3), correction=0)
-    found = (first[f"network.features.norm1_1.running_{name}"] for name in ("mean", "var"))
-    for value, expected in zip(found, (mean, variance), strict=True):
+    statistics = (first[f"network.features.norm1_1.running_{name}"] for name in ("mean", "var"))
+    for value, expected in zip(statistics, (mean, variance), strict=True):
         assert torch.allclose(value, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -211,9 +211,8 @@ def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
 @pytest.fixture
 def tree(tmp_path):
     """ImageNet's folders with three classes of a few small pictures."""
-    root = image_sets.tree(tmp_path / "tree", ("ant", "bee", "cow"), train=16, test=4, side=48)
-    (root / "test").rename(root / "val")
-    return root
+    classes = ("ant", "bee", "cow")
+    return image_sets.tree(tmp_path / "tree", classes, train=16, test=4, side=48, tests="val")
 
 
 @pytest.mark.process

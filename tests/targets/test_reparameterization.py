@@ -140,29 +140,6 @@ def test_every_weight_is_behind_factors_and_they_come_back_from_the_seed():
     assert torch.equal(network.features.conv1_1.weight, other.features.conv1_1.weight)
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["target.condition=0.5"], "must be at least 1"),
-        (["target.density=0.5", "target.condition=2"], "at most one"),
-        (
-            [
-                "target=vgg18_normalization",
-                "data=digits",
-                "target.density=0.5",
-                "target.width=4",
-                "scale=smoke",
-            ],
-            "frozen",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(command, tmp_path, words, complaint):
-    code, _, err = command("train", *words, f"outputs={tmp_path}")
-    assert code == 2
-    assert complaint in err
-
-
 def test_a_masked_target_is_rebuilt(succeed, tmp_path):
     succeed("run", "scale=smoke", "target.density=0.3", "seeds=[0]", f"outputs={tmp_path}")
     stored = load_file(next(tmp_path.glob("targets/*/target.safetensors")))

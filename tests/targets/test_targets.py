@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from lively import StopAfter, small_vgg
+from lively import StopAfter, same_state, small_vgg
 from torch import nn
 
 from bnrecon.config import composition
@@ -56,8 +56,8 @@ SMALL = {
 }
 
 
-def changed(plan=PLAN, **fields):
-    return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, **fields))
+def changed(**fields):
+    return dataclasses.replace(PLAN, spec=dataclasses.replace(SPEC, **fields))
 
 
 def test_vgg18_has_the_published_numbers_of_parameters():
@@ -138,8 +138,7 @@ def test_interrupted_training_ends_at_the_same_numbers(digits, tmp_path, dtype, 
         train(part, digits, plan, CPU, tmp_path / "checkpoint", StopAfter(steps))
     other = small_vgg(seed=5)  # what it starts from does not matter: the checkpoint does
     resumed_log, _ = train(other, digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
-    for name, value in whole.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
+    assert same_state(other, whole)
     assert resumed_log == log
 
 
@@ -220,9 +219,7 @@ def test_a_checkpoint_of_another_network_or_a_damaged_one_is_set_aside_and_nothi
     assert f"checkpoint.safetensors {reason}" in caplog.text
     assert (tmp_path / "checkpoint.safetensors.damaged").exists()
     train(whole, digits, PLAN, CPU, tmp_path / "none", StopRequest())
-    assert all(
-        torch.equal(value, network.state_dict()[key]) for key, value in whole.state_dict().items()
-    )
+    assert same_state(network, whole)
 
 
 def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, tmp_path, monkeypatch):
@@ -267,8 +264,8 @@ def test_a_precision_that_was_chosen_is_not_replaced(digits, stored):
     chosen = dataclasses.replace(request.train, precision="float32")
     assert not is_trained(dataclasses.replace(request, train=chosen), digits, CPU)
     chosen = dataclasses.replace(request.train, precision="bfloat16")
-    found = target_folder(dataclasses.replace(request, train=chosen), digits, CPU)
-    assert found == there
+    folder = target_folder(dataclasses.replace(request, train=chosen), digits, CPU)
+    assert folder == there
 
 
 def test_a_damaged_target_of_another_device_is_trained_anew_here(digits, stored):

@@ -34,9 +34,9 @@ def tracked(tmp_path_factory):
 
 
 def test_epochs_are_those_of_the_targets_log(tracked):
-    _, place = tracked
-    (target,) = (place / "targets").iterdir()
-    about = files.read_json(place.parents[1] / "targets" / target.name / "target.json")
+    _, trackers = tracked
+    (target,) = (trackers / "targets").iterdir()
+    about = files.read_json(trackers.parents[1] / "targets" / target.name / "target.json")
     scalars, _, _ = read(target)
     for name in ("loss", "accuracy"):
         expected = [(row["epoch"], pytest.approx(row[name])) for row in about["log"]]
@@ -45,9 +45,9 @@ def test_epochs_are_those_of_the_targets_log(tracked):
 
 
 def test_layers_seeds_and_the_result_are_those_of_the_run(tracked):
-    folder, place = tracked
+    folder, trackers = tracked
     result = RunResult.read(folder / "result.json")
-    scalars, _, _ = read(place / "runs" / folder.name)
+    scalars, _, _ = read(trackers / "runs" / folder.name)
     for seed in result.seeds:
         for tag, name in (("residual", "residual"), ("relative_error", "relative_error")):
             assert scalars[f"layer/{tag}/seed-{seed.seed}"] == [
@@ -61,8 +61,8 @@ def test_layers_seeds_and_the_result_are_those_of_the_run(tracked):
 def test_options_are_hyperparameters_without_the_machines_folders(tracked):
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    folder, place = tracked
-    _, _, events = read(place / "runs" / folder.name)
+    folder, trackers = tracked
+    _, _, events = read(trackers / "runs" / folder.name)
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     options = HParamsPluginData.FromString(content).session_start_info.hparams
     assert options["features.name"].string_value == "he_normal"
@@ -71,12 +71,12 @@ def test_options_are_hyperparameters_without_the_machines_folders(tracked):
 
 
 def test_the_same_run_again_adds_nothing(tracked, succeed):
-    _, place = tracked
-    before = sorted(place.rglob("events*"))
-    out, err = succeed("run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={place.parents[1]}")
+    _, trackers = tracked
+    before = sorted(trackers.rglob("events*"))
+    out, err = succeed("run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={trackers.parents[1]}")
     assert "already done" in out
-    assert f"tensorboard --logdir {place}" in err
-    assert sorted(place.rglob("events*")) == before
+    assert f"tensorboard --logdir {trackers}" in err
+    assert sorted(trackers.rglob("events*")) == before
 
 
 @pytest.mark.process
@@ -109,7 +109,7 @@ def test_a_tracker_makes_no_difference_to_the_result(tracked, two_seed_outputs):
     folder, _ = tracked
     (other,) = two_seed_outputs.glob("runs/*")
     assert other.name == folder.name
-    ours, plain = (RunResult.read(place / "result.json") for place in (folder, other))
+    ours, plain = (RunResult.read(path / "result.json") for path in (folder, other))
     assert ours.accuracies == plain.accuracies
     errors = [[layer.relative_error for layer in r.layers] for r in (ours, plain)]
     assert errors[0] == errors[1]

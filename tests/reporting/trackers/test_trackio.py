@@ -13,14 +13,14 @@ pytestmark = pytest.mark.process
 pytest.importorskip("trackio")
 
 
-def rows(place):
+def rows(folder):
     """(run, step, numbers) in the order in which they were written, and options by run."""
-    (database,) = place.glob("*.db")
+    (database,) = folder.glob("*.db")
     with sqlite3.connect(database) as connection:
-        found = connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY rowid")
-        numbers = [(run, step, json.loads(text)) for run, step, text in found]
-        found = connection.execute("SELECT run_name, config FROM configs")
-        return numbers, {run: json.loads(text) for run, text in found}
+        stored = connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY rowid")
+        numbers = [(run, step, json.loads(text)) for run, step, text in stored]
+        stored = connection.execute("SELECT run_name, config FROM configs")
+        return numbers, {run: json.loads(text) for run, text in stored}
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def tracked(tmp_path_factory):
 
 
 def test_the_database_has_epochs_layers_seeds_and_the_result(tracked):
-    folder, place = tracked
+    folder, trackers = tracked
     result = RunResult.read(folder / "result.json")
-    numbers, options = rows(place)
+    numbers, options = rows(trackers)
     of_run = [(step, values) for run, step, values in numbers if run == folder.name]
     accuracies = [
         (step, values["seed/accuracy"]) for step, values in of_run if "seed/accuracy" in values
@@ -49,19 +49,19 @@ def test_the_database_has_epochs_layers_seeds_and_the_result(tracked):
     assert errors == [pytest.approx(layer.relative_error) for layer in result.seeds[1].layers]
     assert of_run[-1][1]["result/accuracy"] == pytest.approx(result.accuracy.mean)
     assert options[folder.name]["features.name"] == "he_normal"
-    (target,) = (place.parents[1] / "targets").iterdir()
+    (target,) = (trackers.parents[1] / "targets").iterdir()
     log = files.read_json(target / "target.json")["log"]
     losses = [v["epoch/loss"] for run, _, v in numbers if run == target.name and "epoch/loss" in v]
     assert losses == [pytest.approx(row["loss"]) for row in log]
 
 
 def test_exporting_it_afterwards_replaces_what_is_there(tracked):
-    _, place = tracked
-    before = rows(place)
-    out, _ = succeeded("trackio", str(place.parents[1]), command="export")
+    _, trackers = tracked
+    before = rows(trackers)
+    out, _ = succeeded("trackio", str(trackers.parents[1]), command="export")
     assert f"{len(before[0])} rows sent" in out
-    assert len(rows(place)[0]) == len(before[0])
-    words = ("trackio", str(place.parents[1]), "tracker_project=another")
+    assert len(rows(trackers)[0]) == len(before[0])
+    words = ("trackio", str(trackers.parents[1]), "tracker_project=another")
     out, _ = succeeded(*words, command="export")
     assert f"{len(before[0])} rows sent" in out
     assert "trackio show --project another" in out

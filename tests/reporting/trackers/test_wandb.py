@@ -16,14 +16,14 @@ def records(path):
     """The records of a .wandb file: a header of 7 bytes, then blocks as LevelDB's log has them."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    content, place, part = path.read_bytes(), 7, b""
-    while place + 7 <= len(content):
-        if (left := 32768 - place % 32768) < 7:
-            place += left
+    content, offset, part = path.read_bytes(), 7, b""
+    while offset + 7 <= len(content):
+        if (in_block := 32768 - offset % 32768) < 7:
+            offset += in_block
             continue
-        _, size, kind = struct.unpack("<IHB", content[place : place + 7])
-        part += content[place + 7 : place + 7 + size]
-        place += 7 + size
+        _, size, kind = struct.unpack("<IHB", content[offset : offset + 7])
+        part += content[offset + 7 : offset + 7 + size]
+        offset += 7 + size
         if kind in (1, 4):  # whole, or the last part
             yield Record.FromString(part)
             part = b""
@@ -31,15 +31,15 @@ def records(path):
 
 def history(outputs, name):
     """The rows of a run over all its files, by wandb's step: a row sent again is the same one."""
-    found = {}
+    rows_by_step = {}
     for path in sorted((outputs / "trackers" / "wandb").glob(f"offline-run-*-{name}/*.wandb")):
         for record in records(path):
             if record.WhichOneof("record_type") == "history":
                 row = {i.key or "/".join(i.nested_key): i for i in record.history.item}
-                found.setdefault(int(row["_step"].value_json), []).append(
+                rows_by_step.setdefault(int(row["_step"].value_json), []).append(
                     {key: json.loads(item.value_json) for key, item in row.items()}
                 )
-    return found
+    return rows_by_step
 
 
 @pytest.fixture(scope="module")
