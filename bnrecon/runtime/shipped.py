@@ -63,7 +63,7 @@ def _unpack(parent: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{folder.name}-") as partial:
         with tarfile.open(ARCHIVE, "r:xz") as archive:
             archive.extractall(partial, filter="data")
-            Path(partial, COUNT).write_text(str(len(archive.getnames())))
+            Path(partial, COUNT).write_text(str(len(archive.getnames())), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         try:
             os.rename(partial, folder)
@@ -76,7 +76,7 @@ def _unpack(parent: Path) -> Path:
 def _is_whole(folder: Path) -> bool:
     """Whether no file is missing: a cleaner of caches may remove some."""
     try:
-        count = int((folder / COUNT).read_text())
+        count = int((folder / COUNT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return count == sum(1 for _ in folder.rglob("*.json"))

@@ -63,6 +63,7 @@ TRAIN, FEATURES, SOLVER = TrainSpec, FeatureSpec, SolverSpec
 DATA = functools.partial(DataSpec, "folder")
 TARGET = functools.partial(Resnet9Target, "resnet9", "resnet9")
 PAIRS = functools.partial(NormalizationVggTarget, "pairs", "vgg_normalization", groups=[1])
+IMAGENET = functools.partial(DataSpec, "imagenet")
 FOLDED = {"initialization": "folded_statistics"}
 
 
@@ -80,7 +81,7 @@ FOLDED = {"initialization": "folded_statistics"}
         (
             FEATURES,
             {"keep": 0.5, "pruning": "l1", "width": "minimum"},
-            "at the minimum width no feature",
+            "the minimum width has no feature",
         ),
         (SOLVER, {"tolerance": 0}, "tolerance=0: must be above 0"),
         (DATA, {"side": 10**6}, "side=1000000: must be at most 4,096"),
@@ -93,10 +94,13 @@ FOLDED = {"initialization": "folded_statistics"}
         (TARGET, {"virtual_batch": 1.5}, "virtual_batch=1.5: must be at least 2"),
         (TARGET, {"initialization": "zero_bias", "virtual_batch": 8}, "give at most one of them"),
         (TARGET, {"initialization": "zero_bias", "affine": False}, "leave affine out"),
-        (TARGET, FOLDED | {"condition": 10}, "is not for weights behind fixed factors"),
-        (TARGET, FOLDED | {"density": 0.5}, "is not for weights behind fixed factors"),
+        (TARGET, FOLDED | {"condition": 10}, "is not for weights with fixed factors"),
+        (TARGET, FOLDED | {"density": 0.5}, "is not for weights with fixed factors"),
         (PAIRS, {"affine": False}, "affine: a frozen pair keeps"),
         (PAIRS, {"virtual_batch": 8}, "virtual_batch: a frozen pair"),
+        (PAIRS, {"density": 0.5, "inner": "mask"}, "give at most one of these masks"),
+        (IMAGENET, {"crop_padding": 0}, "always resized crops, mirrored at random"),
+        (IMAGENET, {"crop_padding": 4, "flip": False}, "always resized crops"),
     ],
 )
 def test_a_field_of_a_spec_that_is_not_possible_is_named_in_one_line(spec, fields, line):

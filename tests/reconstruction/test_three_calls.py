@@ -78,6 +78,13 @@ def test_a_layer_of_several_networks_is_solved_by_one_factorization(width, monke
         bnrecon.solve_layers(other.layers)
 
 
+def test_nothing_is_solved_or_changed_by_a_plan(model, monkeypatch):
+    monkeypatch.setattr("bnrecon.reconstruction.solving.solve", lambda *_: 1 / 0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plan_layers(model, FeatureSpec(width="minimum"))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_a_solution_that_is_missing_or_of_another_plan_is_refused(model):
     plan = plan_layers(model)
     solutions = solve_all(plan)

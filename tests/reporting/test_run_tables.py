@@ -35,6 +35,19 @@ def test_the_csv_of_a_run_holds_the_numbers_of_its_result(results):
     assert frame["evaluated_on"][0] == results[0].evaluation.images
 
 
+def test_rows_that_look_alike_have_their_options_and_held_out_images_are_named(results):
+    first, options = results[0], ["train.lr=0.1", "train.lr=0.2"]
+    assert list(run_tables.summary([first, first], options)["options"]) == options
+    assert all(line in run_tables.terminal([first, first], options) for line in options)
+    assert "options" not in run_tables.summary([first], options[:1])
+    data = first.config["data"] | {"validation": 100}
+    held_out = dataclasses.replace(first, config=first.config | {"data": data})
+    assert run_tables.summary([first, held_out])["data"].tolist() == [
+        first.data.name,
+        f"{first.data.name} (held out)",
+    ]
+
+
 def test_a_layer_is_summarized_by_its_largest_error(results):
     frame = run_tables.layer_summary(results[0].layers)
     named = [layer for layer in results[0].layers if layer.name == frame["layer"][2]]
