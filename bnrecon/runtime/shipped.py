@@ -61,7 +61,7 @@ def _unpack(parent: Path) -> Path:
         return folder
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{folder.name}-") as partial:
-        with tarfile.open(ARCHIVE, "r:xz") as archive:
+        with tarfile.open(ARCHIVE, mode="r:xz") as archive:
             archive.extractall(partial, filter="data")
             Path(partial, COUNT).write_text(str(len(archive.getnames())), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)

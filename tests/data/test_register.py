@@ -46,8 +46,8 @@ FORMS = {
 }
 
 
-def read(split):
-    register_data("mine")(lambda spec: (split, split))
+def read(train, test=None):
+    register_data("mine")(lambda spec: (train, train if test is None else test))
     return load(DataSpec("mine"))
 
 

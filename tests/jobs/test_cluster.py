@@ -84,7 +84,7 @@ def test_work_whose_process_dies_is_named_and_what_came_after_it_was_not_tried(m
     assert "2 failed of 3 tasks" in str(error)
     [killed] = [text for text in caplog.messages if text.startswith("dying killed: ")]
     [after] = [text for text in caplog.messages if text.startswith("dying after: ")]
-    assert "was ended" in killed
+    assert "was killed" in killed
     assert Path(killed.partition("see ")[2]).exists()
     assert "not tried; " in after
 

@@ -274,7 +274,7 @@ def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
     gained = mean_interval([weights - 60 + seed for seed in range(3)])
     assert f"scale, 100, 10 epochs: {gained} (comparisons: 1)" in claims[1].evidence
     lacking = mean_interval([target - weights - 2 * seed for seed in range(3)])
-    assert f"Points that they lack: scale, 100, 10 epochs: {lacking} (" in claims[2].evidence
+    assert f"Points below weights: scale, 100, 10 epochs: {lacking} (" in claims[2].evidence
     starts = ["", *scratch.STARTS.values()]
     assert scratch.PART.summary(rows)["scales start at"].tolist() == starts
 
