@@ -143,8 +143,8 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
 
 def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path) -> int:
     """Print the table of all finished runs, the folder, and the failures."""
-    by_label = {run.label: result for run in runs if (result := run.result()) is not None}
-    results, labels = list(by_label.values()), list(by_label)
+    labelled = [(run.label, result) for run in runs if (result := run.result()) is not None]
+    labels, results = [label for label, _ in labelled], [result for _, result in labelled]
     if results:
         files.write_text(folder / "table.md", run_tables.markdown(results, labels) + "\n")
         output.write(f"\n{run_tables.terminal(results, labels)}")

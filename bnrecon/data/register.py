@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,11 +71,12 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
                 ]
                 numbers = range(count_classes(*(labels for _, labels in splits)))
                 classes = [str(label) for label in getattr(both[0], "classes", numbers)]
-                others = [str(label) for label in getattr(both[1], "classes", classes)]
-                if others != classes:  # as ImageFolder numbers the classes that it meets
+                others = [str(label) for label in getattr(both[1], "classes", [])]
+                # ImageFolder numbers the classes that it finds.
+                if hasattr(both[0], "classes") and any(map(operator.ne, classes, others)):
                     raise UserError(
                         f"data {name}: train has the classes {shorten(classes)}, test "
-                        f"{shorten(others)}; number them alike, in one list"
+                        f"{shorten(others)}; number them in one list"
                     )
             for (images, labels), which in zip(splits, ("train", "test"), strict=True):
                 what, shape = f"data {name}: {which}", splits[0][0].shape[1:]

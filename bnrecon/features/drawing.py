@@ -56,8 +56,10 @@ def draw(
     if kind.registered.user_defined:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
         if kind.registered not in _REPEATED:
-            again = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
-            if again.digest() != drawn.digest():
+            digest = drawn.digest()
+            del drawn  # two of them might not fit in memory
+            drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
+            if drawn.digest() != digest:
                 raise UserError(
                     f"features {name}: two draws of one layer differ; take all random numbers from "
                     "the stream"

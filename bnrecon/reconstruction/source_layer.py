@@ -87,8 +87,8 @@ class SourceLayer(ReplacedLayer):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         key, errors = f"{prefix}drawn", rest[-1]
-        if self.unheld and key in state_dict:
-            if not torch.equal(state_dict[key].cpu(), self.drawn.cpu()):
+        if self.unheld:
+            if not torch.equal(state_dict.get(key, self.drawn).cpu(), self.drawn.cpu()):
                 errors.append(f"{prefix[:-1] or 'the model'} was rebuilt from other features")
             state_dict[key] = self.drawn
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -64,6 +64,8 @@ def _unpack(parent: Path) -> Path:
         with tarfile.open(ARCHIVE, mode="r:xz") as archive:
             archive.extractall(partial, filter="data")
             Path(partial, COUNT).write_text(str(len(archive.getnames())), encoding="utf-8")
+        if _is_whole(folder):  # another process was faster
+            return folder
         shutil.rmtree(folder, ignore_errors=True)
         try:
             os.rename(partial, folder)

@@ -96,7 +96,7 @@ def initialize_from_data(
     batches = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
     if not len(batches):
         raise UserError("inputs: there are none; statistics need some")
-    _require_supported_layers(ready)
+    _require(ready, nn.modules.batchnorm._BatchNorm, NORMS)
     if any(isinstance(module, NORMS) for module in ready.modules()):
         if method == "fold":
             raise UserError("method=fold: the network has BatchNorm; give method=freeze")
@@ -105,16 +105,18 @@ def initialize_from_data(
             if isinstance(module, NORMS):
                 freeze(module)
         return ready
+    _require(ready, nn.modules.conv._ConvNd, WEIGHTED)
     layers = _hidden_layers(ready, batches if isinstance(batches, torch.Tensor) else batches[0])
     if method == "fold":
-        if len({id(layer.weight) for layer in layers}) < len(layers):
-            raise UserError("method=fold: two layers share a weight; give method=freeze")
         for layer in layers:
             kind = nn.Linear if isinstance(layer, nn.Linear) else nn.Conv2d
             if code := added_code(layer, kind):
                 raise UserError(
                     f"method=fold: {type(layer).__name__} has {code}; give method=freeze"
                 )
+        weights = [layer.weight for layer in ready.modules() if isinstance(layer, WEIGHTED)]
+        if len(set(weights)) < len(weights):
+            raise UserError("method=fold: two layers share a weight; give method=freeze")
         # Call forward, not the layer: its hooks must not run twice.
         update = functools.partial(fold_statistics, eps=eps)
         adapt_layers(ready, layers, batches, lambda layer, x: layer.forward(x), update)
@@ -143,11 +145,10 @@ def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module
     return network
 
 
-def _require_supported_layers(network: nn.Module) -> None:
-    """Raise ``UserError`` for a layer with weights, or a BatchNorm, that would be passed over."""
-    kinds = nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm
+def _require(network: nn.Module, kind: type[nn.Module], supported: tuple[type, ...]) -> None:
+    """Raise ``UserError`` for a layer of a class that is not supported."""
     for module in network.modules():
-        if isinstance(module, kinds) and not isinstance(module, (*WEIGHTED, *NORMS)):
+        if isinstance(module, kind) and not isinstance(module, supported):
             raise UserError(
                 f"{type(module).__name__}: only Linear, Conv2d, BatchNorm1d and BatchNorm2d can be "
                 "initialized from data"

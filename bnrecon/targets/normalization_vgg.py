@@ -76,8 +76,7 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
         outputs, inputs, rows, columns = weight.shape
         fan_in = inputs * rows * columns
         if features == "none":
-            mode = getattr(layer, "padding_mode", "zeros")
-            return _convolution(weight * start_factor(fan_in, True, start, step), mode)
+            return _convolution(weight * start_factor(fan_in, True, start, step))
         shape = LayerShape(outputs, inputs, (rows, columns))
         kind = distribution(features)
         c1 = shape.equations + excess
@@ -105,12 +104,11 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     return nn.Sequential(OrderedDict(layers))
 
 
-def _convolution(weight: torch.Tensor, padding_mode: Any = "zeros") -> nn.Conv2d:
+def _convolution(weight: torch.Tensor) -> nn.Conv2d:
     """A trained convolution, initialized with a weight (c2, c0, kh, kw)."""
     outputs, inputs, *kernel = weight.shape
     size = (kernel[0], kernel[1])
-    options: Any = {"padding": kernel[0] // 2, "padding_mode": padding_mode}
-    convolution = nn.Conv2d(inputs, outputs, size, bias=False, **options)
+    convolution = nn.Conv2d(inputs, outputs, size, padding=kernel[0] // 2, bias=False)
     convolution.weight = nn.Parameter(weight)
     return convolution
 

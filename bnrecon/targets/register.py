@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 from torch import nn
 
@@ -28,7 +28,7 @@ BUILT_IN: dict[str, Builder] = {
     "dropout_cnn": dropout_cnn,
     "mlp": mlp,
 }
-_BUILT: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()  # weights, by their id
+_BUILT: WeakSet[nn.Module] = WeakSet()  # layers with weights of all networks
 FAMILIES = {name: Registered(f"target family {name}", made) for name, made in BUILT_IN.items()}
 
 
@@ -95,10 +95,15 @@ def build(family: str, shape: tuple[int, int, int], classes: int, **options: Any
             f"target family {family}: it returned {type(network).__name__}; "
             "it must return a torch.nn.Module"
         )
-    if any(id(weight) in _BUILT for weight in network.parameters()):  # trained since, perhaps
+    trained = {
+        module
+        for module in network.modules()
+        if any(weight.requires_grad for weight in module.parameters(recurse=False))
+    }
+    if not trained.isdisjoint(_BUILT):  # it may have been trained since
         raise UserError(
-            f"target family {family}: it returned weights of a network that it returned before; "
-            "make a new one in every call"
+            f"target family {family}: it returned layers of a network that it returned before; "
+            "make new ones in every call"
         )
-    _BUILT.update((id(weight), weight) for weight in network.parameters())
+    _BUILT.update(trained)
     return network

@@ -166,14 +166,15 @@ class NormalizationVggTarget(VggTarget):
             raise UserError(
                 f"density={self.density:g}, inner=mask: give at most one of these masks"
             )
+        if self.padding != "zeros":
+            raise UserError(f"padding={self.padding}: this target's convolutions have zero padding")
         changed = {"affine": self.affine is not True, "virtual_batch": self.virtual_batch}
         changed["initialization"] = self.initialization != "batchnorm"
         changed["norm_position"] = self.norm_position != "before"
-        changed["padding"] = self.padding != "zeros"
         conflicting = [name for name, value in changed.items() if value]
         if conflicting and self.features != "none":
             raise UserError(
-                f"{conflicting[0]}: a frozen pair keeps its own normalizations and padding; "
+                f"{conflicting[0]}: a frozen pair keeps its own normalizations; "
                 f"leave {conflicting[0]} out, or give features=none"
             )
 
@@ -282,3 +283,11 @@ class TargetRequest:
     train: TrainSpec  # how it is trained
     data: DataSpec  # the images it is trained on
     store: Path  # the folder of trained targets, each in its own subfolder
+
+    def __post_init__(self) -> None:
+        pairs = isinstance(self.target, NormalizationVggTarget) and self.target.features != "none"
+        if pairs and self.train.norm_decay is not None:
+            raise UserError(
+                f"train.norm_decay={self.train.norm_decay:g}: a network of frozen pairs trains "
+                "nothing but normalizations; give train.weight_decay"
+            )

@@ -20,7 +20,6 @@ from bnrecon.runtime.errors import Diverged, Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import measure_accuracy
-from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.spec import TrainSpec
 from bnrecon.targets.step import Step, TrainingPlan
 
@@ -56,7 +55,7 @@ def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]
     norms = {
         parameter
         for module in network.modules()
-        if isinstance(module, nn.modules.batchnorm._NormBase | CollapsedPair)
+        if isinstance(module, nn.modules.batchnorm._NormBase)
         for parameter in module.parameters(recurse=False)
     }
     others = [parameter for parameter in network.parameters() if parameter not in norms]

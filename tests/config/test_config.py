@@ -98,6 +98,7 @@ FOLDED = {"initialization": "folded_statistics"}
         (TARGET, FOLDED | {"density": 0.5}, "is not for weights with fixed factors"),
         (PAIRS, {"affine": False}, "affine: a frozen pair keeps"),
         (PAIRS, {"virtual_batch": 8}, "virtual_batch: a frozen pair"),
+        (PAIRS, {"padding": "reflect", "features": "none"}, "convolutions have zero padding"),
         (PAIRS, {"density": 0.5, "inner": "mask"}, "give at most one of these masks"),
         (IMAGENET, {"crop_padding": 0}, "always resized crops, mirrored at random"),
         (IMAGENET, {"crop_padding": 4, "flip": False}, "always resized crops"),
@@ -119,3 +120,12 @@ def test_the_specs_are_the_schema_and_name_their_own_fields():
     assert request.target == VggTarget("vgg_small", "vgg", width=12, groups=[2, 2])
     assert request.store == Path("trained")
     assert composition.compose([]).target_request.store == Path("outputs/targets")
+
+
+def test_pairs_have_one_weight_decay():
+    words = ["target=vgg18_normalization", "train.norm_decay=0"]
+    with pytest.raises(UserError, match=r"train\.norm_decay=0: .* give train\.weight_decay"):
+        composition.compose(words).target_request  # noqa: B018
+    assert (
+        composition.compose([*words, "target.features=none"]).target_request.train.norm_decay == 0
+    )

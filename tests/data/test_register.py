@@ -65,6 +65,9 @@ def test_classes_that_are_numbered_differently_in_the_test_images_are_refused():
     others.classes = ("b", "c")
     with pytest.raises(UserError, match="train has the classes a, b, c, test b, c"):
         read(Vision(), others)
+    others.classes = ("a", "b")  # numbered alike, as no class at all
+    assert read(Vision(), others).classes == ("a", "b", "c")
+    assert read((PIXELS, LABELS), Vision()).classes == ("0", "1", "2")
 
 
 def test_grey_images_have_one_channel_and_rounding_is_said(caplog):

@@ -51,15 +51,31 @@ def test_a_file_that_was_cleaned_away_comes_back(cache, lost):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_another_process_may_be_faster(cache, monkeypatch):
-    def rename(partial, folder):
+@pytest.mark.parametrize("before", [False, True])
+def test_another_process_may_be_faster(cache, monkeypatch, before):
+    """Its folder, which others read already, is not removed."""
+    names, folders = tarfile.TarFile.getnames, []
+
+    def finish(partial, folder):
         shutil.copytree(partial, folder)
         raise OSError("Directory not empty")
 
-    monkeypatch.setattr(shipped.os, "rename", rename)
+    def first(archive):
+        folder = next(cache.iterdir())
+        target = cache / folder.name[1:].rpartition("-")[0]
+        shutil.copytree(folder, target)
+        (target / shipped.COUNT).write_text("1", encoding="utf-8")
+        folders.append(target.stat().st_ino)
+        return names(archive)
+
+    if before:
+        monkeypatch.setattr(tarfile.TarFile, "getnames", first)
+    else:
+        monkeypatch.setattr(shipped.os, "rename", finish)
     folder = packaged()
     assert (folder / MEMBER).is_file()
     assert list(cache.iterdir()) == [folder]
+    assert folders in ([], [folder.stat().st_ino])
 
 
 def test_without_a_cache_it_is_unpacked_for_this_process(cache, tmp_path):

@@ -218,7 +218,7 @@ def test_a_network_that_was_built_before_is_refused():
     )
     for width in (0, 1):
         build("mine", (2, 1, 1), 2, width=width)
-    with pytest.raises(UserError, match="weights of a network that it returned before"):
+    with pytest.raises(UserError, match="layers of a network that it returned before"):
         build("mine", (2, 1, 1), 2, width=0)
 
 

@@ -194,9 +194,17 @@ def test_what_would_be_passed_over_or_spoilt_is_refused(layer, inputs, message, 
         initialize_from_data(network, inputs, method=method)
 
 
-def test_a_weight_that_two_layers_share_is_not_folded_twice():
-    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
-    network[1].weight = network[0].weight
+def test_any_convolutions_statistics_are_set_where_there_is_batchnorm():
+    network = nn.Sequential(nn.Conv1d(3, 3, 1), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(6, 2))
+    x = torch.randn(16, 3, 2)
+    hidden = initialize_from_data(network, x)[:2](x)
+    assert hidden.mean((0, 2)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("tied", [1, 2])
+def test_a_weight_that_two_layers_share_is_not_folded_twice(tied):
+    network = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
+    network[tied].weight = network[0].weight
     with pytest.raises(UserError, match="two layers share a weight; give method=freeze"):
         initialize_from_data(network, torch.randn(8, 3), method="fold")
 

@@ -8,12 +8,9 @@ from torch import nn
 from bnrecon.config import composition
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
-from bnrecon.runtime.errors import UserError
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.normalization_vgg import normalization_vgg
 from bnrecon.targets.reparameterization import trained_parameters
-from bnrecon.targets.spec import TrainSpec
-from bnrecon.targets.trainer import parameter_groups
 
 SHAPES = [
     LayerShape(4, 3, (3, 3)),
@@ -195,22 +192,6 @@ def test_no_features_are_the_same_network_with_weights():
     assert nn.Linear not in kinds
     assert kinds.count(nn.Conv2d) == 4
     assert weights(torch.randn(2, 3, 16, 16)).shape == (2, 10)
-    padded = normalization_vgg(*options, "none", 10, "scale", padding="reflect")
-    assert {layer.padding_mode for layer in padded.features if isinstance(layer, nn.Conv2d)} == {
-        "reflect"
-    }
-    with pytest.raises(UserError, match="padding=reflect: conv3_1 has inputs of one pixel a side"):
-        normalization_vgg(
-            (3, 4, 4), 10, 4, [1, 1, 1], "relu", "none", 10, "scale", padding="reflect"
-        )
-
-
-@pytest.mark.parametrize("inner", ["batchnorm", "scale"])
-def test_the_decay_of_normalizations_is_that_of_the_pairs_too(inner):
-    network = normalization_vgg((1, 8, 8), 10, 4, [1, 1], "relu", "he_normal", 10, inner)
-    others, norms = parameter_groups(network, TrainSpec(norm_decay=0.0))
-    assert others["params"] == []
-    assert len(norms["params"]) == len(list(network.parameters()))
 
 
 def normalized_loss(output, upstream):
