@@ -18,7 +18,7 @@ BITS_PER_SAMPLE, PHOTOMETRIC, BLACK_IS_ZERO = 258, 262, 1  # TIFF's tags, and th
 
 
 def read_image(path: Path) -> Image.Image:
-    """Read one image as 8-bit RGB; 16-bit images keep the upper 8 bits, transparency is dropped.
+    """Read one image as 8-bit RGB, without transparency; 16-bit ones keep 8 bits (PPM: rounded).
 
     The image is rotated by its EXIF orientation, if that can be read.
 

@@ -118,10 +118,16 @@ class PiecewiseAffine:
                 ):
                     self._constants[node] = _call(root, node, self._constants.__getitem__)
         steps = [node for node in graph.nodes if node not in self._constants]
-        sizes = {node for node in steps if _is_size(node)}
+        sizes: set[fx.Node] = set()
+        for node in steps:
+            reads = set(node.all_input_nodes) - self._constants.keys()
+            if _is_size(node) or (reads and reads <= sizes):  # computed from sizes alone
+                sizes.add(node)
         self.steps = [node for node in steps if node not in sizes]
         self.kinds = {node: self._kind(node, sizes) for node in self.steps}
         self._free_after = _last_uses(self.steps)
+        self._interpreter = fx.Interpreter(root, garbage_collect_values=False, graph=graph)
+        self._reshaped: dict[fx.Node, tuple[int, ...]] = {}  # to what shape for one input
         compared: list[int] = []
         self.layers = tuple(self._measure(compared))
         # By layer, how many numbers its units compare, or those of a wider later layer.
@@ -236,10 +242,8 @@ class PiecewiseAffine:
 
         if OPERATIONS[node.target] != "reshape":
             return _call(self.module, node, value_of)
-        arguments: Any = fx.map_arg(node.args, value_of)  # none for a batch size
-        value, *rest = arguments
-        sizes = rest[0] if isinstance(rest[0], tuple | list) else rest
-        return value.reshape(len(value), *sizes[1:])
+        value = value_of(node.all_input_nodes[0])
+        return value.reshape(len(value), *self._reshaped[node])
 
     def _kind(self, node: fx.Node, sizes: set[fx.Node]) -> str:
         """``affine``, ``activation`` or ``pooling``; raises ``UserError`` for anything else."""
@@ -270,6 +274,10 @@ class PiecewiseAffine:
         try:
             with torch.no_grad():
                 self.module(points)
+                values: dict[fx.Node, Any] = {}
+                self._interpreter.run(points, initial_env=values)
+                reshaped = [n for n in self.steps if OPERATIONS.get(n.target) == "reshape"]
+                self._reshaped = {node: tuple(values[node].shape[1:]) for node in reshaped}
                 state = self.start(points)
                 for _, node, source in self.walk(state):
                     state[node] = self.plain(node, source)

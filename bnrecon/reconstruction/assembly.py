@@ -53,8 +53,8 @@ def assemble(
         The source network, with a report for every layer; outputs are not compared.
 
     Raises:
-        UserError: a solution or the moments are missing or belong to another plan, or the model has
-            changed since planning.
+        UserError: a solution, or moments that an activation needs, are missing; a solution belongs
+            to another plan; or the model has changed since planning.
         RunError: a number overflows in the network's precision.
     """
     checked = check_moments(plan, moments)

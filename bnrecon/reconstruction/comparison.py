@@ -195,7 +195,7 @@ def _numbers(output: Any) -> list[torch.Tensor]:
 def _as_tensor(part: Any) -> torch.Tensor | None:
     """A tensor, an array or a number as a tensor; ``None`` for what holds no numbers."""
     if isinstance(part, torch.Tensor):
-        return part
+        return part.to_dense()
     kinds = (np.ndarray, np.generic, complex, float, int)
     array = np.asarray(part if isinstance(part, kinds) else "")
     return torch.as_tensor(array) if array.dtype.kind in "biufc" else None

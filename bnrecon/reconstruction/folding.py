@@ -15,6 +15,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.attention import attention_refusal
 from bnrecon.reconstruction.kernels import LAYERS, Layer, Norm, is_plain, kernel_of
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.usage import Usage, find_usage
 
@@ -118,6 +119,8 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
     if not is_plain(module):
         computed = f"{type(module).__name__} computes something of its own"
         return f"{computed}, not a plain convolution or linear layer"
+    if module.weight.dtype not in (torch.float32, torch.float64):  # of a buffer
+        return f"its weight is {dtype_name(module.weight.dtype)}: call model.float()"
     if has_other_hooks(module):
         return "its forward hooks would be lost with it: remove them first"
     return usage.outside.get(name)

@@ -13,6 +13,7 @@ from bnrecon.reconstruction import arguments, storage
 from bnrecon.reconstruction.attention import fast_path_notes, pack, unpack
 from bnrecon.reconstruction.comparison import compare, explain_difference
 from bnrecon.reconstruction.folding import find_layers, replacements
+from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_to_rebuild
@@ -72,6 +73,8 @@ def plan_layers(
     if features.pruning is not None:
         check_solver(features.pruning, solver)
     asked_for, target = model, uncompiled(model)
+    if images is not None:
+        images, _ = checked_images(images, target)
     model = unpack(share_parameters(target))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))

@@ -77,10 +77,10 @@ def test_outputs_that_tell_nothing_are_not_verified(number):
 
 @pytest.mark.parametrize(
     "outputs",
-    [lambda x: (x.argmax(1), torch.fft.fft(x).abs()), torch.fft.fft],
-    ids=["whole", "complex"],
+    [lambda x: (x.argmax(1), torch.fft.fft(x).abs()), torch.fft.fft, torch.Tensor.to_sparse],
+    ids=["whole", "complex", "sparse"],
 )
-def test_whole_and_complex_numbers_are_compared(outputs):
+def test_whole_complex_and_sparse_outputs_are_compared(outputs):
     ours, theirs = (Of(lambda x, sign=sign: outputs(sign * x)) for sign in (-1, 1))
     assert compare(ours, theirs, IMAGES.reshape(8, 5))[0].relative > 0.1
     assert compare(theirs, theirs, IMAGES.reshape(8, 5))[0].relative == 0

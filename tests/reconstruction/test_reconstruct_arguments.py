@@ -74,6 +74,11 @@ def test_a_file_or_a_model_that_no_source_can_be_loaded_from_is_named(tmp_path):
     path = rebuilt.save(tmp_path / "source.safetensors")
     with pytest.raises(UserError, match="the model holds float16 parameters"):
         bnrecon.load_source(path, nn.Linear(3, 4).half().eval())
+    frozen = nn.Linear(3, 4, bias=False).eval()
+    weight = frozen._parameters.pop("weight").half()
+    frozen.register_buffer("weight", weight.detach())
+    with pytest.raises(UserError, match="its weight is float16: call"):
+        bnrecon.reconstruct(frozen)
     full = rebuilt.save(tmp_path / "full.safetensors", full=True)
     assert set(load_file(full)) == set(rebuilt.network.state_dict())
     with pytest.raises(RunError, match=f"{full} was written with full=True"):

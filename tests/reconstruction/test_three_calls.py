@@ -43,7 +43,7 @@ def solve_all(plan):
 def test_the_three_calls_do_what_the_one_call_does(model):
     images = torch.randn(16, *SHAPE, generator=torch.Generator().manual_seed(1))
     spec = FeatureSpec("he_uniform", excess=7, activation="relu", margin=4.0)
-    plan = plan_layers(model, spec, SolverSpec("matrix_free"), seed=3, images=images)
+    plan = plan_layers(model, spec, SolverSpec("matrix_free"), seed=3, images=[images])
     moments = gather(plan.model, [layer.folded for layer in plan.layers], [images])
     by_calls = assemble(plan, solve_all(plan), moments)
     at_once = reconstruct(model, spec, solver="matrix_free", seed=3, images=images)
