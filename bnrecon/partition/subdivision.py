@@ -42,7 +42,8 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
 
     Tolerances: a vertex within 5e-11 of the window's larger side from a zero line counts as on it,
     so that coincident and concurrent lines leave no slivers (``bnrecon.partition.cells``). A unit
-    that is zero on a whole region, as in some ReLU networks without bias, has no segment there.
+    whose values differ by less than 1e-13 of its layer's largest counts as constant, as that may be
+    rounding. A unit that is zero on a whole region has no segment there.
 
     Args:
         network: any piecewise-affine network; it is not changed.

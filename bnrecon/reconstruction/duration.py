@@ -68,7 +68,7 @@ def _in_integers(layer: PlannedLayer) -> bool:
 
 
 def _gradients_in_integers(layer: PlannedLayer) -> bool:
-    """Whether half of its products do: those with M^T, for features in memory."""
+    """Whether the products with M^T alone use 8-bit integers, for features in memory."""
     others = layer.storage == "memory" and not _in_integers(layer)
     return others and _integers_pay(layer, signs=False)
 

@@ -17,7 +17,7 @@ def differences_by_seed(
 ) -> pd.Series:
     """``left - right`` by seed, for each common seed, of the means of the seed's rows.
 
-    A seed must draw the same in both. Missing values of the column are skipped.
+    Both must hold the same rows of a seed: missing values are skipped, so they bias its mean.
 
     >>> rows = pd.DataFrame({"seed": [0, 0, 1, 2], "accuracy": [1.0, 3.0, 5.0, 6.0]})
     >>> differences_by_seed(rows, rows[1:3]).to_dict()
