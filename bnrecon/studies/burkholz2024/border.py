@@ -15,7 +15,7 @@ from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.system import Scales
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.parts import Decisions, no_overrides, only, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 
 SHAPE = LayerShape(4, 4, (3, 3))
 SIDE, IMAGES = 12, 8
@@ -123,6 +123,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
 TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS})
 EXCERPT = only("padded with", BEFORE, BETWEEN)
 BY, BORDER = ["activation", "padded with"], "largest error, at the border"
-MORE: dict[str, Any] = {"options": no_overrides}
-MORE["excerpt"] = lambda table: EXCERPT(table).set_index(BY)[BORDER].unstack().reset_index()
-PART = part(__file__, TASKS, summarize, None, decide, **MORE)
+PART = part(
+    __file__,
+    TASKS,
+    summarize,
+    decide=decide,
+    excerpt=lambda table: EXCERPT(table).set_index(BY)[BORDER].unstack().reset_index(),
+)
