@@ -17,7 +17,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.parts import Decisions, Task, merge, part, read_reported, refuse_compared
+from bnrecon.reproduction.parts import Decisions, join, merge, part, read_reported, sweep
 from bnrecon.studies.bn_explained import measured_noise, trained_networks
 
 REPORTED = read_reported(__package__)["controlled_noise"]
@@ -49,38 +49,6 @@ DRAWS = {"smoke": 20, "laptop": 250, "paper": 1000}  # mini-batches for measurin
 def common_options(scale: str) -> Sequence[str]:
     """The overrides common to all trainings."""
     return ("target=resnet9", *OPTIONS[scale])
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per data set, noise and seed, and one per data set that measures the noise."""
-    compared = {"data", "target.virtual_batch", "train.seed", "train.batch_size"}
-    refuse_compared(options, compared)
-    runs = {data: (f"data={data}", *common_options(scale)) for data in DATA[scale]}
-    trained = [
-        Task(
-            f"{data}, nominal factor {factor:g}, seed {seed}",
-            train_with_noise,
-            {"data": data, "factor": factor, "seed": seed},
-            (
-                *runs[data],
-                *([] if factor == 1 else [f"target.virtual_batch={BATCH / factor:.6g}"]),
-                f"train.seed={seed}",
-                *options,
-            ),
-        )
-        for seed, data, factor in itertools.product(range(SEEDS[scale]), runs, FACTORS[scale])
-    ]
-    factors = [factor for factor in FACTORS[scale] if factor != 1]
-    measured = [
-        Task(
-            f"{data}, noise measured",
-            measured_noise.measure_noise,
-            {"data": data, "factors": factors, "draws": DRAWS[scale]},
-            (*run, "train.seed=0", *options),
-        )
-        for data, run in runs.items()
-    ]
-    return trained + measured
 
 
 def train_with_noise(data: str, factor: float, seed: int, options: Sequence[str]) -> pd.DataFrame:
@@ -235,10 +203,32 @@ def _with_ends(changes: dict[str, Interval | None]) -> str:
     )
 
 
+RUNS = {scale: ("data={data}", *common_options(scale)) for scale in OPTIONS}
+NOISY = {
+    scale: [(f, "" if f == 1 else f"target.virtual_batch={BATCH / f:.6g}") for f in factors]
+    for scale, factors in FACTORS.items()
+}
+MEASURED = {scale: [f for f in factors if f != 1] for scale, factors in FACTORS.items()}
+TASKS = join(
+    sweep(
+        train_with_noise,
+        "{data}, nominal factor {factor:g}, seed {seed}",
+        {"seed": SEEDS, "data": DATA, ("factor", "_noise"): NOISY},
+        runs={scale: (*run, "{_noise}", "train.seed={seed}") for scale, run in RUNS.items()},
+        compared={"data", "target.virtual_batch", "train.seed", "train.batch_size"},
+    ),
+    sweep(
+        measured_noise.measure_noise,
+        "{data}, noise measured",
+        {"data": DATA},
+        {"factors": MEASURED, "draws": DRAWS},
+        {scale: (*run, "train.seed=0") for scale, run in RUNS.items()},
+    ),
+)
 SHOWN = "data|nominal factor|reported|test accuracy|difference"
 PART = part(
     __file__,
-    tasks,
+    TASKS,
     summarize,
     draw,
     decide,

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction.parts import Decisions, Task, below, no_overrides, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, join, no_overrides, part, sweep
 from bnrecon.reproduction.trainings import obtain
 
 
@@ -111,7 +111,7 @@ SIZES = {
     "paper": ((2, 8, 16), (64, 64, 64), (200, 50, 100), (256, 512, 1024), (3072, 1024, 4096)),
 }
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 10}
-BATCHES = {"smoke": (16,), "laptop": (16, 256), "paper": (16, 256)}
+BATCHES = {"smoke": [16], "laptop": [16, 256], "paper": [16, 256]}
 ERRORS = {
     "minimizer_error": "error of the minimizer",
     "value_error": "error of σ²/‖w‖²",
@@ -216,20 +216,6 @@ def check_layer(
         "better": better,
         "centre_error": float((centre * norms / deviation).max()),
     }
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per size of random layer, and one for a trained network."""
-    name, over = "random, D = {inputs}, K = {units}, B = {points}", ("inputs", "units", "points")
-    random = sweep(check_random, name, {over: SIZES}, {"seeds": SEEDS})
-    trained = Task(
-        "trained network",
-        check_trained,
-        {"batches": list(BATCHES[scale])},
-        ("data=digits", "target=vgg_small", f"scale={scale}", *options),
-        reads_target=True,
-    )
-    return [*random(scale, options), trained]
 
 
 def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFrame:
@@ -360,4 +346,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=below)
+NAME, OVER = "random, D = {inputs}, K = {units}, B = {points}", ("inputs", "units", "points")
+RUNS = {scale: ("data=digits", "target=vgg_small", f"scale={scale}") for scale in SIZES}
+SIZE = {"batches": BATCHES}
+TASKS = join(
+    sweep(check_random, NAME, {OVER: SIZES}, {"seeds": SEEDS}),
+    sweep(check_trained, "trained network", {}, SIZE, runs=RUNS, reads_target=True),
+)
+PART = part(__file__, TASKS, summarize, draw, decide, options=no_overrides, excerpt=below)
