@@ -56,11 +56,6 @@ class Task:
         return self.function(**self.arguments, **options)
 
 
-def no_overrides(_scale: str) -> tuple[str, ...]:
-    """For ``Experiment.options``: the runs of a part get only the overrides of its tasks."""
-    return ()
-
-
 def refuse_compared(options: Sequence[str], compared: Collection[str]) -> None:
     """Raise ``UserError`` for an option that a table's rows or columns vary.
 

@@ -33,22 +33,18 @@ DATA = {
 # Nominal factors of the variances, 1 without noise.
 FACTORS = {"smoke": (1, PRINTED), "laptop": (1, PRINTED, 4), "paper": (1, PRINTED, 2, 4, 8)}
 OPTIONS = {
-    "smoke": ("scale=smoke", "train.batch_size=128"),
+    "smoke": ("target=resnet9", "scale=smoke", "train.batch_size=128"),
     "laptop": (
+        "target=resnet9",
         "target.width=8",
         "data.train_limit=10000",
         "train.epochs=10",
         "train.warmup_epochs=1",
     ),
-    "paper": ("target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
+    "paper": ("target=resnet9", "target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
 }
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 5}
 DRAWS = {"smoke": 20, "laptop": 250, "paper": 1000}  # mini-batches for measuring the noise
-
-
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides common to all trainings."""
-    return ("target=resnet9", *OPTIONS[scale])
 
 
 def train_with_noise(data: str, factor: float, seed: int, options: Sequence[str]) -> pd.DataFrame:
@@ -203,7 +199,7 @@ def _with_ends(changes: dict[str, Interval | None]) -> str:
     )
 
 
-RUNS = {scale: ("data={data}", *common_options(scale)) for scale in OPTIONS}
+RUNS = {scale: ("data={data}", *common) for scale, common in OPTIONS.items()}
 NOISY = {
     scale: [(f, "" if f == 1 else f"target.virtual_batch={BATCH / f:.6g}") for f in factors]
     for scale, factors in FACTORS.items()
@@ -233,7 +229,7 @@ PART = part(
     draw,
     decide,
     numbers=fill_caption,
-    options=common_options,
+    options=OPTIONS,
     reported=reported,
     excerpt=lambda table: table[table["test accuracy"] != "not measured"].filter(regex=SHOWN),
 )

@@ -26,19 +26,18 @@ STARTS = {
 BN = "frozen_statistics"
 COLUMNS = {"test accuracy": "accuracy", "first half of the epochs": "early"}
 COLUMNS |= {"training accuracy": "training_accuracy"}
-OPTIONS = {
+SIZES = {
     "smoke": ("data=digits", "scale=smoke"),
     "laptop": ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),
     "paper": ("data=cifar100", "target.width=64", "train.epochs=50", "train.warmup_epochs=5"),
 }
+OPTIONS = {
+    scale: ("target=resnet9", *size, *NOT_AUGMENTED, "train.test_every=1")
+    for scale, size in SIZES.items()
+}
 RATES = {"smoke": [0.01, 0.1], "laptop": [0.03, 0.1, 0.3], "paper": [0.003, 0.01, 0.03, 0.1, 0.3]}
 VALIDATION = {"smoke": 64, "laptop": 5000, "paper": 5000}  # images that select the learning rate
 SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
-
-
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides common to all trainings."""
-    return ("target=resnet9", *OPTIONS[scale], *NOT_AUGMENTED, "train.test_every=1")
 
 
 def at_rate(options: Sequence[str], rate: float | str, validation: int) -> tuple[str, ...]:
@@ -216,7 +215,7 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
 
 
 BY_START = {("start", "_title"): tuple(STARTS.items())}
-RUNS = {scale: (*common_options(scale), "target.initialization={start}") for scale in OPTIONS}
+RUNS = {scale: (*run, "target.initialization={start}") for scale, run in OPTIONS.items()}
 TASKS = join(
     sweep(
         train_at_rate,
@@ -236,5 +235,5 @@ TASKS = join(
 UNUSED = ["validation accuracy by learning rate", "rate", "training accuracy"]
 EXCERPT = only(drop=[*UNUSED, "first half of the epochs"])
 PART = part(
-    __file__, TASKS, summarize, draw, decide, fill_caption, options=common_options, excerpt=EXCERPT
+    __file__, TASKS, summarize, draw, decide, fill_caption, options=OPTIONS, excerpt=EXCERPT
 )

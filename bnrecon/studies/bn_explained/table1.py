@@ -24,17 +24,13 @@ DATA = {
     "paper": ("imagenette", "cifar10", "cifar100", "svhn"),
 }
 WIDTHS = {"smoke": (4, 6), "laptop": (8, 12), "paper": (64, 96)}  # of RESNET and CNN
-OPTIONS = {
+LENGTHS = {
     "smoke": ("scale=smoke",),
     "laptop": ("data.train_limit=10000", "train.epochs=10", "train.warmup_epochs=1"),
     "paper": ("train.epochs=100", "train.warmup_epochs=5"),
 }
+OPTIONS = {scale: (*length, *trained_networks.NOT_AUGMENTED) for scale, length in LENGTHS.items()}
 SEEDS = {"smoke": 2, "laptop": 3, "paper": 5}
-
-
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides common to all trainings."""
-    return (*OPTIONS[scale], *trained_networks.NOT_AUGMENTED)
 
 
 def train_network(
@@ -132,8 +128,8 @@ TASKS = sweep(
         ("affine", "_affine", "_scales"): ((True, "true", "learned"), (False, "false", "fixed")),
     },
     runs={
-        scale: ("data={data}", "target={_target}", *common_options(scale), *VARIED)
-        for scale in OPTIONS
+        scale: ("data={data}", "target={_target}", *common, *VARIED)
+        for scale, common in OPTIONS.items()
     },
     compared={"data", "target", "target.affine", "train.seed"},
 )
@@ -142,7 +138,7 @@ PART = part(
     TASKS,
     summarize,
     decide=decide,
-    options=common_options,
+    options=OPTIONS,
     reported=reported,
     excerpt=measured,
 )

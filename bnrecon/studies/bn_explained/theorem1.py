@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction.parts import Decisions, below, join, no_overrides, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, join, part, sweep
 from bnrecon.reproduction.trainings import obtain
 
 
@@ -353,4 +353,4 @@ TASKS = join(
     sweep(check_random, NAME, {OVER: SIZES}, {"seeds": SEEDS}),
     sweep(check_trained, "trained network", {}, SIZE, runs=RUNS, reads_target=True),
 )
-PART = part(__file__, TASKS, summarize, draw, decide, options=no_overrides, excerpt=below)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

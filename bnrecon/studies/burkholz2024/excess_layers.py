@@ -11,16 +11,7 @@ import pandas as pd
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import geometric_mean, paired_difference
-from bnrecon.reproduction.parts import (
-    Decision,
-    Decisions,
-    no_overrides,
-    only,
-    part,
-    read_reported,
-    sweep,
-    table,
-)
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_reported, sweep, table
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
@@ -176,6 +167,4 @@ TASKS = sweep(
 FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
 DROPPED = ["c1 - n", "layers", "error in the float32 network", LIMITED]
 EXCERPT = only("share of n", "minimum width", "0.05%", "2%", drop=DROPPED)
-PART = part(
-    __file__, TASKS, summarize, draw, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
-)
+PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)

@@ -18,7 +18,7 @@ from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.parts import no_overrides, only, part, sweep
+from bnrecon.reproduction.parts import only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import solve
@@ -142,4 +142,4 @@ def draw(rows: pd.DataFrame) -> Figure:
 NAMES = [*map("features.conv{}".format, ("1_1", "1_2", "3_1", "5_4")), "classifier"]
 TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS}, runs=RUNS, reads_target=True)
 EXCERPT = only("layer", *NAMES, drop=["c1 = n - c2 + 1"])
-PART = part(__file__, TASKS, summarize, draw, options=no_overrides, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, excerpt=EXCERPT)

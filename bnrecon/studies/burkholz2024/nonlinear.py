@@ -15,7 +15,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.reconstruction.folding import FoldedLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction.parts import Decisions, no_overrides, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.solvers.base import Solution
@@ -157,4 +157,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 DROPPED = ["layers within epsilon, float64", "values outside the range"]
 EXCERPT = only("epsilon", "exact", *map("{:.0e}".format, EPSILONS[3::3]), drop=DROPPED)
 TASKS = sweep(errors, "all", {}, runs=RUNS, reads_target=True)
-PART = part(__file__, TASKS, summarize, draw, decide, options=no_overrides, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

@@ -20,7 +20,7 @@ from bnrecon.reconstruction.source_file import collapse
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Task, no_overrides, part, read_text, refuse_compared
+from bnrecon.reproduction.parts import Task, part, read_text, refuse_compared
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.run.evaluation import evaluate_source
 from bnrecon.solvers.base import Solution
@@ -338,6 +338,6 @@ def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
 
 FORMATS = {"kept / n": ".3f", "kept / c1": ".3f"}
 FORMATS |= {"median layer error": ".1e", "largest layer error": ".1e"}
-MORE: dict[str, Any] = {"options": no_overrides, "formats": FORMATS}
+MORE: dict[str, Any] = {"formats": FORMATS}
 MORE["excerpt"] = lambda table: table.query(EXCERPT).drop(columns=DETAILS)
 PART = part(__file__, tasks, summarize, draw, numbers=caption_numbers, **MORE)

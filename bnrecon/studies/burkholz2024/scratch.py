@@ -15,15 +15,7 @@ from bnrecon.data import Images
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, legend_entries, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import (
-    Decisions,
-    Task,
-    no_overrides,
-    only,
-    part,
-    read_reported,
-    refuse_compared,
-)
+from bnrecon.reproduction.parts import Decisions, Task, only, part, read_reported, refuse_compared
 from bnrecon.reproduction.request import option_name
 from bnrecon.reproduction.trainings import train_one
 from bnrecon.runtime.hardware import exact_float32
@@ -290,7 +282,6 @@ PART = part(
     summarize,
     draw,
     decide,
-    options=no_overrides,
     reported=reported,
     formats=FORMATS,
     excerpt=lambda table: EXCERPT(table[table["epochs"] == table["epochs"].max()]),

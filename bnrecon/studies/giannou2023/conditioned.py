@@ -14,11 +14,7 @@ from bnrecon.reporting.figures import PAGE, Figure, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep, table
 from bnrecon.studies.giannou2023 import teacher
-from bnrecon.studies.giannou2023.batched_training import (
-    draw_start,
-    train_sources,
-    train_students,
-)
+from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
 from bnrecon.studies.giannou2023.comparison import draw_errors, draw_legend, format_errors
 
 FEATURES = {

@@ -166,4 +166,4 @@ ONE_SUPPORT = sweep(
 )
 DROPPED = [*ALIKE, "compared with", "training accuracy", "largest relative difference of logits"]
 EXCERPT = only("trained", ALL, *MASKED.values(), *SCALES.values(), drop=DROPPED)
-PART = part(__file__, tasks, summarize, decide=decide, options=OPTIONS.__getitem__, excerpt=EXCERPT)
+PART = part(__file__, tasks, summarize, decide=decide, options=OPTIONS, excerpt=EXCERPT)
