@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, legend_entries, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, Task, only, part, read_reported, refuse_compared
@@ -248,8 +248,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         _panel(axes, of_epochs, weights.get(epochs, ()))
         axes.set_title(f"({letter}) {epochs} epochs")
     grid[0][0].set_ylabel("test accuracy (%)")
-    handles = legend_entries(figure)
-    figure.legend(handles.values(), handles, loc="outside upper center", ncols=3)
+    draw_legend(figure, 3)
     return figure
 
 
