@@ -101,10 +101,9 @@ def fit_targets(
     size = {"c1": shape.equations - missing, "channels": channels, "seed": seed}
     for label in features:
         basis = unreached(label, shape, size["c1"], seed)
-        row = {"features": label} | size | {"complement_dimension": basis.shape[1]}
         for described, target in targets:
             errors = permutation_errors(basis, target, seed, label, searches)
-            rows.append(row | dict(described) | errors)
+            rows.append({"features": label, **size, **described, **errors})
     return pd.DataFrame(rows)
 
 
@@ -147,11 +146,7 @@ def split_shared(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def permutation_errors(
-    basis: torch.Tensor,
-    target: torch.Tensor,
-    seed: int,
-    label: str,
-    searches: Sequence[str] = tuple(SEARCHES),
+    basis: torch.Tensor, target: torch.Tensor, seed: int, label: str, searches: Sequence[str]
 ) -> dict[str, float]:
     """Root mean squared errors of a target (c2, c0) by the search for a permutation of its outputs.
 
