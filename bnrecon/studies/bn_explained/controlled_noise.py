@@ -49,8 +49,8 @@ DRAWS = {"smoke": 20, "laptop": 250, "paper": 1000}  # mini-batches for measurin
 
 def train_with_noise(data: str, factor: float, seed: int, options: Sequence[str]) -> pd.DataFrame:
     """One row: a ResNet-9 with noise that gives ``factor`` times the variances by Eq. 13."""
-    named = {"data": data, "kind": "trained", "factor": factor, "seed": seed}
-    return pd.DataFrame([named | trained_networks.train_and_count(options)])
+    trained = trained_networks.train_and_count(options, data=data, factor=factor, seed=seed)
+    return trained.assign(kind="trained")
 
 
 def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

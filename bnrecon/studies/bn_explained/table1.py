@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -31,14 +31,6 @@ LENGTHS = {
 }
 OPTIONS = {scale: (*length, *trained_networks.NOT_AUGMENTED) for scale, length in LENGTHS.items()}
 SEEDS = {"smoke": 2, "laptop": 3, "paper": 5}
-
-
-def train_network(
-    data: str, network: str, affine: bool, seed: int, options: Sequence[str]
-) -> pd.DataFrame:
-    """One row: a network trained with (``affine``) or without learned scales and shifts."""
-    named = {"data": data, "network": network, "affine": affine, "seed": seed}
-    return pd.DataFrame([named | trained_networks.train_and_count(options)])
 
 
 def _measured(rows: pd.DataFrame, network: str, data: str) -> pd.DataFrame:
@@ -119,7 +111,7 @@ NETWORKS = {
 }
 VARIED = ("target.width={_width}", "target.affine={_affine}", "train.seed={seed}")
 TASKS = sweep(
-    train_network,
+    trained_networks.train_and_count,
     "{network} on {data}, {_scales} scales, seed {seed}",
     {
         "seed": SEEDS,
