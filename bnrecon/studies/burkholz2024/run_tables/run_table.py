@@ -174,11 +174,11 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         ],
         lacking,
         commands,
-        page.Comparison(
-            f"{len(done)} of {len(cells)}",
-            verdicts.counted(cell.against_target for cell in done),
-            verdicts.counted(cell.against_paper for cell in done),
-        ),
+        {
+            "runs": f"{len(done)} of {len(cells)}",
+            "target": verdicts.counted(cell.against_target for cell in done),
+            "reported": verdicts.counted(cell.against_paper for cell in done),
+        },
     )
 
 
