@@ -7,7 +7,7 @@ import pandas as pd
 
 from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.parts import Task
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import SCALES, Study
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def counted_experiment(counted, *names, options=None):
         ],
         lambda rows: rows,
         "A caption.",
-        options=None if options is None else lambda scale: options,
+        options=dict.fromkeys(SCALES, options or ()),
     )
 
 

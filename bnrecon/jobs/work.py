@@ -12,7 +12,6 @@ from bnrecon.runtime.digests import content_key, json_values
 
 if TYPE_CHECKING:
     from bnrecon.config.schema import RunConfig
-    from bnrecon.data import DataSpec
 
 SWEEP = "sweep"  # stands for a scale
 Kind = Literal["done", "mistake", "failed"]
@@ -61,8 +60,8 @@ class Work(Protocol):
         """The command that computes only this."""
 
     @property
-    def data(self) -> DataSpec | None:
-        """The images that it needs."""
+    def config(self) -> RunConfig | None:
+        """A run whose images it needs; ``None`` for none."""
 
     @property
     def target(self) -> RunConfig | None:

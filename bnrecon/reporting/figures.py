@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,13 +52,20 @@ def new_figure(
     return figure, figure.subplots(rows, columns, **options)
 
 
-def legend_entries(figure: Figure) -> dict[str, Any]:
-    """The legend entries of all panels, by label, each once."""
-    return {
-        label: handle
-        for axes in figure.axes
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+def legend_entries(panels: Iterable[Axes]) -> dict[str, Any]:
+    """The legend entries of panels, by label, each that of the first panel with it."""
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    return entries
+
+
+def draw_legend(figure: Figure, columns: int = 1, side: str = "upper", **options: Any) -> None:
+    """Draw one legend for all panels above or below (``lower``) them, where it covers no data."""
+    if entries := legend_entries(figure.axes):
+        options |= {"loc": f"outside {side} center", "ncols": columns}
+        figure.legend(entries.values(), entries.keys(), **options)
 
 
 def drawn(draw: Callable[[], Figure], note: str) -> Figure:

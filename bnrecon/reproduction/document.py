@@ -12,6 +12,8 @@ from bnrecon.reproduction.page import RULE, Claims
 from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
+SCALE = "laptop"  # of parts that are not complete at the paper's size
+LINK = "../../outputs"  # from a document
 INTERVALS = (
     "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, unless noted; "
     "printed ± are the paper's."
@@ -51,33 +53,31 @@ def shown_scale(study: Study, outputs: Path, name: str, scale: str) -> str:
     return "paper" if page.exists() and not _so_far(page) else scale
 
 
-def document(
-    study: Study, outputs: Path, scale: str = "laptop", link: str = "../../outputs"
-) -> str:
+def document(study: Study, outputs: Path) -> str:
     """The document, made only from the tables ``outputs/NAME/PART-SCALE.md``, which it links to.
 
     It is Markdown: the findings, then for each part of the paper its claims, figure, caption, table
-    and evidence. Details are on the part's page. ``link`` leads from the document to ``outputs``.
+    and evidence. Details are on the part's page.
     """
     summary, *sections = study.summary.partition("\n## ")
-    command = f"bnrecon study {study.name} scale={scale}"
+    command = f"bnrecon study {study.name} scale={SCALE}"
     origin = f"Computed by `{command}`. {DETAILS}"
-    lines = [f"# {study.paper}, at scale {scale}", summary.strip(), origin]
+    lines = [f"# {study.paper}, at scale {SCALE}", summary.strip(), origin]
     claims = {
         name: [claim for claim in decided if not claim.is_beyond]
-        for name, decided in claims_by_part(study, outputs, scale).items()
+        for name, decided in claims_by_part(study, outputs, SCALE).items()
     }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
     papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
-    scales = {name: shown_scale(study, outputs, name, scale) for name in papers}
+    scales = {name: shown_scale(study, outputs, name, SCALE) for name in papers}
     run = [name for name in papers if _page(study, outputs, name, scales[name]).exists()]
-    parts = {name: _part(study, outputs, name, scales[name], link, claims[name]) for name in run}
+    parts = {name: _part(study, outputs, name, scales[name], claims[name]) for name in run}
     lines += [text for name in run if name in study.main for text in parts[name]]
     lines.append("".join(sections).strip())
     lines += [text for name in run if name not in study.main for text in parts[name]]
     if missing := [name for name in papers if name not in run]:
-        command = f"`bnrecon study {study.name} {' '.join(missing)} scale={scale}`"
+        command = f"`bnrecon study {study.name} {' '.join(missing)} scale={SCALE}`"
         names = "; ".join(f"*{_heading(study, name)}*" for name in missing)
         lines += ["## Not run", f"{names}: {command}."]
     return "\n\n".join(lines) + "\n"
@@ -88,7 +88,7 @@ def _page(study: Study, outputs: Path, name: str, scale: str) -> Path:
 
 
 def _part(
-    study: Study, outputs: Path, name: str, scale: str, link: str, claims: Sequence[Claim]
+    study: Study, outputs: Path, name: str, scale: str, claims: Sequence[Claim]
 ) -> Iterator[str]:
     """The paragraphs of a part: those above the rule of its written page."""
     page = _page(study, outputs, name, scale)
@@ -105,8 +105,8 @@ def _part(
     shown_here = paragraphs[: paragraphs.index(RULE.text)]
     for paragraph in sorted(shown_here, key=lambda paragraph: not _is_of_claims(paragraph)):
         if shown := text if _is_of_claims(paragraph) else paragraph:
-            yield shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
-    yield f"[Details]({link}/{study.name}/{page.name})"
+            yield shown.replace(f"]({picture}", f"]({LINK}/{study.name}/{picture}")
+    yield f"[Details]({LINK}/{study.name}/{page.name})"
 
 
 def _so_far(page: Path) -> str:
@@ -117,7 +117,7 @@ def _so_far(page: Path) -> str:
     return "" if progress[1] == progress[2] else progress[0]
 
 
-def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
+def beyond(studies: Sequence[Study], outputs: Path) -> str:
     """The page of results beyond the papers, by part: all of it, or claims and a link to it."""
     lines = [
         "# Beyond the papers",
@@ -125,10 +125,10 @@ def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> st
     ]
     for study in studies:
         lines.append(f"## {study.paper}")
-        for name, decided in claims_by_part(study, outputs, scale).items():
-            chosen = shown_scale(study, outputs, name, scale)
+        for name, decided in claims_by_part(study, outputs, SCALE).items():
+            chosen = shown_scale(study, outputs, name, SCALE)
             if study.part(name).where.startswith("beyond"):
-                title, *rest = _part(study, outputs, name, chosen, "../../outputs", decided)
+                title, *rest = _part(study, outputs, name, chosen, decided)
                 lines += [f"#{title}", *rest]
             elif ours := tuple(claim for claim in decided if claim.is_beyond):
                 heading = _heading(study, name)

@@ -156,8 +156,9 @@ def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
     mistakes: Counter[str] = Counter()
     total = len(missing)
     for key, item in list(missing.items()):
-        if (spec := item.data) is None:
+        if (config := item.config) is None:
             continue
+        spec = config.data
         if repr(spec) not in problems:
             problems[repr(spec)] = ""
             try:

@@ -73,8 +73,7 @@ class Experiment:
         caption: what the reader has to know, or a function that computes it from the rows; its
             first paragraph is above the table, the others are below.
         draw: draws the figure from the rows.
-        options: the experiment's overrides for its runs at a scale; ``None`` if it has no runs and
-            the user's options have no effect.
+        options: the overrides common to its runs, by scale, if the page names them.
         formats: format specifications of the printed table's numbers, by column.
         claims: the statements of the paper that the rows decide, with their verdicts.
         excerpt: selects the lines of a long table above the rule; all lines are below it.
@@ -87,7 +86,7 @@ class Experiment:
     summary: Callable[[pd.DataFrame], pd.DataFrame]
     caption: str | Callable[[pd.DataFrame], str]
     draw: Callable[[pd.DataFrame], Figure] | None = None
-    options: Callable[[str], Sequence[str]] | None = None
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
     claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
     excerpt: page.Excerpt | None = None
@@ -100,7 +99,7 @@ class Experiment:
     @property
     def takes_options(self) -> bool:
         """Whether the user's options apply to its runs."""
-        return self.options is not None
+        return any(task.options is not None for task in self.tasks("smoke", ()))
 
     def plan_work(self, request: PartRequest) -> list[TaskWork]:
         """Its tasks."""
@@ -136,7 +135,7 @@ class Experiment:
         rows = concatenate(done)
         summary = self.summary(rows)
         caption, details = page.caption_and_details(self.caption_for(rows))
-        overrides = " ".join(self.options(heading.scale)) if self.options else ""
+        overrides = " ".join(self.options.get(heading.scale, ()))
         # The rows' origin: commits, machines, time.
         commits = page.listed_commits(result.commit for result in done)
         machines = page.listed(page.device_name(result.machine) for result in done)

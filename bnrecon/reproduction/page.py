@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -107,15 +107,6 @@ class FinishedRun:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """How many runs are finished, and how often each verdict came out."""
-
-    runs: str  # as "3 of 5"
-    target: str  # the verdicts against the targets
-    reported: str  # the verdicts against the paper's numbers; empty if it reports none
-
-
-@dataclass(frozen=True)
 class Page:
     """The page of a part; without ``csv`` nothing is finished."""
 
@@ -129,7 +120,9 @@ class Page:
     results: Sequence[TaskResult] | Sequence[FinishedRun] = ()
     lacking: Sequence[str] = ()  # the names of unfinished tasks or runs
     commands: Sequence[str] = ()  # the command for each of those, if one computes only this
-    comparison: Comparison | None = None  # of its runs with their targets and the paper
+    # Of its runs: how many of them, and how often each verdict against their targets ("target") and
+    # the paper's numbers ("reported")
+    comparison: Mapping[str, str] | None = None
     problem: str = ""  # why it cannot be shown, in one line; then it has no other content
 
     @property

@@ -56,11 +56,6 @@ class Task:
         return self.function(**self.arguments, **options)
 
 
-def no_overrides(_scale: str) -> tuple[str, ...]:
-    """For ``Experiment.options``: the runs of a part get only the overrides of its tasks."""
-    return ()
-
-
 def refuse_compared(options: Sequence[str], compared: Collection[str]) -> None:
     """Raise ``UserError`` for an option that a table's rows or columns vary.
 
@@ -81,6 +76,9 @@ def sweep(
     name: str,
     over: Mapping[Any, Any],
     fixed: Mapping[str, Any] | None = None,
+    runs: Any = None,
+    compared: Collection[str] = (),
+    reads_target: bool = False,
 ) -> Tasks:
     """A part's tasks: ``function`` once for each combination of a scale's values.
 
@@ -89,8 +87,12 @@ def sweep(
         name: the task's name, with the values' names in braces.
         over: the values of each argument, or of arguments that vary together, by scale or for all
             scales; a number n stands for 0 to n - 1. The last one changes fastest. A name that
-            begins with _ is only used in the task's name, not as an argument.
+            begins with _ is only used in the name and in ``runs``, not as an argument.
         fixed: the single value of each argument, by scale or for all.
+        runs: the overrides of a task's runs, by scale or for all, with the values' names in braces;
+            empty ones are omitted, the user's follow. ``None`` for tasks without runs.
+        compared: options that the tasks vary, which are refused.
+        reads_target: as in ``Task``.
 
     >>> settings = {"smoke": [(2, 1)], "laptop": [(2, 1), (4, 3)]}
     >>> over = {("width", "_rank"): settings, "seed": 1}
@@ -99,7 +101,9 @@ def sweep(
     ('width 4, rank 3', {'width': 4, 'seed': 0})
     """
 
-    def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+    def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+        refuse_compared(options, compared)
+        overrides = _at(runs, scale)
         same = {argument: _at(values, scale) for argument, values in (fixed or {}).items()}
         axes: list[list[Any]] = []
         for names, values in over.items():
@@ -110,7 +114,9 @@ def sweep(
         for point in itertools.product(*axes):
             values = dict(itertools.chain(*point))
             arguments = {key: value for key, value in values.items() if not key.startswith("_")}
-            made.append(Task(name.format(**values), function, arguments | same))
+            filled = filter(None, (override.format(**values) for override in overrides or ()))
+            run = None if overrides is None else (*filled, *options)
+            made.append(Task(name.format(**values), function, arguments | same, run, reads_target))
         return made
 
     return tasks

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
-from bnrecon.data import DataSpec, load
+from bnrecon.data import load
 from bnrecon.jobs.work import Work, target_key
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import pieces
@@ -126,11 +126,6 @@ class RunWork(_Stored[RunResult]):
         return shlex.join(("bnrecon", "run", *self.overrides))
 
     @property
-    def data(self) -> DataSpec | None:
-        """The images of the run."""
-        return self.config.data
-
-    @property
     def target(self) -> RunConfig | None:
         """The run itself."""
         return self.config
@@ -193,19 +188,14 @@ class TaskWork(_Stored[TaskResult]):
         return self.path, self.shipped / self.path.relative_to(self.folder)
 
     @property
-    def _config(self) -> RunConfig | None:
+    def config(self) -> RunConfig | None:
         """The configuration of the runs that the task's options describe."""
         return None if self.task.options is None else composition.compose(self.task.options)
 
     @property
-    def data(self) -> DataSpec | None:
-        """The images of the runs whose targets the task trains or reads."""
-        return None if self._config is None else self._config.data
-
-    @property
     def target(self) -> RunConfig | None:
         """The run that the task's options describe, if the task reads its target."""
-        return self._config if self.task.reads_target else None
+        return self.config if self.task.reads_target else None
 
     def _read(self, path: Path) -> TaskResult:
         """Read a file, and check that it belongs to this task."""
@@ -223,7 +213,7 @@ class TaskWork(_Stored[TaskResult]):
 
     def compute(self) -> str:
         """Compute the rows and write them."""
-        started, config = time.monotonic(), self._config
+        started, config = time.monotonic(), self.config
         # A task without options runs on the CPU.
         device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
         with hardware.use_threads(threads), pieces.kept_in(self.path.with_suffix("")) as saved:
@@ -266,11 +256,6 @@ class TargetWork:
     def command(self) -> str:
         """The command of the first work; ``bnrecon train`` takes the same options as the run."""
         return self.first.command
-
-    @property
-    def data(self) -> DataSpec:
-        """The images that it is trained on."""
-        return self.config.data
 
     def is_finished(self) -> bool:
         """Whether the target is stored."""

@@ -45,7 +45,7 @@ DRAWN = Experiment(
     lambda rows: rows,
     lambda rows: f"The largest width is {rows['width'].max()}.",
     draw,
-    options=lambda scale: ("target=vgg18",),
+    options={"smoke": ("target=vgg18",)},
     formats={"error": ".2f"},
 )
 

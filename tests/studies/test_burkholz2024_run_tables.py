@@ -13,7 +13,7 @@ from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.studies.burkholz2024.run_tables.grids import overview
-from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row, RowWork
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
     at_limit,
     numbers,
@@ -125,10 +125,9 @@ def test_page_and_csv_sum_over_the_seeds_that_were_counted_and_say_how_many(fini
     assert line["predicted otherwise by seed"] == "12, not counted"
     told = "12 of 100 (1 of 2 seeds counted)"
     assert summarize([cell]).iloc[0]["images predicted otherwise"] == told
-    grouped = dataclasses.replace(
-        cell, row=dataclasses.replace(cell.row, labels={"target": "t", "features": "f", "by": "1"})
-    )
-    line = overview([grouped], Grid("target", "features", ("by",))).iloc[0]
+    labels = {"target": "t", "features": "f", "target width": "1", "rebuilt by": "w"}
+    row = dataclasses.replace(cell.row, labels=labels)
+    line = overview([dataclasses.replace(cell, row=row)]).iloc[0]
     assert line["images predicted otherwise"] == told
 
 

@@ -11,7 +11,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.studies.random_features import alignment, conditioning, masks, permutation_search
 from bnrecon.studies.random_features.conditioning import IDENTIFIED
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
-from bnrecon.studies.random_features.permutation_search import equivalent_missing
+from bnrecon.studies.random_features.permutation_search import with_best
 from bnrecon.studies.random_features.solver_errors import (
     SETTINGS,
     condition_number,
@@ -92,7 +92,8 @@ def test_half_the_error_is_that_of_a_quarter_of_the_missing_features():
             residual = wanted - matrix @ torch.linalg.lstsq(matrix, wanted).solution
             squares.append(float(residual.square().sum() / wanted.square().sum()))
         errors[missing] = np.mean(squares) ** 0.5
-        equivalent = equivalent_missing(pd.Series([errors[missing]]), 10)[0]
+        row = {"assignment": [errors[missing]], "exchanges": [1.0], "channels": [10]}
+        equivalent = with_best(pd.DataFrame(row))["missing"][0]
         assert equivalent == pytest.approx(missing, rel=0.15)
     assert errors[5] / errors[20] == pytest.approx(0.5, rel=0.1)
 

@@ -17,7 +17,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.parts import Decisions, Task, merge, part, read_reported, refuse_compared
+from bnrecon.reproduction.parts import Decisions, join, merge, part, read_reported, sweep
 from bnrecon.studies.bn_explained import measured_noise, trained_networks
 
 REPORTED = read_reported(__package__)["controlled_noise"]
@@ -33,60 +33,24 @@ DATA = {
 # Nominal factors of the variances, 1 without noise.
 FACTORS = {"smoke": (1, PRINTED), "laptop": (1, PRINTED, 4), "paper": (1, PRINTED, 2, 4, 8)}
 OPTIONS = {
-    "smoke": ("scale=smoke", "train.batch_size=128"),
+    "smoke": ("target=resnet9", "scale=smoke", "train.batch_size=128"),
     "laptop": (
+        "target=resnet9",
         "target.width=8",
         "data.train_limit=10000",
         "train.epochs=10",
         "train.warmup_epochs=1",
     ),
-    "paper": ("target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
+    "paper": ("target=resnet9", "target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
 }
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 5}
 DRAWS = {"smoke": 20, "laptop": 250, "paper": 1000}  # mini-batches for measuring the noise
 
 
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides common to all trainings."""
-    return ("target=resnet9", *OPTIONS[scale])
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per data set, noise and seed, and one per data set that measures the noise."""
-    compared = {"data", "target.virtual_batch", "train.seed", "train.batch_size"}
-    refuse_compared(options, compared)
-    runs = {data: (f"data={data}", *common_options(scale)) for data in DATA[scale]}
-    trained = [
-        Task(
-            f"{data}, nominal factor {factor:g}, seed {seed}",
-            train_with_noise,
-            {"data": data, "factor": factor, "seed": seed},
-            (
-                *runs[data],
-                *([] if factor == 1 else [f"target.virtual_batch={BATCH / factor:.6g}"]),
-                f"train.seed={seed}",
-                *options,
-            ),
-        )
-        for seed, data, factor in itertools.product(range(SEEDS[scale]), runs, FACTORS[scale])
-    ]
-    factors = [factor for factor in FACTORS[scale] if factor != 1]
-    measured = [
-        Task(
-            f"{data}, noise measured",
-            measured_noise.measure_noise,
-            {"data": data, "factors": factors, "draws": DRAWS[scale]},
-            (*run, "train.seed=0", *options),
-        )
-        for data, run in runs.items()
-    ]
-    return trained + measured
-
-
 def train_with_noise(data: str, factor: float, seed: int, options: Sequence[str]) -> pd.DataFrame:
     """One row: a ResNet-9 with noise that gives ``factor`` times the variances by Eq. 13."""
-    named = {"data": data, "kind": "trained", "factor": factor, "seed": seed}
-    return pd.DataFrame([named | trained_networks.train_and_count(options)])
+    trained = trained_networks.train_and_count(options, data=data, factor=factor, seed=seed)
+    return trained.assign(kind="trained")
 
 
 def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -235,15 +199,37 @@ def _with_ends(changes: dict[str, Interval | None]) -> str:
     )
 
 
+RUNS = {scale: ("data={data}", *common) for scale, common in OPTIONS.items()}
+NOISY = {
+    scale: [(f, "" if f == 1 else f"target.virtual_batch={BATCH / f:.6g}") for f in factors]
+    for scale, factors in FACTORS.items()
+}
+MEASURED = {scale: [f for f in factors if f != 1] for scale, factors in FACTORS.items()}
+TASKS = join(
+    sweep(
+        train_with_noise,
+        "{data}, nominal factor {factor:g}, seed {seed}",
+        {"seed": SEEDS, "data": DATA, ("factor", "_noise"): NOISY},
+        runs={scale: (*run, "{_noise}", "train.seed={seed}") for scale, run in RUNS.items()},
+        compared={"data", "target.virtual_batch", "train.seed", "train.batch_size"},
+    ),
+    sweep(
+        measured_noise.measure_noise,
+        "{data}, noise measured",
+        {"data": DATA},
+        {"factors": MEASURED, "draws": DRAWS},
+        {scale: (*run, "train.seed=0") for scale, run in RUNS.items()},
+    ),
+)
 SHOWN = "data|nominal factor|reported|test accuracy|difference"
 PART = part(
     __file__,
-    tasks,
+    TASKS,
     summarize,
     draw,
     decide,
     numbers=fill_caption,
-    options=common_options,
+    options=OPTIONS,
     reported=reported,
     excerpt=lambda table: table[table["test accuracy"] != "not measured"].filter(regex=SHOWN),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.parts import Decisions, Task, only, part, refuse_compared
+from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.errors import Diverged
 from bnrecon.studies.bn_explained.trained_networks import NOT_AUGMENTED, describe
@@ -27,24 +26,23 @@ STARTS = {
 BN = "frozen_statistics"
 COLUMNS = {"test accuracy": "accuracy", "first half of the epochs": "early"}
 COLUMNS |= {"training accuracy": "training_accuracy"}
-OPTIONS = {
+SIZES = {
     "smoke": ("data=digits", "scale=smoke"),
     "laptop": ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),
     "paper": ("data=cifar100", "target.width=64", "train.epochs=50", "train.warmup_epochs=5"),
 }
-RATES = {"smoke": (0.01, 0.1), "laptop": (0.03, 0.1, 0.3), "paper": (0.003, 0.01, 0.03, 0.1, 0.3)}
+OPTIONS = {
+    scale: ("target=resnet9", *size, *NOT_AUGMENTED, "train.test_every=1")
+    for scale, size in SIZES.items()
+}
+RATES = {"smoke": [0.01, 0.1], "laptop": [0.03, 0.1, 0.3], "paper": [0.003, 0.01, 0.03, 0.1, 0.3]}
 VALIDATION = {"smoke": 64, "laptop": 5000, "paper": 5000}  # images that select the learning rate
 SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
 
 
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides common to all trainings."""
-    return ("target=resnet9", *OPTIONS[scale], *NOT_AUGMENTED, "train.test_every=1")
-
-
-def at_rate(options: Sequence[str], rate: float, validation: int) -> tuple[str, ...]:
+def at_rate(options: Sequence[str], rate: float | str, validation: int) -> tuple[str, ...]:
     """The overrides of a training that is tested on held-out training images."""
-    return (*options, f"data.validation={validation}", f"train.lr={rate:g}", "train.seed=0")
+    return (*options, f"data.validation={validation}", f"train.lr={rate}", "train.seed=0")
 
 
 def train_at_rate(start: str, rate: float, options: Sequence[str]) -> pd.DataFrame:
@@ -82,33 +80,6 @@ def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
     columns = {"epoch": "epoch", "accuracy": "test_accuracy", "training_accuracy": "accuracy"}
     log = trained.about["log"]
     return [{name: row[of] for name, of in columns.items()} | named for row in log]
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per start and learning rate, then one per start and seed."""
-    compared = {"target.initialization", "data.validation", "train.lr", "train.seed"}
-    refuse_compared(options, compared)
-    rates, validation, common = RATES[scale], VALIDATION[scale], common_options(scale)
-    runs = {s: (*common, f"target.initialization={s}", *options) for s in STARTS}
-    selection = [
-        Task(
-            f"{STARTS[start]}, rate {rate:g}, validation",
-            train_at_rate,
-            {"start": start, "rate": rate},
-            at_rate(runs[start], rate, validation),
-        )
-        for start, rate in itertools.product(STARTS, rates)
-    ]
-    test = [
-        Task(
-            f"{STARTS[start]}, seed {seed}",
-            train_at_best_rate,
-            {"start": start, "seed": seed, "rates": list(rates), "validation": validation},
-            runs[start],
-        )
-        for seed, start in itertools.product(range(SEEDS[scale]), STARTS)
-    ]
-    return selection + test
 
 
 def _final(rows: pd.DataFrame) -> pd.DataFrame:
@@ -243,8 +214,26 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     return f"{edge_of}: a wider range may differ." if names else ""
 
 
+BY_START = {("start", "_title"): tuple(STARTS.items())}
+RUNS = {scale: (*run, "target.initialization={start}") for scale, run in OPTIONS.items()}
+TASKS = join(
+    sweep(
+        train_at_rate,
+        "{_title}, rate {rate:g}, validation",
+        BY_START | {"rate": RATES},
+        runs={scale: at_rate(run, "{rate:g}", VALIDATION[scale]) for scale, run in RUNS.items()},
+        compared={"target.initialization", "data.validation", "train.lr", "train.seed"},
+    ),
+    sweep(
+        train_at_best_rate,
+        "{_title}, seed {seed}",
+        {"seed": SEEDS, **BY_START},
+        {"rates": RATES, "validation": VALIDATION},
+        RUNS,
+    ),
+)
 UNUSED = ["validation accuracy by learning rate", "rate", "training accuracy"]
 EXCERPT = only(drop=[*UNUSED, "first half of the epochs"])
 PART = part(
-    __file__, tasks, summarize, draw, decide, fill_caption, options=common_options, excerpt=EXCERPT
+    __file__, TASKS, summarize, draw, decide, fill_caption, options=OPTIONS, excerpt=EXCERPT
 )

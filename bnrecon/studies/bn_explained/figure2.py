@@ -198,7 +198,6 @@ def _check_scale(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> di
     return {
         "own_sigma": _gap(before.of(1), scaled.of(1)),
         "common": _gap(common, shifted),
-        "common_turned": float(_turns(layers, before.of(1, UNIT), common).max(initial=0.0)),
     }
 
 

@@ -99,8 +99,7 @@ def count_at_star(width: int, side: int, seed: int) -> pd.DataFrame:
     """One row per setting and layer: mean counts.
 
     ``data``: at the star. ``turned``: at the star turned about the origin by 90, 180, 270 degrees.
-    ``window``: over the window, and its ``maximum``. ``rim``: over the window's rim. ``centred``:
-    at the star moved to the origin, which only BN would see. ``origin``: at the origin.
+    ``window``: over the window. ``rim``: over its rim. ``origin``: at the origin.
     """
     star, cells = draw_star(seed), grid(side)
     rim = np.abs(cells).max(1) > RIM
@@ -112,9 +111,7 @@ def count_at_star(width: int, side: int, seed: int) -> pd.DataFrame:
             "data": _count(network, star).mean(0),
             "turned": _count(network, turned(star)).mean(0),
             "window": window.mean(0),
-            "maximum": window.max(0),
             "rim": window[rim].mean(0),
-            "centred": _count(network, star - star.mean(0)).mean(0),
             "origin": _count(network, np.zeros((1, 2)))[0],
         }
         for index, layer in enumerate(LAYERS):
@@ -258,6 +255,7 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
     through, units = counts.loc[[zero], "origin"].min(), counts["width"].iloc[0]
     central = intervals.decide(one and EXCESS - one for one in focus[zero])
     rim = [gain for layer in LAYERS for gain in _more_on_rim(rows, layer)]
+    others = [*all_layers(zero, "rim", "window"), *all_layers(norm, "rim", "window")]
     return {
         "Figure 3, (i)": intervals.decide(one and one - EXCESS for one in focus[norm]),
         "Figure 3, (ii)": intervals.decide(rim),
@@ -265,7 +263,7 @@ def _conclude(rows: pd.DataFrame) -> Decisions:
     }, {
         "focus": {setting: _list(ratios) for setting, ratios in focus.items()},
         "rim": _list(all_layers(random, "rim", "window")),
-        "others": _span([*all_layers(zero, "rim", "window"), *all_layers(norm, "rim", "window")]),
+        "others": span((one.mean for one in others if one), ".2f", absent="none counted"),
         "through": through,
         "units": units,
     }
@@ -304,10 +302,6 @@ def _compare_ways(compared: pd.DataFrame) -> Decisions:
 def _list(ratios: Ratios) -> str:
     shown = ", ".join(_shown(ratio).partition(" (")[0] for ratio in ratios)
     return shown + "".join(f" (n={ratio.n})" for ratio in ratios[:1] if ratio)
-
-
-def _span(ratios: Ratios) -> str:
-    return span([ratio.mean for ratio in ratios if ratio], ".2f", absent="none counted")
 
 
 ENDS = only("layer", LAYERS[0], LAYERS[-1], drop=["mean count", "at the data, to mean"])

@@ -23,7 +23,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals, parts
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.parts import Decisions, Task, merge, no_overrides, part, refuse_compared
+from bnrecon.reproduction.parts import Decisions, Task, merge, part, refuse_compared
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained.planar import SETTINGS
 from bnrecon.targets.building import build_target
@@ -346,6 +346,4 @@ def _check_sampling(rows: pd.DataFrame) -> Decisions:
 
 FORMATS = dict.fromkeys(NAMES.values(), ".0f")
 EXCERPT = parts.only(drop=[*NAMES.values()])  # they are in the figure
-PART = part(
-    __file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
-)
+PART = part(__file__, tasks, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)

@@ -115,7 +115,7 @@ def measure(seed: int) -> pd.DataFrame:
             ratios, off = group["plane"] / group["tls"], (group["own"] / group["tls"] - 1).abs()
             row |= {"disordered": (1 - concordance) / 2}
             row |= {"spread": float(ratios.max() / ratios.min())}
-            row |= {"eq8": float(off.max()), "same": float((ratios - 1).abs().max())}
+            row |= {"eq8": float(off.max())}
             rows.append(row | ({"accuracy": accuracy} if state == "trained" else {}))
     return pd.DataFrame(rows)
 

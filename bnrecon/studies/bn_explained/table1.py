@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import decide_within, paired_difference_by, with_values
-from bnrecon.reproduction.parts import Decisions, Task, part, read_reported, refuse_compared
+from bnrecon.reproduction.parts import Decisions, part, read_reported, sweep
 from bnrecon.studies.bn_explained import trained_networks
 
 REPORTED = read_reported(__package__)["table1"]
@@ -24,49 +24,13 @@ DATA = {
     "paper": ("imagenette", "cifar10", "cifar100", "svhn"),
 }
 WIDTHS = {"smoke": (4, 6), "laptop": (8, 12), "paper": (64, 96)}  # of RESNET and CNN
-OPTIONS = {
+LENGTHS = {
     "smoke": ("scale=smoke",),
     "laptop": ("data.train_limit=10000", "train.epochs=10", "train.warmup_epochs=1"),
     "paper": ("train.epochs=100", "train.warmup_epochs=5"),
 }
+OPTIONS = {scale: (*length, *trained_networks.NOT_AUGMENTED) for scale, length in LENGTHS.items()}
 SEEDS = {"smoke": 2, "laptop": 3, "paper": 5}
-
-
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides common to all trainings."""
-    return (*OPTIONS[scale], *trained_networks.NOT_AUGMENTED)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per data set, network, type of BatchNorm and seed."""
-    refuse_compared(options, {"data", "target", "target.affine", "train.seed"})
-    widths = dict(zip(TARGETS, WIDTHS[scale], strict=True))
-    cells = itertools.product(range(SEEDS[scale]), DATA[scale], TARGETS, (True, False))
-    return [
-        Task(
-            f"{network} on {data}, {'learned' if affine else 'fixed'} scales, seed {seed}",
-            train_network,
-            {"data": data, "network": network, "affine": affine, "seed": seed},
-            (
-                f"data={data}",
-                f"target={TARGETS[network]}",
-                *common_options(scale),
-                f"target.width={widths[network]}",
-                f"target.affine={str(affine).lower()}",
-                f"train.seed={seed}",
-                *options,
-            ),
-        )
-        for seed, data, network, affine in cells
-    ]
-
-
-def train_network(
-    data: str, network: str, affine: bool, seed: int, options: Sequence[str]
-) -> pd.DataFrame:
-    """One row: a network trained with (``affine``) or without learned scales and shifts."""
-    named = {"data": data, "network": network, "affine": affine, "seed": seed}
-    return pd.DataFrame([named | trained_networks.train_and_count(options)])
 
 
 def _measured(rows: pd.DataFrame, network: str, data: str) -> pd.DataFrame:
@@ -141,12 +105,32 @@ def measured(table: pd.DataFrame) -> pd.DataFrame:
     return trained.drop(columns="fixed - learned, reported")
 
 
+NETWORKS = {
+    scale: list(zip(TARGETS, TARGETS.values(), widths, strict=True))
+    for scale, widths in WIDTHS.items()
+}
+VARIED = ("target.width={_width}", "target.affine={_affine}", "train.seed={seed}")
+TASKS = sweep(
+    trained_networks.train_and_count,
+    "{network} on {data}, {_scales} scales, seed {seed}",
+    {
+        "seed": SEEDS,
+        "data": DATA,
+        ("network", "_target", "_width"): NETWORKS,
+        ("affine", "_affine", "_scales"): ((True, "true", "learned"), (False, "false", "fixed")),
+    },
+    runs={
+        scale: ("data={data}", "target={_target}", *common, *VARIED)
+        for scale, common in OPTIONS.items()
+    },
+    compared={"data", "target", "target.affine", "train.seed"},
+)
 PART = part(
     __file__,
-    tasks,
+    TASKS,
     summarize,
     decide=decide,
-    options=common_options,
+    options=OPTIONS,
     reported=reported,
     excerpt=measured,
 )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
+from bnrecon.reconstruction.folding import FoldedLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction.parts import Decisions, Task, below, no_overrides, part, sweep
+from bnrecon.reproduction.parts import Decisions, below, join, part, sweep
 from bnrecon.reproduction.trainings import obtain
 
 
@@ -31,7 +32,6 @@ class NormalizedLayer:
     stored_threshold: np.ndarray
 
 
-Linear = nn.Linear | nn.Conv2d
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
@@ -44,36 +44,27 @@ def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[Nor
     Raises:
         ValueError: such a layer has a bias, or more than one group.
     """
-    network = copy.deepcopy(network).double().train()
-    names = {id(module): name for name, module in network.named_modules()}
-    produced: list[tuple[Linear, torch.Tensor, torch.Tensor]] = []
-    layers: list[NormalizedLayer] = []
+    network = copy.deepcopy(network).double().eval()
+    layers = [layer for layer in find_layers(network).layers if layer.norm is not None]
+    passed: dict[nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def remember(module: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        assert isinstance(module, Linear)
-        produced.append((module, inputs[0], output))
+        passed[module] = inputs[0], output
 
-    def collect(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
-        assert isinstance(norm, Norm)
-        for layer, before, output in produced:
-            if output is inputs[0]:
-                layers.append(_as_matrices(names[id(layer)], layer, before, output, norm))
-
-    for module in network.modules():
-        if isinstance(module, Linear):
-            module.register_forward_hook(remember)
-        elif isinstance(module, Norm):
-            module.register_forward_pre_hook(collect)
-    network(images.double())
-    return layers
+    for layer in layers:
+        layer.module.register_forward_hook(remember)
+        cast(Norm, layer.norm).momentum = 0.0  # keeps the running statistics
+    network.train()(images.double())
+    return [_as_matrices(layer, *passed[layer.module]) for layer in layers]
 
 
 def _as_matrices(
-    name: str, layer: Linear, inputs: torch.Tensor, output: torch.Tensor, norm: Norm
+    folded: FoldedLayer, inputs: torch.Tensor, output: torch.Tensor
 ) -> NormalizedLayer:
     """One layer; mean and deviation of the batch are computed by a fresh BatchNorm."""
+    layer, norm = folded.module, cast(Norm, folded.norm)
     if layer.bias is not None or getattr(layer, "groups", 1) > 1:
-        raise ValueError(f"{name}: must have no bias and one group")
+        raise ValueError(f"{folded.name}: must have no bias and one group")
     stored_mean, variance = _statistics(norm)
     threshold = stored_mean - norm.bias * (variance + norm.eps).sqrt() / norm.weight
     fresh = type(norm)(norm.num_features, momentum=1.0, affine=False, dtype=torch.float64).train()
@@ -82,7 +73,7 @@ def _as_matrices(
     count = output.numel() // norm.num_features
     deviation = (unbiased * ((count - 1) / count)).sqrt()
     return NormalizedLayer(
-        name,
+        folded.name,
         _patches(layer, inputs).numpy(),
         layer.weight.flatten(1).numpy(),
         *(array.numpy() for array in (mean, deviation, stored_mean, threshold)),
@@ -94,10 +85,11 @@ def _statistics(norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
     return norm.get_buffer("running_mean").clone(), norm.get_buffer("running_var").clone()
 
 
-def _patches(layer: Linear, inputs: torch.Tensor) -> torch.Tensor:
+def _patches(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     """The vectors (B, D) that a layer's weight multiplies."""
     if isinstance(layer, nn.Linear):
         return inputs
+    assert isinstance(layer, nn.Conv2d)
     assert not isinstance(layer.padding, str)
     sizes = layer.kernel_size, layer.dilation, layer.padding, layer.stride
     columns = nn.functional.unfold(inputs, *sizes)
@@ -111,7 +103,7 @@ SIZES = {
     "paper": ((2, 8, 16), (64, 64, 64), (200, 50, 100), (256, 512, 1024), (3072, 1024, 4096)),
 }
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 10}
-BATCHES = {"smoke": (16,), "laptop": (16, 256), "paper": (16, 256)}
+BATCHES = {"smoke": [16], "laptop": [16, 256], "paper": [16, 256]}
 ERRORS = {
     "minimizer_error": "error of the minimizer",
     "value_error": "error of σ²/‖w‖²",
@@ -216,20 +208,6 @@ def check_layer(
         "better": better,
         "centre_error": float((centre * norms / deviation).max()),
     }
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per size of random layer, and one for a trained network."""
-    name, over = "random, D = {inputs}, K = {units}, B = {points}", ("inputs", "units", "points")
-    random = sweep(check_random, name, {over: SIZES}, {"seeds": SEEDS})
-    trained = Task(
-        "trained network",
-        check_trained,
-        {"batches": list(BATCHES[scale])},
-        ("data=digits", "target=vgg_small", f"scale={scale}", *options),
-        reads_target=True,
-    )
-    return [*random(scale, options), trained]
 
 
 def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFrame:
@@ -360,4 +338,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=below)
+NAME, OVER = "random, D = {inputs}, K = {units}, B = {points}", ("inputs", "units", "points")
+RUNS = {scale: ("data=digits", "target=vgg_small", f"scale={scale}") for scale in SIZES}
+SIZE = {"batches": BATCHES}
+TASKS = join(
+    sweep(check_random, NAME, {OVER: SIZES}, {"seeds": SEEDS}),
+    sweep(check_trained, "trained network", {}, SIZE, runs=RUNS, reads_target=True),
+)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

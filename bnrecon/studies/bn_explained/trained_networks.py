@@ -15,13 +15,14 @@ from bnrecon.reproduction.trainings import train_one
 NOT_AUGMENTED = ("data.crop_padding=0", "data.flip=false")
 
 
-def train_and_count(options: Sequence[str]) -> dict[str, Any]:
-    """``train_one``, the number of training images, and how the network is trained."""
+def train_and_count(options: Sequence[str], **labels: Any) -> pd.DataFrame:
+    """One row: labels, ``train_one``, the number of training images, how the network is trained."""
     config = composition.compose(options)
     chosen = ("batch_size", "lr", "momentum", "weight_decay", "warmup_epochs")
-    row = train_one(options, lambda _network, data, _device: {"trained_on": data.sizes[0]})
+    row = labels | train_one(options, lambda _network, data, _device: {"trained_on": data.sizes[0]})
     row |= {name: getattr(config.train, name) for name in chosen}
-    return row | {"crop_padding": config.data.crop_padding, "flip": config.data.flip}
+    row |= {"crop_padding": config.data.crop_padding, "flip": config.data.flip}
+    return pd.DataFrame([row])
 
 
 def describe_training(rows: pd.DataFrame) -> str:

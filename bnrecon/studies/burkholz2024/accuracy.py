@@ -22,15 +22,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.parts import (
-    Decision,
-    Decisions,
-    Task,
-    no_overrides,
-    part,
-    read_text,
-    refuse_compared,
-)
+from bnrecon.reproduction.parts import Decision, Decisions, Task, part, read_text, refuse_compared
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer
@@ -341,7 +333,7 @@ def _sizes(rows: pd.DataFrame) -> str:
 
 ERRORS = ("error in float64", "error in the float32 network")
 FORMATS = dict.fromkeys(ERRORS, ".1e") | {"cancellation": ".0e"}
-MORE: dict[str, Any] = {"options": no_overrides, "formats": FORMATS}
+MORE: dict[str, Any] = {"formats": FORMATS}
 MORE["excerpt"] = lambda table: table[  # of the smallest and largest systems
     (table["step"] != LBFGS_IN_FLOAT64) & table["n"].isin([table["n"].min(), table["n"].max()])
 ][["n", "step", ERRORS[0]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,7 +15,7 @@ from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.system import Scales
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.parts import Decisions, no_overrides, only, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
 
 SHAPE = LayerShape(4, 4, (3, 3))
 SIDE, IMAGES = 12, 8
@@ -30,36 +30,28 @@ PLACES = {"inside": "inside", "at the border": "border"}
 NO_ERROR = 1e-9  # relative to the largest output, in float64
 
 
-class Trained(NamedTuple):
-    """A pair whose composition is the target, with inputs and the target's outputs."""
-
-    features: Features
-    gamma: torch.Tensor
-    images: torch.Tensor
-    wanted: torch.Tensor
-
-
 def errors(seed: int) -> pd.DataFrame:
     """Largest errors of a rebuilt random layer, inside its images and at their border.
 
     n he_normal features, 1x1 and 3x3 kernels, and inputs in [-1, 1], all in float64. One row per
     activation and padding, with the target's largest output.
     """
-    built = _build(seed)
+    features, gamma, images, wanted = _build(seed)
     rows = []
     for activation in ACTIVATIONS:
         for padding in (BEFORE, BETWEEN, REPAIRED):
-            off = (_source(built, activation, padding) - built.wanted).abs()
+            off = (_source(features, gamma, images, activation, padding) - wanted).abs()
             inside = off[..., 1:-1, 1:-1].max()
             border = off.clone()
             border[..., 1:-1, 1:-1] = 0
             row = {"seed": seed, "activation": activation, "padding": padding}
-            sizes = {"inside": inside, "border": border.max(), "output": built.wanted.abs().max()}
+            sizes = {"inside": inside, "border": border.max(), "output": wanted.abs().max()}
             rows.append(row | {name: float(size) for name, size in sizes.items()})
     return pd.DataFrame(rows)
 
 
-def _build(seed: int) -> Trained:
+def _build(seed: int) -> tuple[Features, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A pair whose composition is the target, its γ, inputs, and the target's outputs."""
     generator = torch.Generator().manual_seed(seed)
     size = (SHAPE.outputs, SHAPE.inputs, *SHAPE.kernel)
     target = torch.randn(size, generator=generator, dtype=torch.float64)
@@ -69,19 +61,20 @@ def _build(seed: int) -> Trained:
     first, second = (weight.double() for weight in features.weights())
     columns = torch.einsum("ilrs,lj->ijrsl", second, first).reshape(SHAPE.equations, -1)
     gamma = torch.linalg.solve(columns, target.flatten())
-    return Trained(features, gamma, images, F.conv2d(images, target, padding="same"))
+    return features, gamma, images, F.conv2d(images, target, padding="same")
 
 
-def _source(built: Trained, name: str, padding: str) -> torch.Tensor:
+def _source(
+    features: Features, gamma: torch.Tensor, images: torch.Tensor, name: str, padding: str
+) -> torch.Tensor:
     """S(x) with an activation φ(v h + b) after the first layer h = γ1 A x."""
-    features, gamma = built.features, built.gamma
     first, second = (weight.double() for weight in features.weights())
     scales = Scales(gamma, torch.ones(SHAPE.outputs, dtype=torch.float64))
     bound = torch.ones(SHAPE.inputs, dtype=torch.float64)
     region = linear_region(name, features, scales, bound, EPSILON)
     activation = FIRST_ACTIVATIONS[name]
     phi, shift = activation.module(), region.shift[:, None, None]
-    images = F.pad(built.images, (1, 1, 1, 1)) if padding == BEFORE else built.images
+    images = F.pad(images, (1, 1, 1, 1)) if padding == BEFORE else images
     hidden = F.conv2d(images, gamma[:, None, None, None] * first[:, :, None, None])
     values = phi(region.factor * hidden + shift)
     if padding == BETWEEN:
@@ -123,6 +116,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
 TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS})
 EXCERPT = only("padded with", BEFORE, BETWEEN)
 BY, BORDER = ["activation", "padded with"], "largest error, at the border"
-MORE: dict[str, Any] = {"options": no_overrides}
-MORE["excerpt"] = lambda table: EXCERPT(table).set_index(BY)[BORDER].unstack().reset_index()
-PART = part(__file__, TASKS, summarize, None, decide, **MORE)
+PART = part(
+    __file__,
+    TASKS,
+    summarize,
+    decide=decide,
+    excerpt=lambda table: EXCERPT(table).set_index(BY)[BORDER].unstack().reset_index(),
+)

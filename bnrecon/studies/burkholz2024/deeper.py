@@ -185,7 +185,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_xlabel("Σ c_l - (n + L)")
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    labels, handles = zip(*sorted(legend_entries(figure).items()), strict=True)
+    labels, handles = zip(*sorted(legend_entries(figure.axes).items()), strict=True)
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.legend(
         handles,

@@ -11,17 +11,7 @@ import pandas as pd
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import geometric_mean, paired_difference
-from bnrecon.reproduction.parts import (
-    Decision,
-    Decisions,
-    Task,
-    no_overrides,
-    only,
-    part,
-    read_reported,
-    refuse_compared,
-    table,
-)
+from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_reported, sweep, table
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
@@ -33,10 +23,11 @@ BOUNDS = [
     100 * (REPORTED["minimum_width"] + extra - REPORTED["n"]) / REPORTED["n"]
     for extra in REPORTED["parameters"]
 ]
-# c1 - n in percent of n; ``None`` is the minimum width n - c2 + 1.
+# c1 - n in percent of n, large shares first, as they converge early; ``None`` is the minimum width.
 SHARES: Mapping[str, tuple[float | None, ...]] = {
     "smoke": (20.0, 5.0, None),
     "laptop": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, None),
+    "paper": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, None),
 }
 LIMITED = "stopped by the limit"
 PAPERS = "paper: 80 to 120 beyond its minimum"
@@ -48,23 +39,6 @@ SEEDS: Mapping[str, Mapping[int, tuple[int, ...]]] = {
     "laptop": {32: (0, 1, 2), 64: (0,)},
     "paper": {32: (0, 1, 2), 64: (0, 1, 2)},
 }
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per size, seed and share; large shares come first, as they converge early."""
-    refuse_compared(options, {"target.width"})
-    return [
-        Task(
-            f"width {width}, seed {seed}, {_named(share)}",
-            measure,
-            {"layer": STAGES[seed], "seed": seed, "share": share},
-            (*TARGETS[scale], f"target.width={width}", *options),
-            reads_target=True,
-        )
-        for width, seeds in SEEDS[scale].items()
-        for seed in seeds
-        for share in SHARES.get(scale, SHARES["laptop"])
-    ]
 
 
 def _named(share: float | None) -> str:
@@ -177,9 +151,20 @@ def _faster(none: pd.DataFrame, few: pd.DataFrame, numbers: dict[str, Any]) -> D
     return "faster", verdict, numbers | {"least": least}
 
 
+SIZES = {
+    scale: [(width, seed, STAGES[seed]) for width, seeds in by_width.items() for seed in seeds]
+    for scale, by_width in SEEDS.items()
+}
+NAMED = {scale: [(share, _named(share)) for share in shares] for scale, shares in SHARES.items()}
+TASKS = sweep(
+    measure,
+    "width {_width}, seed {seed}, {_named}",
+    {("_width", "seed", "layer"): SIZES, ("share", "_named"): NAMED},
+    runs={scale: (*run, "target.width={_width}") for scale, run in TARGETS.items()},
+    compared={"target.width"},
+    reads_target=True,
+)
 FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
 DROPPED = ["c1 - n", "layers", "error in the float32 network", LIMITED]
 EXCERPT = only("share of n", "minimum width", "0.05%", "2%", drop=DROPPED)
-PART = part(
-    __file__, tasks, summarize, draw, decide, options=no_overrides, formats=FORMATS, excerpt=EXCERPT
-)
+PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)

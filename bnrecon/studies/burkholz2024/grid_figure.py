@@ -43,7 +43,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
         seeds = span(len(c.result.seeds) for p in runs for c in runs[p] if c.result)
         axes.set_title(f"({letter}) target width {width}, source seeds: {seeds}")
         axes.set_ylabel("loss of accuracy, points")
-    entries = legend_entries(figure)
+    entries = legend_entries(reversed(figure.axes))  # the narrowest have several seeds
     labels = [name for name in dict.fromkeys((*NAMES.values(), *entries)) if name in entries]
     handles = [entries[name] for name in labels]
     figure.legend(handles, labels, loc="outside upper center", ncols=4, columnspacing=1.2)

@@ -18,7 +18,7 @@ from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.parts import Task, no_overrides, only, part
+from bnrecon.reproduction.parts import only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import solve
@@ -74,14 +74,6 @@ def single_layer(name: str, seed: int, excess: int | None, options: Sequence[str
     width = shape.minimum_width if excess is None else shape.equations + excess
     features = draw_features("he_normal", shape, width, seed, number)
     return SingleLayer(target, features, layer_system(target, features, device, False))
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per source seed."""
-    return [
-        Task(f"seed {seed}", errors, {"seed": seed}, (*RUNS[scale], *options), reads_target=True)
-        for seed in SEEDS[scale]
-    ]
 
 
 def errors(seed: int, options: Sequence[str]) -> pd.DataFrame:
@@ -148,5 +140,6 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 NAMES = [*map("features.conv{}".format, ("1_1", "1_2", "3_1", "5_4")), "classifier"]
+TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS}, runs=RUNS, reads_target=True)
 EXCERPT = only("layer", *NAMES, drop=["c1 = n - c2 + 1"])
-PART = part(__file__, tasks, summarize, draw, options=no_overrides, excerpt=EXCERPT)
+PART = part(__file__, TASKS, summarize, draw, excerpt=EXCERPT)

@@ -15,7 +15,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.reconstruction.folding import FoldedLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction.parts import Decisions, Task, no_overrides, only, part
+from bnrecon.reproduction.parts import Decisions, only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.solvers.base import Solution
@@ -26,11 +26,6 @@ EPSILONS = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 TRAINING_IMAGES, TEST_IMAGES = 1024, 16
 MARGIN = 2.0
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task: all layers of one target."""
-    return [Task("all", errors, {}, (*RUNS[scale], *options), reads_target=True)]
 
 
 def errors(options: Sequence[str]) -> pd.DataFrame:
@@ -161,4 +156,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 DROPPED = ["layers within epsilon, float64", "values outside the range"]
 EXCERPT = only("epsilon", "exact", *map("{:.0e}".format, EPSILONS[3::3]), drop=DROPPED)
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides, excerpt=EXCERPT)
+TASKS = sweep(errors, "all", {}, runs=RUNS, reads_target=True)
+PART = part(__file__, TASKS, summarize, draw, decide, excerpt=EXCERPT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
@@ -22,24 +21,16 @@ SUGGESTED = "0"  # the training seed whose result led to the others
 ACCURACY, SAME = "accuracy: target", ["target width", "epochs", "training seed"]
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The targets of one width and schedule, trained with both plans."""
-
-    width: str
-    scale: str  # of their training, like ``seeds``
-    seeds: Sequence[str] = ("0",)
-    overrides: Sequence[str] = ()  # of the runs
-
-
-TARGETS: Mapping[str, Sequence[Trained]] = {
-    "smoke": (Trained("4", "smoke"),),
+# The targets that are trained with both plans: width, scale and seeds of the training, and more
+# overrides of the runs.
+TARGETS: Mapping[str, Sequence[tuple[str, str, Sequence[str], Sequence[str]]]] = {
+    "smoke": (("4", "smoke", ("0",), ()),),
     "laptop": (
-        Trained("32", "laptop", ("0", "1", "2")),
-        Trained("64", "laptop", overrides=AS_TABLE_1),
-        Trained("64", "paper", overrides=AS_TABLE_1),
+        ("32", "laptop", ("0", "1", "2"), ()),
+        ("64", "laptop", ("0",), AS_TABLE_1),
+        ("64", "paper", ("0",), AS_TABLE_1),
     ),
-    "paper": (Trained("64", "paper"),),
+    "paper": (("64", "paper", ("0",), ()),),
 }
 PLANS: Mapping[str, tuple[str, ...]] = {"2, 3, 4, 4, 4": (), "4, 4, 4, 5": (f"{GROUPS}=[4,4,4,5]",)}
 
@@ -48,16 +39,16 @@ def _rows(scale: str, options: Sequence[str]) -> list[Row]:
     """Both plans side by side, for the widths and training seeds of the scale."""
     refuse_compared(options, {GROUPS, WIDTH, SEED, EPOCHS})
     rows = []
-    for targets in TARGETS[scale]:
-        common = (*COMMON, f"scale={targets.scale}", f"{WIDTH}={targets.width}")
+    for width, trained, seeds, overrides in TARGETS[scale]:
+        common = (*COMMON, f"scale={trained}", f"{WIDTH}={width}")
         epochs = composition.compose((*common, *options)).train.epochs
-        labels = {"target width": targets.width, "epochs": str(epochs)}
+        labels = {"target width": width, "epochs": str(epochs)}
         rows += [
             Row(
                 {"groups": plan, **labels, "training seed": seed},
-                (*common, f"{SEED}={seed}", *targets.overrides, *groups, *options),
+                (*common, f"{SEED}={seed}", *overrides, *groups, *options),
             )
-            for seed in targets.seeds
+            for seed in seeds
             for plan, groups in PLANS.items()
         ]
     return rows

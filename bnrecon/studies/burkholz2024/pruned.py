@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from bnrecon.reconstruction.source_file import collapse
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Task, no_overrides, part, read_text, refuse_compared
+from bnrecon.reproduction.parts import Task, part, read_text, refuse_compared
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.run.evaluation import evaluate_source
 from bnrecon.solvers.base import Solution
@@ -47,12 +46,10 @@ def rebuild(
         options: overrides of the run whose target is rebuilt.
     """
     trained, data, device = obtain(options)
-    started = time.monotonic()
     features = FeatureSpec("he_normal", oversampling=OVERSAMPLING)
     if method == WEIGHTS:
         features = FeatureSpec("id_cond", width="maximum")
     plan = plan_layers(trained.network, features, seed=seed)
-    equations = [layer.shape.equations for layer in plan.layers]
     solutions = [dict[str, Solution]() for _ in shares]
     for layer in plan.layers:
         solved = _solve(layer, method, shares, device)
@@ -62,21 +59,18 @@ def rebuild(
     named = {"method": method}
     named |= {"network": f"{config['target']['name']} on {config['data']['name']}"}
     named |= {"activation": config["target"]["activation"]}
-    seconds = time.monotonic() - started
     for share, of_share in zip(shares, solutions, strict=True):
         source = assemble(plan, of_share)
         networks = (source.network, collapse(source.network), trained.network)
         outcome = evaluate_source(*networks, data, device, SOURCE_IMAGES)
         errors = [layer.relative_error for layer in source.layers]
-        kept = sum(int((solution.scale != 0).sum()) for solution in of_share.values())
-        row = named | {"share": share, "seed": seed, "kept_over_n": kept / sum(equations)}
+        row = named | {"share": share, "seed": seed}
         row |= {"median_error": statistics.median(errors), "largest_error": max(errors)}
-        row |= {"layers": len(errors), "n": max(equations)}
+        row |= {"layers": len(errors), "n": max(layer.shape.equations for layer in plan.layers)}
         row |= {"target_accuracy": trained.about["accuracy"], "accuracy": outcome.accuracy}
         row |= {"images": outcome.images, "predicted_otherwise": outcome.predictions.differ}
         row |= {"source_images": outcome.source_images}
-        row |= {"largest_logit_difference": outcome.largest_logit_difference}
-        rows.append(row | {"solving_seconds": seconds})
+        rows.append(row | {"largest_logit_difference": outcome.largest_logit_difference})
     return pd.DataFrame(rows)
 
 
@@ -338,6 +332,6 @@ def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
 
 FORMATS = {"kept / n": ".3f", "kept / c1": ".3f"}
 FORMATS |= {"median layer error": ".1e", "largest layer error": ".1e"}
-MORE: dict[str, Any] = {"options": no_overrides, "formats": FORMATS}
+MORE: dict[str, Any] = {"formats": FORMATS}
 MORE["excerpt"] = lambda table: table.query(EXCERPT).drop(columns=DETAILS)
 PART = part(__file__, tasks, summarize, draw, numbers=caption_numbers, **MORE)

@@ -10,7 +10,7 @@ import pandas as pd
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, Task, no_overrides, part, read_reported
+from bnrecon.reproduction.parts import Decisions, Task, part, read_reported
 from bnrecon.reproduction.trainings import training_tasks
 
 PRINTED = read_reported(__package__)["table1"]["target"]
@@ -130,4 +130,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers
 
 
-PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides)
+PART = part(__file__, tasks, summarize, draw, decide)

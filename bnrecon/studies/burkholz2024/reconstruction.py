@@ -19,7 +19,7 @@ from bnrecon.reproduction.parts import (
 )
 from bnrecon.reproduction.request import option_name
 from bnrecon.studies.burkholz2024.grid_figure import NAMES, draw
-from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, results_of
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row, results_of
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
 from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, farthest_ends
@@ -39,7 +39,6 @@ COMPARED |= {"target", "target.activation", "data", "data.name"}
 # The widths listed among the findings, by claim.
 LISTED = {"enough": ("16", "64"), "variations": ("64",), "more": (), "near perfect": ("64",)}
 PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
-GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"), way="rebuilt by")
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
         rows_of(data, read_reported(__package__)[f"table{number}"], impossible),
         f"As Table 1.\n\n{details}\n\n{note}" if impossible else TEXT.caption,
         draw,
-        GRID,
+        as_grids=True,
         claims=lambda cells: TEXT.claims(decide(name, cells)),
     )
 

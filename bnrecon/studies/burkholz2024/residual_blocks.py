@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from bnrecon.construction.residual_blocks import residual_blocks
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction.parts import Decisions, no_overrides, part, sweep, table
+from bnrecon.reproduction.parts import Decisions, part, sweep, table
 
 SHAPES = ((8, 8, 3), (16, 16, 1), (8, 4, 3))  # c2, c0 and the kernel's side
 BLOCKS = (1, 2, 4)  # and one per output, the narrowest
@@ -104,6 +104,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 OVER = {("outputs", "inputs", "side"): SHAPES}
 TASKS = sweep(measure, "{outputs}x{inputs}, {side}x{side}", OVER, {"seeds": SEEDS})
 FORMATS = {"over two layers": ".2f", "(c0 + c2)² / (c0 c2)": ".1f", "largest error": ".0e"}
-PART = part(
-    __file__, TASKS, summarize, None, decide, options=no_overrides, formats=FORMATS, excerpt=excerpt
-)
+PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=excerpt)

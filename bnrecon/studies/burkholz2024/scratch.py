@@ -12,18 +12,10 @@ import torch
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, legend_entries, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import (
-    Decisions,
-    Task,
-    no_overrides,
-    only,
-    part,
-    read_reported,
-    refuse_compared,
-)
+from bnrecon.reproduction.parts import Decisions, Task, only, part, read_reported, refuse_compared
 from bnrecon.reproduction.request import option_name
 from bnrecon.reproduction.trainings import train_one
 from bnrecon.runtime.hardware import exact_float32
@@ -256,8 +248,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         _panel(axes, of_epochs, weights.get(epochs, ()))
         axes.set_title(f"({letter}) {epochs} epochs")
     grid[0][0].set_ylabel("test accuracy (%)")
-    handles = legend_entries(figure)
-    figure.legend(handles.values(), handles, loc="outside upper center", ncols=3)
+    draw_legend(figure, 3)
     return figure
 
 
@@ -290,7 +281,6 @@ PART = part(
     summarize,
     draw,
     decide,
-    options=no_overrides,
     reported=reported,
     formats=FORMATS,
     excerpt=lambda table: EXCERPT(table[table["epochs"] == table["epochs"].max()]),

@@ -148,8 +148,7 @@ def count_rebuilt(errors: Sequence[float], limit: float) -> dict[str, float]:
     """
     rebuilt, draws = sum(error <= limit for error in errors), len(errors)
     low, high = proportion_interval(rebuilt, draws)
-    counts = {"rebuilt": rebuilt, "draws": draws, "low": low, "high": high}
-    return counts | {"median_error": float(torch.tensor(errors).median())}
+    return {"rebuilt": rebuilt, "draws": draws, "low": low, "high": high}
 
 
 def draw_shares(axes: Axes, positions: pd.Series, rows: pd.DataFrame, **style: Any) -> None:

@@ -36,10 +36,6 @@ class Optimizer:
     learning_rate: float
     schedule: str
 
-    def at(self, fraction: float) -> float:
-        """The learning rate after this fraction of the training."""
-        return self.learning_rate * SCHEDULES[self.schedule](fraction)
-
 
 def all_optimizers(rates: Sequence[float]) -> list[Optimizer]:
     """The settings to select from."""
@@ -191,7 +187,8 @@ def train(
             chosen = order[start : start + batch]
             loss = (networks(x[:, chosen]) - y[:, None, chosen]).square().mean(-1).sum()
             gradients = torch.autograd.grad(loss, parameters)
-            rates = torch.tensor([optimizer.at(step / total) for optimizer in optimizers])
+            factors = {name: schedule(step / total) for name, schedule in SCHEDULES.items()}
+            rates = torch.tensor([one.learning_rate * factors[one.schedule] for one in optimizers])
             rates = rates[None, :, None, None]
             moved = zip(parameters, velocities, gradients, strict=True)
             with torch.no_grad():

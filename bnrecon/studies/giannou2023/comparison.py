@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, Axes, Figure, new_figure
+from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.parts import Decisions, Task, Tasks, part, sweep
 from bnrecon.studies.giannou2023 import batched_training
@@ -275,14 +275,3 @@ def draw_panels(rows: pd.DataFrame, density: float) -> Figure:
 def _what_is_drawn(rows: pd.DataFrame) -> str:
     runs = rows["run"].nunique()
     return f"median of {runs} runs; bars: the middle {max(runs - 2, 1)}"
-
-
-def draw_legend(figure: Figure, columns: int = 1, **options: Any) -> None:
-    """Draw a single legend above the figure's axes, where it covers no data."""
-    shown: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            shown.setdefault(label, handle)
-    if shown:
-        options |= {"loc": "outside upper center", "ncols": columns}
-        figure.legend(shown.values(), shown.keys(), **options)

@@ -10,16 +10,12 @@ import torch
 
 from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
-from bnrecon.reporting.figures import PAGE, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, Figure, draw_legend, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep, table
 from bnrecon.studies.giannou2023 import teacher
-from bnrecon.studies.giannou2023.batched_training import (
-    draw_start,
-    train_sources,
-    train_students,
-)
-from bnrecon.studies.giannou2023.comparison import draw_errors, draw_legend, format_errors
+from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
+from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors
 
 FEATURES = {
     "random": "scales of random features",

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
-from bnrecon.reporting.figures import COLUMN, Figure, new_figure
+from bnrecon.reporting.figures import COLUMN, Figure, draw_legend, new_figure
 from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.parts import Decisions, only, part, sweep, table
-from bnrecon.studies.giannou2023.comparison import draw_legend
 
 SIDES = {"smoke": (2, 4), "laptop": (4, 8, 16, 32, 64), "paper": (4, 8, 16, 32, 64)}
 DEPTHS = {"smoke": (1, 2), "laptop": (1, 2, 4, 8), "paper": (1, 2, 4, 8)}

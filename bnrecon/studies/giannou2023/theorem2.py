@@ -13,10 +13,9 @@ from bnrecon.construction.random_linear import REFINEMENTS, khatri_rao, scale_of
 from bnrecon.construction.relu_target import read_relu_network
 from bnrecon.construction.skip_source import RebuiltChain, SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
-from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, draw_legend, new_figure
 from bnrecon.reproduction.parts import Decisions, join, part, sweep, table
 from bnrecon.runtime.errors import RunError
-from bnrecon.studies.giannou2023.comparison import draw_legend
 from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.theorem1 import SEEDS, random_target
 

@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 
 from bnrecon.construction import sparse_invertibility as sparse
-from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part, sweep
-from bnrecon.studies.giannou2023.comparison import draw_legend
 
 INDEPENDENT = "independent"  # marks rows that are not of products
 SIDES = {"smoke": (6, 8), "laptop": (8, 16, 24, 32, 48, 64), "paper": (8, 16, 24, 32, 48, 64)}

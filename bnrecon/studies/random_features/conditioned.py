@@ -215,7 +215,7 @@ PART = part(
     summarize,
     decide=decide,
     numbers=caption_numbers,
-    options=OPTIONS.__getitem__,
+    options=OPTIONS,
     reported=reported,
     excerpt=lambda table: table.head(len(REPORTED) + 1).drop(columns=UNUSED),  # and pooled
 )

@@ -106,13 +106,15 @@ def caption_numbers(_rows: pd.DataFrame) -> dict[str, float]:
     """The example, and the densities that the text and the bound require."""
     # The density at which the bound is ``WANTED``.
     necessary = (1 - (1 - WANTED ** (1 / OUTPUTS)) ** (1 / OUTPUTS)) ** (1 / DEGREE)
+    # The text requires 1 - (δ/c2)^(1/c2); to the power 1/d, the bound is about 1 - δ.
+    printed = 1 - ((1 - WANTED) / OUTPUTS) ** (1 / OUTPUTS)
     return {
         "outputs": OUTPUTS,
         "degree": DEGREE,
         "density": DENSITY,
         "necessary": necessary,
-        "printed": sparse_matching.required_density_in_print(OUTPUTS, 1 - WANTED),
-        "repaired": sparse_matching.required_density(OUTPUTS, DEGREE, 1 - WANTED),
+        "printed": printed,
+        "repaired": printed ** (1 / DEGREE),
     }
 
 

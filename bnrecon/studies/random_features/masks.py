@@ -36,8 +36,7 @@ def measure_masks(
     computed anew.
     """
     targets = [({"density": p}, bernoulli_mask(channels, p, seed)) for p in DENSITIES]
-    rows = permuting.fit_targets(targets, channels, missing, seed, searches, features)
-    return rows.drop(columns="complement_dimension")  # absent from shipped rows
+    return permuting.fit_targets(targets, channels, missing, seed, searches, features)
 
 
 def bernoulli_mask(channels: int, density: float, seed: int) -> torch.Tensor:

@@ -101,10 +101,9 @@ def fit_targets(
     size = {"c1": shape.equations - missing, "channels": channels, "seed": seed}
     for label in features:
         basis = unreached(label, shape, size["c1"], seed)
-        row = {"features": label} | size | {"complement_dimension": basis.shape[1]}
         for described, target in targets:
             errors = permutation_errors(basis, target, seed, label, searches)
-            rows.append(row | dict(described) | errors)
+            rows.append({"features": label, **size, **described, **errors})
     return pd.DataFrame(rows)
 
 
@@ -120,24 +119,19 @@ def say_shared(text: Text, rows: pd.DataFrame) -> dict[str, str]:
     return {"shared": text.sentence("rows with one shared", **numbers)}
 
 
-def equivalent_missing(errors: pd.Series, channels: int | pd.Series) -> pd.Series:
-    """Compute n e²: a random target of root mean square 1 has the error e = sqrt((n - c1)/n).
-
-    Here n = c0 c2. Half the error is that of a quarter of the missing features.
-
-    >>> equivalent_missing(pd.Series([0.2, 0.1]), 50).round(6).tolist()
-    [100.0, 25.0]
-    """
-    return channels**2 * errors**2
-
-
 def with_best(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the best error, and the number of missing features it is equivalent to.
 
-    The best is by linear assignment where this is exact, else by exchanges.
+    The best is by linear assignment where this is exact, else by exchanges. A random target of root
+    mean square 1 has the error e = sqrt((n - c1)/n) with n = c0 c2, so n e² are missing: half the
+    error is that of a quarter of the missing features.
+
+    >>> rows = {"assignment": [0.2, None], "exchanges": [0.3, 0.1], "channels": 50}
+    >>> with_best(pd.DataFrame(rows))["missing"].round(6).tolist()
+    [100.0, 25.0]
     """
     best = rows["assignment"].fillna(rows["exchanges"])
-    return rows.assign(best=best, missing=equivalent_missing(best, rows["channels"]))
+    return rows.assign(best=best, missing=rows["channels"] ** 2 * best**2)
 
 
 def split_shared(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -147,11 +141,7 @@ def split_shared(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def permutation_errors(
-    basis: torch.Tensor,
-    target: torch.Tensor,
-    seed: int,
-    label: str,
-    searches: Sequence[str] = tuple(SEARCHES),
+    basis: torch.Tensor, target: torch.Tensor, seed: int, label: str, searches: Sequence[str]
 ) -> dict[str, float]:
     """Root mean squared errors of a target (c2, c0) by the search for a permutation of its outputs.
 

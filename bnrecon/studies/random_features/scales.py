@@ -196,7 +196,7 @@ PART = part(
     summarize,
     draw,
     decide,
-    options=OPTIONS.__getitem__,
+    options=OPTIONS,
     reported=lambda row: {"reported_accuracy": PRINTED_ACCURACY.get(row["setting"])},
     excerpt=lambda table: table[table["trained"].map(step_of).isna()].drop(columns=UNUSED),
 )

@@ -19,7 +19,7 @@ from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import decide_within, paired_difference_by
-from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part
+from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part, sweep
 from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import ALIKE, compare_settings
 from bnrecon.targets.building import build_target
@@ -43,7 +43,7 @@ USUAL_WIDTH = 64  # of the first layer of usual networks
 ROUNDING = 1e-9  # of float64 over ``STEPS`` steps
 
 
-def features(density: float) -> tuple[str, str]:
+def features(density: float | str) -> tuple[str, str]:
     """The options of sparse features."""
     return "target.features=sparse_id_cond", f"target.oversampling={density}"
 
@@ -59,17 +59,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         compared[MASKED[density]] = ("target.features=none", f"target.density={density}")
         compared[SCALES[density]] = (*features(density), "target.inner=scale")
     selected = {SELECTED[p]: (*features(p), "target.inner=mask") for p in DENSITIES}
-    equal = [
-        Task(
-            f"one support, density {density}",
-            compare_steps,
-            {"density": density, "steps": STEPS[scale]},
-            (*common, *features(density), *options),
-        )
-        for density in DENSITIES
-    ]
     return [
-        *equal,
+        *ONE_SUPPORT(scale, options),
         *training_tasks(compared, common, seeds, options),
         *training_tasks(selected, common, seeds[:1], options),
     ]
@@ -166,6 +157,13 @@ def decide_loss(loss: Interval) -> str:
     return intervals.decide([MARGIN - loss], least=2)
 
 
+ONE_SUPPORT = sweep(
+    compare_steps,
+    "one support, density {density}",
+    {"density": DENSITIES},
+    {"steps": STEPS},
+    {scale: (*common, *features("{density}")) for scale, common in OPTIONS.items()},
+)
 DROPPED = [*ALIKE, "compared with", "training accuracy", "largest relative difference of logits"]
 EXCERPT = only("trained", ALL, *MASKED.values(), *SCALES.values(), drop=DROPPED)
-PART = part(__file__, tasks, summarize, decide=decide, options=OPTIONS.__getitem__, excerpt=EXCERPT)
+PART = part(__file__, tasks, summarize, decide=decide, options=OPTIONS, excerpt=EXCERPT)

@@ -11,7 +11,7 @@ import torch
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, Axes, Figure, legend_entries, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
@@ -166,8 +166,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         title = f"({letter}) $c_0=c_2={channels}$, $c_1={width}$"
         axes.set(title=title, xlabel="singular value", ylim=(0, 0.9), xlim=(0, BINS[-1]))
     grid[0].set_ylabel(f"density, {rows['draws'].iloc[0]} draws")
-    handles = legend_entries(figure)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
+    draw_legend(figure, 5, "lower")
     return figure
 
 

@@ -1,4 +1,7 @@
-"""A table of runs as grids like the paper's: reproduced / reported loss."""
+"""Tables 1 and 2 as grids like the paper's: reproduced / reported loss.
+
+A grid is for one width and way to rebuild; its rows are targets, its columns features.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import pandas as pd
 
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.studies.burkholz2024.run_tables import row_numbers
-from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, results_of
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.verdicts import RESERVE, counted
 
+WAY = "rebuilt by"
+BY = ("target width", WAY)  # the labels that the grids differ by
 FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
 TARGET, PAPER = "against the target", "against the paper"
 NOT_RUN = "not run"
@@ -19,18 +24,16 @@ MARKS = {"loss reproduced": "=", "no more than reported": "(0)"}
 MARKS |= {"different": "≠", "inconclusive": "?"}
 
 
-def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cell]]:
+def _groups(cells: Sequence[Cell]) -> dict[tuple[str, ...], list[Cell]]:
     """The rows of each grid, widest targets first."""
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: -cell.config.target.width):
-        groups.setdefault(tuple(cell.row.labels[name] for name in grid.by), []).append(cell)
+        groups.setdefault(tuple(cell.row.labels[name] for name in BY), []).append(cell)
     return groups
 
 
-def as_printed(
-    cells: Sequence[Cell], grid: Grid, way: str
-) -> dict[str, tuple[pd.DataFrame | None, list[Cell]]]:
-    """The paper's table and ours at its setting, by the label ``way``: how a target is rebuilt.
+def as_printed(cells: Sequence[Cell]) -> dict[str, tuple[pd.DataFrame | None, list[Cell]]]:
+    """The paper's table and ours at its setting, by how a target is rebuilt.
 
     The setting is the printed width and the paper's schedule. With each frame come the cells that
     were run. The frame has the rebuilt network's accuracy, printed / reproduced, or "–", without
@@ -40,18 +43,18 @@ def as_printed(
     shown: dict[str, dict[str, dict[str, str]]] = {}
     empty: dict[str, dict[str, str]] = {}
     for cell in cells:
-        reported, line = cell.row.reported, cell.row.labels[grid.rows].partition(",")[0]
+        reported, line = cell.row.reported, cell.row.labels["target"].partition(",")[0]
         if reported is None:
             continue
-        column = cell.row.labels[grid.columns]
+        column = cell.row.labels["features"]
         text = reported.text if cell.row.possible else f"({reported.text})"
         empty.setdefault(line, {"target": f"{reported.target:.2f} / –"})[column] = f"{text} / –"
-        of_way = run.setdefault(cell.row.labels[way], [])
+        of_way = run.setdefault(cell.row.labels[WAY], [])
         width, printed = cell.config.target.width, cell.config.scale == "paper"
         if cell.result is None or not printed or reported.width not in (None, width):
             continue
         of_way.append(cell)
-        of_line = shown.setdefault(cell.row.labels[way], {}).setdefault(line, {})
+        of_line = shown.setdefault(cell.row.labels[WAY], {}).setdefault(line, {})
         empty[line]["target"] = f"{reported.target:.2f} / {cell.result.target.accuracy:.2f}"
         of_line[column] = f"{text} / {cell.result.accuracy}".removesuffix(" (n=1)")
     frames = {
@@ -61,7 +64,7 @@ def as_printed(
     return {name: (frames.get(name), of_way) for name, of_way in run.items() if shown}
 
 
-def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
+def grids(cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     """The grids by name; each cell has the reproduced loss, the reported one, and a mark.
 
     "a ± b / c ± d =" is a reproduced loss, (0) none where none is reported, ≠ a different one, ? an
@@ -71,25 +74,25 @@ def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
     omitted.
     """
     named = {}
-    for names, group in _groups(cells, grid).items():
+    for names, group in _groups(cells).items():
         if results_of(group):  # a number follows its heading, as in "target width 32"
-            parts = zip(grid.by, names, strict=True)
+            parts = zip(BY, names, strict=True)
             title = ", ".join(f"{by} {name}" if name.isdecimal() else name for by, name in parts)
-            named[title] = _losses(group, grid)
+            named[title] = _losses(group)
     return named
 
 
-def _losses(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
-    columns = list(dict.fromkeys(cell.row.labels[grid.columns] for cell in cells))
+def _losses(cells: Sequence[Cell]) -> pd.DataFrame:
+    columns = list(dict.fromkeys(cell.row.labels["features"] for cell in cells))
     lines: dict[str, dict[str, str]] = {}
     for cell in cells:
-        name = cell.row.labels[grid.rows]
-        line = lines.setdefault(name, {grid.rows: name, "accuracy of the target": ""})
+        name = cell.row.labels["target"]
+        line = lines.setdefault(name, {"target": name, "accuracy of the target": ""})
         if cell.result is not None and not line["accuracy of the target"]:
             printed = "" if cell.row.reported is None else f" / {cell.row.reported.target:.2f}"
             line["accuracy of the target"] = f"{cell.result.target.accuracy:.2f}{printed}"
-        line[cell.row.labels[grid.columns]] = _compared(cell)
-    order = [grid.rows, "accuracy of the target", *columns]
+        line[cell.row.labels["features"]] = _compared(cell)
+    order = ["target", "accuracy of the target", *columns]
     return pd.DataFrame(list(lines.values()), columns=order, dtype=object).fillna("")
 
 
@@ -108,11 +111,10 @@ def _compared(cell: Cell) -> str:
     return f"{text} {mark}" if mark else text
 
 
-def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
+def overview(cells: Sequence[Cell]) -> pd.DataFrame:
     """One line per grid: progress, verdicts on losses, and its layers' errors and iterations."""
     lines = [
-        dict(zip(grid.by, names, strict=True)) | _line(group)
-        for names, group in _groups(cells, grid).items()
+        dict(zip(BY, names, strict=True)) | _line(group) for names, group in _groups(cells).items()
     ]
     frame = pd.DataFrame(lines, dtype=object)
     verdicts = [name for name in (TARGET, PAPER) if name in frame]

@@ -105,17 +105,6 @@ class RowWork(RunWork):
         return Cell(self.row, self.config, self.folder, self.result())
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table's runs in rows and columns as in the paper; all four fields are labels of rows."""
-
-    rows: str  # the label that the grid's rows differ by
-    columns: str  # the label that its columns differ by
-    by: tuple[str, ...]  # the labels that the grids differ by
-    # The label for how a target is rebuilt, if the paper's setting is shown first
-    way: str = ""
-
-
 def _machine(config: RunConfig, result: RunResult) -> list[str]:
     """Overrides for the machine that computed a result."""
     cpu = re.match(r"cpu \((\d+) threads?\)", result.device)

@@ -16,7 +16,7 @@ from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.parts import Decisions, read_text
 from bnrecon.reproduction.study import PartRequest
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers, verdicts
-from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork, results_of
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row, RowWork, results_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ class RunTable:
     caption: str = ""
     # Draws the finished rows; ``None`` for no figure
     draw: Callable[[Sequence[Cell]], Figure] | None = None
-    grid: Grid | None = None  # shows losses in grids, and rows only in the CSV
+    as_grids: bool = False  # shows losses in grids, and rows only in the CSV
     excerpt: page.Excerpt | None = None  # selects what is shown first
     # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
@@ -115,7 +115,9 @@ def run_table(
     """
     text = read_text(module)
     claims = None if decide is None else lambda cells: text.claims(decide(cells))
-    return RunTable(text.where, text.title, rows, text.caption, draw, None, excerpt, claims)
+    return RunTable(
+        text.where, text.title, rows, text.caption, draw, excerpt=excerpt, claims=claims
+    )
 
 
 def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> page.Page:
@@ -130,7 +132,7 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         readings.append(_reading("against the paper"))
     notes = [page.Text(reading, "reading") for reading in readings]
     summary = row_numbers.summarize(cells)
-    if part.grid is None:
+    if not part.as_grids:
         short, whole = row_numbers.excerpt(summary), page.WHOLE if part.excerpt else ""
         shown = page.shorten(short, part.excerpt)
         first: list[page.Block] = [page.Table(shown, row_numbers.FORMATS)]
@@ -139,12 +141,12 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         rest += [page.Text(not_run, "beside")] if commands else []
     else:
         # Before the grids, the paper's table with ours at its setting, if a run exists there.
-        overview = page.Table(grids.overview(cells, part.grid), grids.FORMATS)
-        named = grids.grids(cells, part.grid).items()
+        overview = page.Table(grids.overview(cells), grids.FORMATS)
+        named = grids.grids(cells).items()
         first = [overview, page.Text(_legend(cells))]
         first += [page.Table(frame, title=name) for name, frame in named]
         rest = []
-        if part.grid.way and (printed := grids.as_printed(cells, part.grid, part.grid.way)):
+        if printed := grids.as_printed(cells):
             impossible = any(not cell.row.possible for cell in cells)
             in_print = page.Text(READING.sentence("bracketed" if impossible else "in print"))
             first, rest = [in_print, *(_in_print(way, *at) for way, at in printed.items())], first
@@ -155,10 +157,10 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
     blocks.append(page.Text("The CSV has every number and each row's command.", "beside"))
     blocks.append(page.Text(_origin(done), "origin"))
     caption = f"{heading.title}; {progress}. {caption}"
-    if part.grid is None:
+    if not part.as_grids:
         table = latex(summary, row_numbers.FORMATS, caption=caption, label=heading.label)
     else:
-        table = _latex_grids(cells, part.grid, caption, heading)
+        table = _latex_grids(cells, caption, heading)
     return page.Page(
         heading,
         progress,
@@ -172,11 +174,11 @@ def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> 
         ],
         lacking,
         commands,
-        page.Comparison(
-            f"{len(done)} of {len(cells)}",
-            verdicts.counted(cell.against_target for cell in done),
-            verdicts.counted(cell.against_paper for cell in done),
-        ),
+        {
+            "runs": f"{len(done)} of {len(cells)}",
+            "target": verdicts.counted(cell.against_target for cell in done),
+            "reported": verdicts.counted(cell.against_paper for cell in done),
+        },
     )
 
 
@@ -200,11 +202,10 @@ def _legend(cells: Sequence[Cell]) -> str:
     return " ".join(map(_reading, ("losses", "marks") if marked else ("losses",)))
 
 
-def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: page.Heading) -> str:
+def _latex_grids(cells: Sequence[Cell], caption: str, heading: page.Heading) -> str:
     """The overview with the caption, then a table per grid."""
-    overview = grids.overview(cells, grid)
-    parts = [latex(overview, grids.FORMATS, caption=caption, label=heading.label)]
-    for name, frame in grids.grids(cells, grid).items():
+    parts = [latex(grids.overview(cells), grids.FORMATS, caption=caption, label=heading.label)]
+    for name, frame in grids.grids(cells).items():
         label = "-".join([heading.label, *re.findall(r"\w+", name)])
         title = f"{heading.paper}, {heading.part.where}, {name}. {_legend(cells)}"
         parts.append(latex(frame, caption=title, label=label))
