@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from bnrecon.operators.base import Operator
@@ -69,12 +67,10 @@ class Convolved(Operator):
         """The same features in another precision."""
         return Convolved(self.product.to(precision), self.destination, self.shape[0])
 
-    def _parts(self) -> Iterator[slice]:
-        return self.product._chunks(self.product.shape[0], self.product.chunk_bytes)
-
     def column_norms(self) -> torch.Tensor:
         """Of columns formed in chunks."""
-        return torch.cat([self.columns(part).norm(dim=1) for part in self._parts()])
+        parts = self.product._chunks(self.product.shape[0], self.product.chunk_bytes)
+        return torch.cat([self.columns(part).norm(dim=1) for part in parts])
 
     def leading(self, count: int) -> Convolved:
         """The first ``count`` features."""
