@@ -35,8 +35,7 @@ from bench_rows import measure_missing, memory_status, random_layer, timed, time
 from bnrecon.features import LayerShape, choose_width, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.register import DISTRIBUTIONS
-from bnrecon.operators import signs
-from bnrecon.operators.integers import IntegerProducts
+from bnrecon.operators import integers, signs
 from bnrecon.runtime import precision as precisions
 from bnrecon.solvers import iterative
 
@@ -75,7 +74,8 @@ def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted):
         pair = draw(name, shape, part, 0, 0, storage=storage.partition(",")[0])
         operator = feature_operator(pair, torch.float64, torch.device("cpu"))
         if wanted is precisions.INT8:
-            return IntegerProducts(operator, expanded_bytes=0)
+            with mock.patch.object(integers, "EXPANDED_BYTES", 0):
+                return integers.IntegerProducts(operator)
         return operator if wanted is precisions.FLOAT64 else operator.to(wanted)
 
 

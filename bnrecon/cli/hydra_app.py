@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
@@ -59,9 +58,12 @@ def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -
     import hydra
 
     options = _overrides(arguments)
-    decorate = hydra.main("pkg://bnrecon.configs", "run", version_base="1.3")
-    with _hydra_arguments(["bnrecon run", *flags(arguments), "--", *options]):
-        decorate(job)()
+    before, sys.argv = sys.argv, ["bnrecon run", *flags(arguments), "--", *options]
+    try:
+        with environment(HYDRA_FULL_ERROR="1"):  # exceptions reach the caller
+            hydra.main("pkg://bnrecon.configs", "run", version_base="1.3")(job)()
+    finally:
+        sys.argv = before
 
 
 @dataclass(frozen=True)
@@ -154,14 +156,3 @@ def _folders(arguments: argparse.Namespace) -> list[str]:
     folders = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
     chosen = {option.partition("=")[0] for option in arguments.words}
     return [f"{option}={path}" for option, path in folders.items() if option not in chosen]
-
-
-@contextlib.contextmanager
-def _hydra_arguments(words: list[str]) -> Iterator[None]:
-    """Set ``sys.argv`` and the environment, which ``hydra.main`` reads, within the block."""
-    arguments, sys.argv = sys.argv, words
-    try:
-        with environment(HYDRA_FULL_ERROR="1"):  # exceptions reach the caller
-            yield
-    finally:
-        sys.argv = arguments

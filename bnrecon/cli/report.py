@@ -41,12 +41,13 @@ def _report(arguments: argparse.Namespace) -> int:
 
     html.require_libraries()
     from bnrecon.reproduction.report.contents import count_verdicts, gather
+    from bnrecon.runtime import files
     from bnrecon.runtime.interruption import finish_loading
 
     finish_loading()
     report = gather(requests)
     content = html.render(report)
-    write_report(path, content, arguments.overwrite)
+    files.write_bytes(path, content)
     counts = count_verdicts(report.verdicts)
     claims = ", ".join(f"{count} {name}" for name, count in counts.items())
     complete = sum(not part.incomplete for part in report.parts)
@@ -79,14 +80,6 @@ def check_output(path: Path, overwrite: bool) -> None:
                     f"--output {path}: this file exists and is not a bnrecon report; give another "
                     "name, or --overwrite"
                 )
-
-
-def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
-    """Write a report's file, over an earlier report; see ``check_output``."""
-    from bnrecon.runtime import files
-
-    check_output(path, overwrite)
-    files.write_bytes(path, content)
 
 
 def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:

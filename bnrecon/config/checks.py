@@ -32,7 +32,7 @@ def require_folder(name: str, folder: str) -> None:
         raise UserError(f"{name}={folder}: this link leads nowhere; give a folder")
     ancestor, shown = Path(folder), folder if len(folder) <= 200 else f"{folder[:200]}…"
     try:
-        while not _is_there(ancestor):
+        while not ancestor.exists():
             ancestor = ancestor.parent
         if not ancestor.is_dir():
             raise UserError(f"{name}={shown}: {ancestor} is a file; give a folder")
@@ -43,14 +43,6 @@ def require_folder(name: str, folder: str) -> None:
         raise UserError(
             f"{name}={shown}: cannot be created ({error.strerror}); give another folder"
         ) from None
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def check_machine(config: RunConfig) -> None:

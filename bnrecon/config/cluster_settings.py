@@ -34,10 +34,9 @@ class ClusterSettings:
     setup: tuple[str, ...] = ()  # shell commands that run before a job
     array_parallelism: int = 256  # how many jobs of an array run at once
     requeues: int = 10  # how often a job is requeued at its time limit
-    file: Path | None = None  # the file of the settings, if any
 
 
-NAMES = tuple(each.name for each in dataclasses.fields(ClusterSettings) if each.name != "file")
+NAMES = tuple(each.name for each in dataclasses.fields(ClusterSettings))
 
 
 def config_file() -> Path:
@@ -72,7 +71,7 @@ def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> Clust
         shown = f"{PREFIX}{name}"
         value = _parse(shown, text) if text.startswith("[") else text  # a list has brackets
         parsed[name] = _convert(shown, name, value)
-    return ClusterSettings(**(fields | parsed), file=path)
+    return ClusterSettings(**(fields | parsed))
 
 
 def _read_file(config_dir: Path | None) -> tuple[Path | None, Mapping[str, Any]]:

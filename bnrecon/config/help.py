@@ -98,20 +98,15 @@ def _options(spec: type, prefix: str, values: Any) -> Iterable[Option]:
     kinds = field_types(spec)
     for field in dataclasses.fields(spec):
         default = default_of(field) if values is None else getattr(values, field.name)
+        either = ("true", "false") if bool in kinds[field.name] else ()
         yield Option(
             prefix + field.name,
             " or ".join(KINDS[kind] for kind in kinds[field.name] if kind in KINDS) or "a list",
             None if default is dataclasses.MISSING else default,
-            _allowed(field.metadata, kinds[field.name]),
+            tuple(map(str, field.metadata.get("allowed", either))),
             field.metadata.get("help", ""),
             limits_text(field.metadata),
         )
-
-
-def _allowed(metadata: Any, kinds: tuple[type, ...]) -> tuple[str, ...]:
-    if bool in kinds:
-        return ("true", "false")
-    return tuple(map(str, metadata.get("allowed", ())))
 
 
 def _row(option: Option) -> tuple[str, str]:

@@ -21,17 +21,12 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
     Q, by applying the reflections to n - r unit vectors without forming Q. If M's columns are
     dependent (empty or repeated features), they come from singular values.
 
-    Raises:
-        ValueError: ``matrix`` is not a matrix.
-
     >>> _ = torch.manual_seed(0)
     >>> matrix = torch.randn(8, 5, dtype=torch.float64)
     >>> basis = complement(matrix)
     >>> basis.shape, bool((matrix.T @ basis).abs().max() < 1e-12)
     (torch.Size([8, 3]), True)
     """
-    if matrix.ndim != 2 or not matrix.numel():
-        raise ValueError(f"M is a matrix (n, c1), not of shape {tuple(matrix.shape)}")
     matrix = matrix.double()
     n, width = matrix.shape
     if width < n:
@@ -51,15 +46,7 @@ def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The part of target row p not reached at output i: G (c2, c2, n - r), G[i, p] for each pair.
 
     The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Theorem 4.1): U2^T vec(P W), summed by rows.
-
-    Raises:
-        ValueError: the shapes do not fit.
     """
-    if target.ndim != 2 or missing.ndim != 2 or target.numel() != len(missing):
-        raise ValueError(
-            "a target (c2, c0) goes with a complement (c2 c0, n - r), not "
-            f"{tuple(target.shape)} with {tuple(missing.shape)}"
-        )
     outputs, inputs = target.shape
     return target.to(missing) @ missing.reshape(outputs, inputs, -1)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from bnrecon.construction.two_layer import linear_system
-from bnrecon.operators.composed import Convolved
+from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError
 
@@ -23,7 +24,7 @@ def embed(weight: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
             f"kernel of {weight.shape[2]}x{weight.shape[3]}"
         )
     pads = (width // 2, width - width // 2, height // 2, height - height // 2)
-    return torch.nn.functional.pad(weight, pads)
+    return F.pad(weight, pads)
 
 
 def kernel_composition_system(
@@ -31,9 +32,11 @@ def kernel_composition_system(
 ) -> System:
     """The system M γ = vec(W) for two kernels and a target embedded in their composition, stride 1.
 
-    n = c2 · c0 · |dim(k2, k1)| with dim(k2, k1) = k1 + k2 - 1 per side: rows outside the target's
-    kernel are zero on the right-hand side. W is (c2, c0, kh, kw), the kernels are A (c1, c0, k1h,
-    k1w) and B (c2, c1, k2h, k2w).
+    For A (c1, c0, k1h, k1w) and B (c2, c1, k2h, k2w) two successive convolutions of stride 1 have
+    the kernel ``W'[i, j, k] = Σ_l γ_l Σ_{p + q = k} B[i, l, p] A[l, j, q]`` of size dim(k2, k1) =
+    k1 + k2 - 1 per side: n = c2 · c0 · |dim(k2, k1)|. Column l of M, which is stored, is the full
+    convolution of B[:, l] with A[l, :], in the order (i, k, j). Rows outside the kernel of the
+    target W (c2, c0, kh, kw) are zero on the right-hand side.
 
     >>> A, B = torch.randn(20, 2, 1, 3), torch.randn(3, 20, 1, 2)
     >>> weight = torch.randn(3, 2, 1, 2)
@@ -41,7 +44,10 @@ def kernel_composition_system(
     >>> system.operator.shape  # n - c2 + 1 = 22 > 20
     (24, 20)
     """
-    matrix = Convolved.of(first, second, torch.float64, device)
-    height, width = (a + b - 1 for a, b in zip(first.shape[2:], second.shape[2:], strict=True))
+    (c1, c0, *sides), pads = first.shape, [side - 1 for side in first.shape[2:]]
+    flipped = first.to(device, torch.float64).flip(2, 3).reshape(c1 * c0, 1, *sides)
+    composed = F.conv2d(second.to(device, torch.float64), flipped, padding=pads, groups=c1)
+    columns = composed.unflatten(1, (c1, c0)).permute(1, 0, 3, 4, 2).flatten(1)
+    height, width = composed.shape[2:]
     rows = embed(weight.to(device, torch.float64), (height, width)).permute(0, 2, 3, 1).flatten(1)
-    return linear_system(matrix, rows)
+    return linear_system(KhatriRao(columns, columns.new_ones(c1, 1)), rows)

@@ -142,7 +142,7 @@ class StreamedImages:
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
             collate_fn=_collate,
-            worker_init_fn=_apart,
+            worker_init_fn=leave_group,
         )
         with signals_blocked():
             batches = iter(loader)
@@ -159,11 +159,6 @@ def _class_and_name(path: Path) -> bytes:
 
 def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return images.to(device, dtype, non_blocking=True, memory_format=torch.channels_last)
-
-
-def _apart(_number: int) -> None:
-    """Leave Ctrl-C and torchrun's signals to the worker's parent, which saves before it ends."""
-    leave_group()
 
 
 def _collate(items: list) -> object:

@@ -71,9 +71,13 @@ def draw(
     drawn = drawn.stored(storage)
     if skip == "none":
         return drawn
-    return dataclasses.replace(
-        drawn, skip=skip, skip_weight=_skip_weight(shape, Stream(seed, layer))
-    )
+    # As in a ResNet: the identity if shapes agree, else a random 1x1 projection.
+    if shape.outputs == shape.inputs:
+        skip_weight = torch.eye(shape.outputs, dtype=torch.float32)
+    else:
+        size, std = (shape.outputs, shape.inputs), math.sqrt(2 / shape.inputs)
+        skip_weight = Stream(seed, layer).normal(size, "skip", std)
+    return dataclasses.replace(drawn, skip=skip, skip_weight=skip_weight)
 
 
 def _drawn_by_user(
@@ -107,10 +111,3 @@ def _drawn_by_user(
     # A copy: the function may return the same buffer for every layer.
     first, second = (part.detach().to("cpu", torch.float32, copy=True) for part in drawn)
     return Features(shape, width, first, second)
-
-
-def _skip_weight(shape: LayerShape, stream: Stream) -> torch.Tensor:
-    """S (c2, c0) as in a ResNet: the identity if shapes agree, else a random 1x1 projection."""
-    if shape.outputs == shape.inputs:
-        return torch.eye(shape.outputs, dtype=torch.float32)
-    return stream.normal((shape.outputs, shape.inputs), "skip", math.sqrt(2 / shape.inputs))

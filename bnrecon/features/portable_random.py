@@ -175,12 +175,6 @@ class Draws:
     shape: tuple[int, int, int]
     draw: Callable[..., torch.Tensor]  # ``Stream.normal`` or ``Stream.uniform`` with its word
 
-    @property
-    def count(self) -> int:
-        """How many numbers there are."""
-        outer, features, inner = self.shape
-        return outer * features * inner
-
     def part(self, start: int, stop: int) -> torch.Tensor:
         """The numbers of features ``start`` to ``stop``: (outer, stop - start, inner)."""
         outer, features, inner = self.shape
@@ -189,5 +183,6 @@ class Draws:
 
     def runs(self) -> Iterator[torch.Tensor]:
         """All numbers of the sequence, a few at a time."""
-        for start in range(0, self.count, HASHED):
-            yield self.draw((min(HASHED, self.count - start),), starts=(start,))
+        count = math.prod(self.shape)
+        for start in range(0, count, HASHED):
+            yield self.draw((min(HASHED, count - start),), starts=(start,))

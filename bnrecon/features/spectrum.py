@@ -77,14 +77,12 @@ def quantile(share: np.ndarray, aspect: float) -> np.ndarray:
 def log_uniform_quantile(share: np.ndarray, condition: float) -> np.ndarray:
     """Quantile of numbers with uniform logarithm and mean square 1.
 
-    s = a κ^share with a² = 2 ln κ / (κ² - 1), from a to a κ; all are 1 for κ = 1.
+    s = a κ^share with a² = 2 ln κ / (κ² - 1), from a to a κ, for κ > 1.
 
     >>> values = log_uniform_quantile(np.linspace(0, 1, 3), 100.0)
     >>> [round(float(value), 4) for value in values / values[0]]
     [1.0, 10.0, 100.0]
     """
-    if condition == 1:
-        return np.ones_like(share)
     smallest = math.sqrt(2 * math.log(condition) / (condition**2 - 1))
     return smallest * np.asarray(condition) ** share
 

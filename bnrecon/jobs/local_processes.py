@@ -91,11 +91,8 @@ class LocalProcesses:
                 for process, _ in self._workers.values():
                     process.kill()
 
-    def _file(self, number: int) -> Path:
-        return process_log(self._log, number + 1)
-
     def _start(self, number: int) -> None:
-        log = self._file(number)
+        log = process_log(self._log, number + 1)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.open("a", encoding="utf-8").close()  # errors appear here
         context = multiprocessing.get_context("spawn")
@@ -127,8 +124,8 @@ class LocalProcesses:
                     answer = self._workers[number][1].recv()
                 except (EOFError, ConnectionError):
                     self._start(number)
-                    log = str(self._file(number))
-                    yield Outcome(item.key, item.label, "failed", KILLED, 0.0, log)
+                    log = process_log(self._log, number + 1)
+                    yield Outcome(item.key, item.label, "failed", KILLED, 0.0, str(log))
                     continue
                 if isinstance(answer, BaseException):
                     raise answer

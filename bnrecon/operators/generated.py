@@ -29,7 +29,6 @@ class Generated(Operator):
         first: A (c1, c0).
         device: where products are computed.
         precision: of products.
-        tile_rows: features per tile; by default chosen by size.
 
     >>> from bnrecon.operators.rows import HeldRows
     >>> second, first = (HeldRows(torch.tensor(rows)) for rows in ([[1.0], [5.0]], [[3.0], [2.0]]))
@@ -39,18 +38,12 @@ class Generated(Operator):
     """
 
     def __init__(
-        self,
-        transposed: Rows,
-        first: Rows,
-        device: torch.device,
-        precision: Precision = FLOAT64,
-        tile_rows: int | None = None,
+        self, transposed: Rows, first: Rows, device: torch.device, precision: Precision = FLOAT64
     ):
         self.transposed, self.first = _prepared((transposed, first), precision.factors, device)
         self.device, self.precision, self.dtype = device, precision, precision.vectors
         self.shape = (transposed.columns * first.columns, first.rows)
         self.size = transposed.size * first.size
-        self.tile_rows = tile_rows
         self._norms: torch.Tensor | None = None
 
     @staticmethod
@@ -71,7 +64,6 @@ class Generated(Operator):
             rows = max(TILE_ROWS, TILE_BYTES // (numbers * dtype.itemsize))
         else:
             rows = max(1, CHUNK_BYTES[self.device.type] // (numbers * dtype.itemsize))
-        rows = self.tile_rows or rows
         pairs = zip(
             self.transposed.tiles(rows, dtype, self.device),
             self.first.tiles(rows, dtype, self.device),
@@ -117,7 +109,7 @@ class Generated(Operator):
 
     def to(self, precision: Precision) -> Generated:
         """The same features in another precision."""
-        return Generated(self.transposed, self.first, self.device, precision, self.tile_rows)
+        return Generated(self.transposed, self.first, self.device, precision)
 
     def column_norms(self) -> torch.Tensor:
         """|B[:, l]| · |A[l, :]|; computed once, as it may take a pass over all rows."""
@@ -128,13 +120,8 @@ class Generated(Operator):
 
     def leading(self, count: int) -> Generated:
         """The first ``count`` features."""
-        return Generated(
-            self.transposed.section(slice(count)),
-            self.first.section(slice(count)),
-            self.device,
-            self.precision,
-            self.tile_rows,
-        )
+        second, first = self.transposed.section(slice(count)), self.first.section(slice(count))
+        return Generated(second, first, self.device, self.precision)
 
 
 def _prepared(

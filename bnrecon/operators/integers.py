@@ -93,7 +93,6 @@ class IntegerProducts(Products):
     Args:
         operator: with features that are random signs.
         signs: the result of ``find_signs`` for it, if already computed.
-        expanded_bytes: up to which bits are expanded once, to one byte each.
 
     Raises:
         ValueError: its features are not random signs.
@@ -106,16 +105,14 @@ class IntegerProducts(Products):
     tensor([ 129., -125., -125.,  129.], dtype=torch.float64)
     """
 
-    def __init__(
-        self, operator: Operator, signs: Signs | None = None, expanded_bytes: int = EXPANDED_BYTES
-    ):
+    def __init__(self, operator: Operator, signs: Signs | None = None):
         if (signs := signs or find_signs(operator)) is None:
             raise ValueError("products in integers need features that are random signs")
         second, first, self.size = signs
         self.shape, self.dtype, self.device = operator.shape, INT8.vectors, operator.device
         self.precision = INT8
         self.outputs, self.inputs = second.columns, first.columns
-        few = (self.outputs + self.inputs) * self.shape[1] <= expanded_bytes
+        few = (self.outputs + self.inputs) * self.shape[1] <= EXPANDED_BYTES
         second, first = (
             _expanded(each, self.device) if few else each.hold(torch.int8, self.device)
             for each in (second, first)

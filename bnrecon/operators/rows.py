@@ -5,49 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 import torch
 
 from bnrecon.operators.mapped import mapped_tensor
+from bnrecon.operators.signs import SignMatrix
 
 TILE = 2**20  # float64 numbers, 8 MB, generated at once on a CPU
-
-
-class Rows(Protocol):
-    """A matrix that products read one run of rows at a time."""
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-
-    @property
-    def columns(self) -> int:
-        """The length of each row."""
-
-    @property
-    def size(self) -> float:
-        """The factor of tiles."""
-
-    def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
-        """The same matrix, rounded to ``dtype``, prepared for many products on the device."""
-
-    def section(self, part: slice) -> Rows:
-        """The matrix of some rows, starting at a multiple of 16."""
-
-    def norms(self, device: torch.device) -> torch.Tensor:
-        """Euclidean norms of the rows, in float64."""
-
-    def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Some rows, (count, columns)."""
-
-    def tiles(
-        self, rows: int, dtype: torch.dtype, device: torch.device
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield all rows divided by ``size``, about ``rows`` at a time, and their indices.
-
-        Each tile may overwrite the previous one.
-        """
 
 
 def _slices(
@@ -141,3 +106,8 @@ class TableRows:
         numbers = self.table(part).transpose(0, 1)
         values = torch.empty(numbers.shape, dtype=dtype, device=numbers.device).copy_(numbers)
         return values.reshape(-1, self.columns).to(device)
+
+
+# A matrix that products read one run of rows at a time. ``tiles`` yields all rows divided by
+# ``size``; each tile may overwrite the previous one.
+Rows: TypeAlias = HeldRows | TableRows | SignMatrix

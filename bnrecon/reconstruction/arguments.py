@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 
 import torch
 from torch import nn
@@ -79,19 +78,6 @@ def check_parameters(model: nn.Module) -> None:
     if others:
         held = ", ".join(sorted(others))
         raise UserError(f"the model holds {held} parameters; reconstruct works {works}")
-
-
-def check_seed(seed: object) -> None:
-    """Raise ``UserError`` unless features can be drawn from this seed.
-
-    >>> check_seed(-1)
-    Traceback (most recent call last):
-    ...
-    bnrecon.runtime.errors.UserError: seed=-1: must be a whole number from 0 to 2^63 - 1
-    """
-    whole = isinstance(seed, numbers.Integral) and not isinstance(seed, bool)
-    if not whole or not 0 <= seed < 2**63:  # type: ignore[operator]  # an integer by now
-        raise UserError(f"seed={seed!r}: must be a whole number from 0 to 2^63 - 1")
 
 
 def feature_spec(features: object, oversampling: float | None = None) -> FeatureSpec:

@@ -22,6 +22,7 @@ from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
 from bnrecon.runtime.errors import RunError, UserError, require_choice
 from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.options import checked
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
@@ -68,7 +69,7 @@ def plan_layers(
     """
     features, solver = arguments.feature_spec(features), arguments.solver_spec(solver)
     arguments.check_model(model)
-    arguments.check_seed(seed)
+    seed = checked("seed", seed, int, at_least=0, below=2**63)
     require_choice("unsupported=", unsupported, ("raise", "keep"))
     if features.pruning is not None:
         check_solver(features.pruning, solver)
@@ -81,7 +82,7 @@ def plan_layers(
     inventory = find_layers(model, images, fold)
     layers = enumerate(inventory.layers)
     sized = [(number, each, _width(each.target.shape, features, solver)) for number, each in layers]
-    wanted = [PlannedLayer(each, c1, i, features, solver, int(seed)) for i, each, c1 in sized]
+    wanted = [PlannedLayer(each, c1, i, features, solver, seed) for i, each, c1 in sized]
     wanted = storage.store(wanted, features, free, host)
     stored = sum(layer.stored_bytes for layer in wanted)
     planned: list[PlannedLayer] = []

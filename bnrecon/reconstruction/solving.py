@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.pair import Features
@@ -79,7 +81,7 @@ def _solve_distributed(
     layer: PlannedLayer, checkpoint: Checkpoint | None, pairs: Sequence[Features] | None
 ) -> Solution:
     """Solve in several processes, which decide every step from the same numbers."""
-    if not processes.joined():
+    if not torch.distributed.is_initialized():
         raise UserError("distributed=True: call torch.distributed.init_process_group before it")
     if layer.groups > 1 or layer.features.keep is not None:
         raise UserError("a grouped or pruned layer is solved in one process")

@@ -45,7 +45,10 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
     if isinstance(module := replaced.get(id(model)), nn.Module):
         return module
     try:
-        return copy.deepcopy(model, _without_history(model) | dict(replaced)).eval()
+        tensors = (value for module in model.modules() for value in tensors_in(vars(module)))
+        # ``deepcopy`` refuses tensors with a history.
+        copied = {id(t): t.detach().clone() for t in tensors if t.grad_fn is not None}
+        return copy.deepcopy(model, copied | dict(replaced)).eval()
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the user's objects can raise anything
@@ -60,12 +63,6 @@ def share_parameters(model: nn.Module, others: Iterable[object] = ()) -> nn.Modu
     its own. ``others`` are modules or buffers to share as well.
     """
     return substitute(model, {id(value): value for value in (*model.parameters(), *others)})
-
-
-def _without_history(model: nn.Module) -> dict[int, object]:
-    """By ``id``, copies of the tensors that ``deepcopy`` refuses."""
-    values = (value for module in model.modules() for value in tensors_in(vars(module)))
-    return {id(value): value.detach().clone() for value in values if value.grad_fn is not None}
 
 
 def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, str]:

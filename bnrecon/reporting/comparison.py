@@ -126,7 +126,7 @@ def _provenance(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
     pairs = {
         "images": (one.data.checksum[:12], other.data.checksum[:12]),
         "target": (Path(one.target.folder).name, Path(other.target.folder).name),
-        "target's weights": (_short(one.target.checksum), _short(other.target.checksum)),
+        "target's weights": ((one.target.checksum or "")[:12], (other.target.checksum or "")[:12]),
         "target trained on": (one.target.device, other.target.device),
         "target trained in": (one.target.precision, other.target.precision),
         "device": (one.device, other.device),
@@ -140,10 +140,6 @@ def _provenance(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
     }
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     return [(name, a or NOT_RECORDED, b or NOT_RECORDED) for name, (a, b) in differing.items()]
-
-
-def _short(checksum: str | None) -> str | None:
-    return None if checksum is None else checksum[:12]
 
 
 def _recomputed(predicted: Sequence[Disagreement]) -> str:

@@ -78,10 +78,7 @@ def find_run(text: str, roots: Sequence[Path]) -> Path:
     """
     named = Path(text)
     folder = named.parent if named.name == "result.json" else named
-    exists = False
-    with contextlib.suppress(OSError, ValueError):  # a name that no folder can have
-        exists = folder.is_dir()
-    if text and exists:
+    if text and os.path.isdir(folder):  # false also for a name that no folder can have
         return _require_finished(folder)
     folders = {path.name: path for root in roots for path in subfolders(root / "runs")}
     begun = [name for name in folders if name == text] or [

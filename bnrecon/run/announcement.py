@@ -212,7 +212,7 @@ def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
 def _faster(config: RunConfig, network: nn.Module, seconds: float) -> list[str]:
     """A note if ``solver=auto`` is expected to take at most half as long on this machine."""
     name = config.solver.name
-    if seconds < WAITING or name == "auto" or lookup(name).code is not None:
+    if seconds < WAITING or name == "auto" or lookup(name).registered.user_defined:
         return []
     try:
         plan = plan_layers(network, config.features, SolverSpec(tolerance=config.solver.tolerance))

@@ -38,6 +38,6 @@ def code_of_run(config: RunConfig) -> dict[str, str]:
     name = config.solver.name
     for solver in AUTO if name == "auto" else (name,):
         option = "solver.code" if solver == name else f"solver.{solver}.code"
-        codes[option] = lookup(solver).code
+        codes[option] = lookup(solver).registered.fingerprint
     fingerprints = {option: code for option, code in codes.items() if code is not None}
     return user_code(config.target_request) | fingerprints

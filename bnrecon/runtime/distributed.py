@@ -33,14 +33,9 @@ def refuse_torchrun(command: str) -> None:
         )
 
 
-def joined() -> bool:
-    """Whether this process has joined a group, perhaps as its only member."""
-    return distributed.is_initialized()
-
-
 def rank_and_world_size() -> tuple[int, int]:
     """This process's rank and the number of processes; (0, 1) for a single process."""
-    if not joined():
+    if not distributed.is_initialized():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 

@@ -247,7 +247,7 @@ def state(path: Path) -> tuple[int, int, int] | None:
     """A file's inode, time and size, which change with its content; ``None`` if it is missing."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a name may hold what no file's does
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
 

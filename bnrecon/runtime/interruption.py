@@ -118,10 +118,11 @@ def signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def leave_group() -> None:
-    """Take this process out of its parent's group, whose signals are for the parent.
+def leave_group(_worker: int = 0) -> None:
+    """Leave Ctrl-C and torchrun's signals to this process's parent, which saves before it ends.
 
     Signals since the fork in ``signals_blocked`` are dropped; then signals are unblocked.
+    ``DataLoader`` gives the number of its worker.
     """
     os.setpgid(0, 0)
     if hasattr(signal, "sigtimedwait"):  # macOS has none

@@ -137,13 +137,6 @@ def check_utf8(name: str, folder: str) -> None:
         raise UserError(f"{name}={folder!r}: {advice}") from None
 
 
-def check_name(name: str, value: str) -> None:
-    """Raise ``UserError`` for a text that cannot be part of a folder's name."""
-    if not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", value):
-        advice = "this is part of a folder's name; give 1 to 60 characters, none of them /"
-        raise UserError(f"{name}={value[:80]!r}: {advice}")
-
-
 def _members(hint: Any) -> tuple[Any, ...]:
     union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     return typing.get_args(hint) if union else (hint,)
@@ -182,5 +175,6 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
             raise UserError(f"{name}={entry}: {nearest(entry, map(str, limits['allowed']))}")
     if limits.get("folder"):
         check_folder(name, value)
-    if limits.get("file_name"):
-        check_name(name, value)
+    if limits.get("file_name") and not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", value):
+        advice = "this is part of a folder's name; give 1 to 60 characters, none of them /"
+        raise UserError(f"{name}={value[:80]!r}: {advice}")

@@ -12,6 +12,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ Opener = Callable[
 ]
 
 
+@dataclass
 class Trackers:
     """The libraries, by name, to which a command logs its runs, below ``folder``.
 
@@ -39,16 +41,12 @@ class Trackers:
     ``bnrecon export`` does, not row by row.
     """
 
-    def __init__(
-        self,
-        openers: Mapping[str, Opener] | None = None,
-        folder: Path = Path(),
-        views: Sequence[str] = (),
-        whole: bool = False,
-    ) -> None:
-        self.openers, self.folder, self.views, self.whole = openers or {}, folder, views, whole
-        self.failed: dict[str, str] = {}  # why a library is no longer used, by its name
-        self.sent = 0  # rows
+    openers: Mapping[str, Opener] = field(default_factory=dict)
+    folder: Path = Path()
+    views: Sequence[str] = ()
+    whole: bool = False
+    failed: dict[str, str] = field(default_factory=dict)  # why a library is no longer used
+    sent: int = 0  # rows
 
     @contextlib.contextmanager
     def track(self, run: str, config: Mapping[str, Any]) -> Iterator[TrackedRun]:

@@ -81,10 +81,6 @@ class InnerCheckpoint:
     outer: Checkpoint  # stores both
     corrected: Corrected  # the last correction's state; ``inner`` is this solve's
 
-    def load(self) -> KrylovState | None:
-        """Return the inner solve's state; ``None`` if it has not begun."""
-        return self.corrected.inner
-
     def save(self, state: KrylovState) -> None:
         """Save the inner solve's state."""
         self.outer.save(replace(self.corrected, inner=state))

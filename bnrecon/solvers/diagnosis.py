@@ -36,7 +36,10 @@ def diagnose(system: System) -> str:
             f"{repeated} of {columns} features "
             f"{'repeats another' if repeated == 1 else 'repeat others'} up to a factor"
         )
-    if unreached := int(((_any_scales(system) == 0) & (system.weight.reshape(-1) != 0)).sum()):
+    # The weight of random scales is 0 where no feature reaches, elsewhere only by chance.
+    scales = torch.randn(columns, generator=torch.Generator().manual_seed(0)).to(system.rhs)
+    reached = system.matrix.matvec(scales) != 0
+    if unreached := int((~reached & (system.weight.reshape(-1) != 0)).sum()):
         causes.append(
             f"{unreached} weights that are not zero "
             f"{'is' if unreached == 1 else 'are'} reached by no feature"
@@ -48,12 +51,6 @@ def diagnose(system: System) -> str:
     elif columns - dead - repeated < rows:
         causes.append(f"rank at most {columns - dead - repeated} of {rows} equations")
     return "; ".join(causes)
-
-
-def _any_scales(system: System) -> torch.Tensor:
-    """The weight of random scales: exactly 0 where no feature reaches, else only by chance."""
-    scales = torch.randn(system.matrix.shape[1], generator=torch.Generator().manual_seed(0))
-    return system.matrix.matvec(scales.to(system.rhs))
 
 
 def numerical_rank(operator: Operator) -> int:

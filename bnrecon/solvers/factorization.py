@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -18,20 +18,10 @@ PANEL, TILE = 768, 2048  # columns eliminated at once; rows and columns of a pro
 
 
 @dataclass(frozen=True)
-class Factorization(ABC):
-    """Solves systems of one matrix (n, n) repeatedly."""
-
-    triangles: torch.Tensor  # L and U, in the memory of the matrix
-
-    @abstractmethod
-    def solve(self, columns: torch.Tensor, transposed: bool = False) -> torch.Tensor:
-        """M^-1 times (n, k), or (M^T)^-1."""
-
-
-@dataclass(frozen=True)
-class Lapack(Factorization):
+class Lapack:
     """L, U and pivots as ``torch.linalg.lu_factor`` returns them."""
 
+    triangles: torch.Tensor  # L and U, in the memory of the matrix
     pivots: torch.Tensor
 
     def solve(self, columns: torch.Tensor, transposed: bool = False) -> torch.Tensor:
@@ -40,9 +30,10 @@ class Lapack(Factorization):
 
 
 @dataclass(frozen=True)
-class Panels(Factorization):
+class Panels:
     """L and U of M^T, whose rows are contiguous: M^T[order] = L U."""
 
+    triangles: torch.Tensor  # L and U, in the memory of the matrix
     order: torch.Tensor
 
     def solve(self, columns: torch.Tensor, transposed: bool = False) -> torch.Tensor:
@@ -54,6 +45,10 @@ class Panels(Factorization):
         middle = triangle(self.triangles.T, columns, upper=False)
         solved = triangle(self.triangles.T, middle, upper=True, unitriangular=True)
         return torch.empty_like(solved).index_copy_(0, self.order, solved)
+
+
+# Solves systems of one matrix (n, n) repeatedly.
+Factorization: TypeAlias = Lapack | Panels
 
 
 def factorize(matrix: torch.Tensor) -> Factorization:

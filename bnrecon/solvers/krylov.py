@@ -178,7 +178,7 @@ class Progress:
 
     def resume(self, rhs: torch.Tensor) -> KrylovState | None:
         """Return the state to resume from, on b's device; ``None`` if the solve has not begun."""
-        state = None if self.checkpoint is None else self.checkpoint.load()
+        state = None if self.checkpoint is None else self.checkpoint.corrected.inner
         if state is None:
             return None
         self.mark = state.marked, state.marked_at

@@ -29,11 +29,6 @@ def _any_system(rows: int, columns: int, orthogonal: bool) -> None:
     """The check of a solver that accepts every system."""
 
 
-def _any_size(_device: torch.device) -> float:
-    """The limit of a solver without one."""
-    return math.inf
-
-
 @dataclass(frozen=True)
 class Solver:
     """A registered solver."""
@@ -50,7 +45,7 @@ class Solver:
     square: bool = False  # whether the default width is c1 = n
     resumable: bool = False  # whether it resumes from a ``Checkpoint``
     products: bool = False  # whether it only multiplies by M, without factorizing it
-    largest: Callable[[torch.device], float] = _any_size  # by device: the most unknowns
+    largest: Callable[[torch.device], float] = lambda _: math.inf  # by device: the most unknowns
 
     def require(self, rows: int, columns: int, orthogonal: bool, device: torch.device) -> None:
         """Raise ``Unsuitable`` if it does not apply to a system, or not on this device."""
@@ -60,11 +55,6 @@ class Solver:
                 f"dense LU of {rows} unknowns has more than 2^31 entries, which LAPACK does not "
                 "index; use solver=matrix_free with oversampling=1.5, or on a CPU solver=refined"
             )
-
-    @property
-    def code(self) -> str | None:
-        """Fingerprint of a user's code, which tells results apart; ``None`` for built-in code."""
-        return self.registered.fingerprint
 
 
 def _built_in(function: Solve, memory: Callable[[int, int], int], **traits: Any) -> Solver:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -149,21 +149,3 @@ class SharedFactorization:
     def _product(self, vectors: torch.Tensor) -> torch.Tensor:
         """K times (n,) or (n, k), in float64."""
         return self.matrix.matvec(vectors[: self.width]) + self.extra.T @ vectors[self.width :]
-
-
-def solve_together(systems: Sequence[System], spec: SolverSpec | None = None) -> list[Solution]:
-    """Solve the systems of several targets with the same features by one factorization.
-
-    Each target's scales equal those of ``solve`` up to the tolerance, as the system has one
-    solution. A report's seconds are the target's and its part of the LU's.
-
-    Args:
-        systems: of one layer each, at c1 = n or the minimum width; ``matrix`` is the same in all.
-        spec: tolerance and iterations.
-
-    Raises:
-        UserError: no LU applies.
-        RunError: memory is insufficient, or the features are singular.
-    """
-    shared = SharedFactorization(systems[0].matrix, len(systems))
-    return [shared.solve(system, spec) for system in systems]

@@ -138,7 +138,10 @@ def solve(
         report = SolverReport(spec.name, 0.0, 0, 0.0, True, "0", reason="no equation is left")
         return Solution(scale, report)
     if spec.name == "auto":
-        return _solve_as_chosen(_choose_for(system, spec), system, spec, checkpoint)
+        device, patterned = system.rhs.device, isinstance(system.matrix, Selection | Kronecker)
+        limits = (available_memory(device), spec.tolerance)
+        choice = choose(rows, columns, system.orthogonal, *limits, patterned, device)
+        return _solve_as_chosen(choice, system, spec, checkpoint)
     return solve_with(lookup(spec.name), system, spec, checkpoint)
 
 
@@ -192,13 +195,6 @@ def solve_with(
         memory=need,
     )
     return Solution(x, report)
-
-
-def _choose_for(system: System, spec: SolverSpec) -> Choice:
-    rows, columns = system.operator.shape
-    device, patterned = system.rhs.device, isinstance(system.matrix, Selection | Kronecker)
-    limits = (available_memory(device), spec.tolerance)
-    return choose(rows, columns, system.orthogonal, *limits, patterned, device)
 
 
 def _solve_as_chosen(

@@ -12,9 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from bnrecon.runtime import files
 from bnrecon.runtime.digests import tensor_digest
 from bnrecon.runtime.errors import UserError, first_line, printable, shorten
-from bnrecon.runtime.files import require_regular
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 COUNTER = "num_batches_tracked"  # BatchNorm's: some files lack it, and nothing depends on it
@@ -38,15 +38,11 @@ def weights_digest(path: str) -> str:
     Raises:
         UserError: they cannot be read.
     """
-    try:
-        about = _expanded(path).stat()
-    except (OSError, ValueError):
-        return tensor_digest(_read(path))  # raises the error
-    return _digest(path, about.st_mtime_ns, about.st_size)
+    return _digest(path, files.state(_expanded(path)))
 
 
 @functools.lru_cache(maxsize=8)
-def _digest(path: str, _changed: int, _size: int) -> str:
+def _digest(path: str, _state: tuple[int, int, int] | None) -> str:
     return tensor_digest(_read(path))
 
 
@@ -63,7 +59,7 @@ def _read(path: str) -> dict[str, torch.Tensor]:
             "safetensors.torch.save_file, and give that file"
         )
     try:
-        require_regular(file)
+        files.require_regular(file)
         return load_file(file)
     except FileNotFoundError:
         raise UserError(f"{option}: there is no such file") from None

@@ -14,7 +14,7 @@ from bnrecon.runtime import digests, distributed
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import can_compile, has_fast_bfloat16
 from bnrecon.targets.given_weights import weights_digest
-from bnrecon.targets.register import target_code
+from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import TargetRequest
 from bnrecon.targets.step import TrainingPlan
 
@@ -89,7 +89,7 @@ def user_code(request: TargetRequest) -> dict[str, str]:
     """
     target = request.target
     options = vars(target) | getattr(target, "options", {})
-    codes = {"target.code": target_code(target.family)}
+    codes = {"target.code": FAMILIES[target.family].fingerprint}
     if (features := str(options.get("features"))) in DISTRIBUTIONS:
         codes["target.features.code"] = DISTRIBUTIONS[features].code
     if target.weights is not None:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from bnrecon.runtime.errors import UserError, require_choice
-from bnrecon.targets.spec import RESNET_DEPTHS, STEMS
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -120,8 +119,6 @@ def resnet(
     convolution of stride 1 without pooling, as is usual for 32x32 images; ``auto`` chooses by the
     image's side.
     """
-    require_choice("depth=", depth, RESNET_DEPTHS)
-    require_choice("stem=", stem, STEMS)
     network = _scaled_resnet(depth, width, classes)
     small = stem == "cifar" or (stem == "auto" and min(shape[1:]) < 64)
     kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)

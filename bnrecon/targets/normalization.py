@@ -49,7 +49,8 @@ def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> n
             f"family={target.family}: has no BatchNorm; "
             "leave out affine, virtual_batch and initialization"
         )
-    network = replace_modules(network, _is_norm, lambda norm: _replacement(norm, target))
+    chosen = set(norms).__contains__
+    network = replace_modules(network, chosen, lambda norm: _replacement(norm, target))
     if target.virtual_batch is not None:
         return NoisyBatchNorm.convert(network, target.virtual_batch)
     if changes:
@@ -58,12 +59,8 @@ def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> n
     return network
 
 
-def _is_norm(module: nn.Module) -> bool:
-    return isinstance(module, Norm)
-
-
 def _norms(network: nn.Module) -> list[nn.Module]:
-    return [module for module in network.modules() if _is_norm(module)]
+    return [module for module in network.modules() if isinstance(module, Norm)]
 
 
 def _replacement(norm: nn.Module, target: TargetSpec) -> nn.Module:

@@ -20,7 +20,6 @@ from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 from bnrecon.targets.relative_step import start_factor
 from bnrecon.targets.reparameterization import FixedFactors
-from bnrecon.targets.spec import INNER
 
 
 def normalization_vgg(  # noqa: PLR0913  one parameter for each field of NormalizationVggTarget
@@ -61,7 +60,6 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     torch.Size([2, 10])
     """
     require_choice("features=", features, ["none", *DISTRIBUTIONS])
-    require_choice("inner=", inner, INNER)
     if inner == "mask" and features != "sparse_id_cond":
         raise UserError(f"inner=mask, features={features}: needs features=sparse_id_cond")
     model = vgg(shape, classes, width, groups, activation, **layout)

@@ -62,11 +62,6 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
     return add
 
 
-def target_code(family: str) -> str | None:
-    """A fingerprint of a user's family of networks, ``None`` for bnrecon's."""
-    return FAMILIES[family].fingerprint
-
-
 def check_family(family: str) -> None:
     """Raise ``UserError`` for a family that is not registered."""
     if family not in FAMILIES:

@@ -59,11 +59,6 @@ def singular_values(
     return values[stream.order(count, "singular values")].float().reshape(shape)
 
 
-def mask(shape: torch.Size, density: float, stream: Stream) -> torch.Tensor:
-    """An Erdős-Rényi mask of zeros and ones that keeps each weight with probability ``density``."""
-    return stream.mask(tuple(shape), "mask", density).float()
-
-
 def trained_parameters(network: nn.Module) -> int:
     """The number of trained parameters: of masked weights only the kept ones.
 
@@ -87,8 +82,9 @@ def reparameterize(
     """Multiply the weight of every convolution and linear layer by fixed factors, in place.
 
     The factors have a ``condition`` number and a law ``spectrum`` (``singular_values``), or are
-    random masks of ``density`` p; then the initial weights are multiplied by 1 / sqrt(p) once,
-    which keeps their variance. Without both the network is not changed. Returns the network.
+    Erdős-Rényi masks, which keep each weight with probability ``density`` p; then the initial
+    weights are multiplied by 1 / sqrt(p) once, which keeps their variance. Without both the network
+    is not changed. Returns the network.
 
     >>> network = reparameterize(nn.Sequential(nn.Linear(4, 3)), None, 0.5, seed=0)
     >>> bool((network[0].weight == 0).any()), list(network.state_dict())
@@ -109,7 +105,7 @@ def reparameterize(
             factors = singular_values(shape, condition, stream, spectrum)
         else:
             assert density is not None
-            factors = mask(shape, density, stream)
+            factors = stream.mask(shape, "mask", density).float()
             with torch.no_grad():
                 layer.weight.div_(density**0.5)
         parametrize.register_parametrization(layer, "weight", FixedFactors(factors))

@@ -27,7 +27,7 @@ from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_weights
 from bnrecon.targets.location import ABOUT, CHECKPOINT, HOW, WEIGHTS
 from bnrecon.targets.normalization import initialize_statistics
-from bnrecon.targets.register import FAMILIES, target_code
+from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
 from bnrecon.targets.trainer import train
 
@@ -225,7 +225,7 @@ class _Wanted:
             "data_checksum": self.data.checksum(),
             "commit": provenance.commit(),
             "versions": provenance.versions(),
-            "code": target_code(request.target.family),
+            "code": FAMILIES[request.target.family].fingerprint,
             "processes": distributed.rank_and_world_size()[1],
             "weights": tensor_digest(network.state_dict()),
         }

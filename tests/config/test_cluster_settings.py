@@ -22,7 +22,6 @@ def test_the_command_line_wins_over_a_folders_file_and_that_over_the_users_own(u
     (tmp_path / "dir" / "slurm.yaml").write_text("partition: dir\ntime: 2:00:00\n")
     settings = read(tmp_path / "dir", ["slurm.partition=line"])
     assert (settings.partition, settings.mem, settings.time) == ("line", None, 120)
-    assert settings.file == tmp_path / "dir" / "slurm.yaml"
 
 
 def test_without_a_home_folder_nobody_has_settings(no_home):

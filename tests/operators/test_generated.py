@@ -33,6 +33,13 @@ def operators(shape, width=77, name="sign", storage="regenerate"):
     return stored, tiled
 
 
+def set_tiles(monkeypatch, rows):
+    """Let a tile have so many rows; ``None`` keeps the usual number."""
+    if rows is not None:
+        monkeypatch.setattr(generated, "TILE_ROWS", rows)
+        monkeypatch.setattr(generated, "TILE_BYTES", 0)
+
+
 @pytest.fixture(params=["held", "drawn in each product"])
 def held(request, monkeypatch):
     if request.param != "held":
@@ -45,8 +52,8 @@ def held(request, monkeypatch):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_are_those_of_the_dense_matrix(shape, rows, many, monkeypatch):
     monkeypatch.setattr(signs, "DRAWN_BYTES", 100)
+    set_tiles(monkeypatch, rows)
     stored, operator = operators(shape)
-    operator = Generated(operator.transposed, operator.first, CPU, FLOAT64, rows)
     dense = stored.dense()
     assert torch.equal(operator.dense(), dense)
     x, y = gaussian(77, *many), gaussian(shape.equations, *many, seed=1)
@@ -86,13 +93,13 @@ def test_products_of_drawn_and_mapped_rows_are_those_of_the_dense_matrix(
     stored, operator = operators(shape, 77, name, storage)
     assert isinstance(operator.transposed, TableRows) == (77 * operator.transposed.columns > 100)
     dense, x, y = stored.dense(), gaussian(77), gaussian(shape.equations, seed=1)
-    for rows in (1, 16, 40, None):
-        tiled = Generated(operator.transposed, operator.first, CPU, FLOAT64, rows)
-        assert torch.equal(tiled.dense(), dense)
-        assert torch.allclose(tiled.matvec(x), dense @ x, rtol=1e-12, atol=1e-13)
-        assert torch.allclose(tiled.rmatvec(y), dense.T @ y, rtol=1e-12, atol=1e-13)
-        assert torch.allclose(tiled.column_norms(), dense.norm(dim=0), rtol=1e-12)
-        assert torch.equal(tiled.leading(33).dense(), dense[:, :33])
+    assert torch.equal(operator.dense(), dense)
+    assert torch.allclose(operator.column_norms(), dense.norm(dim=0), rtol=1e-12)
+    assert torch.equal(operator.leading(33).dense(), dense[:, :33])
+    for rows in (None, 1, 16, 40):
+        set_tiles(monkeypatch, rows)
+        assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-12, atol=1e-13)
+        assert torch.allclose(operator.rmatvec(y), dense.T @ y, rtol=1e-12, atol=1e-13)
     for precision, most in ((FLOAT32, 1e-6), (BFLOAT16, 1e-2)):
         rounded = operator.to(precision)
         assert rounded.transposed.table.dtype == precision.factors
@@ -170,12 +177,13 @@ def test_each_bit_is_the_sign_of_one_entry_in_every_type():
 @pytest.mark.parametrize("rows", [None, 1, 16, 40])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_signs_that_a_gpu_keeps_in_bf16_have_the_products_of_their_bits(shape, rows, monkeypatch):
+    set_tiles(monkeypatch, rows)
     exact, asked = operators(shape)[1], []
-    bits = Generated(exact.transposed, exact.first, CPU, BFLOAT16, rows)
+    bits = exact.to(BFLOAT16)
     monkeypatch.setattr(
         generated, "has_room_for_signs", lambda count, _: asked.append(count) or True
     )
-    kept = Generated(exact.transposed, exact.first, CPU, BFLOAT16, rows)
+    kept = exact.to(BFLOAT16)
     assert asked == [77 * (exact.transposed.columns + exact.first.columns)]
     assert isinstance(bits.transposed, SignMatrix)
     assert isinstance(kept.transposed, ExpandedSigns)
@@ -209,7 +217,8 @@ def test_no_factor_is_ever_formed_inside_a_product(monkeypatch):
         return np.zeros(stop - start, dtype="u1")
 
     factors = [SignMatrix(10_000, columns, 1.0, draw_bytes) for columns in (50, 8)]
-    operator = Generated(*factors, CPU, FLOAT32, 160)
+    set_tiles(monkeypatch, 160)
+    operator = Generated(*factors, CPU, FLOAT32)
     operator.rmatvec(operator.matvec(torch.ones(10_000)))
     assert max(drawn) <= 2**12
     assert sum(drawn) == 2 * sum(factor.bytes for factor in factors)

@@ -53,8 +53,9 @@ def test_products_of_rounded_vectors_are_those_of_the_dense_matrix(
     monkeypatch.setattr(integers, "TILE_BYTES", 0)
     if bits == "drawn in each product":
         monkeypatch.setattr(signs, "HELD_BYTES", 0)
+    monkeypatch.setattr(integers, "EXPANDED_BYTES", 10**9 if bits == "expanded" else 0)
     exact = operator_of(shape, name, storage=storage)
-    operator = IntegerProducts(exact, None, 10**9 if bits == "expanded" else 0)
+    operator = IntegerProducts(exact)
     dense = exact.dense()
     x, y = rounded(gaussian(WIDTH, *many)), rounded(gaussian(shape.equations, *many, seed=1))
     assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-13, atol=1e-13)

@@ -13,7 +13,6 @@ from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.operators.columns import Scaled, inverse_norms
-from bnrecon.operators.composed import Convolved
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.structured import Kronecker
@@ -39,16 +38,6 @@ def random_sides(seed):
     ]
 
 
-def convolved(seed):
-    c2, c0, c1, k1h, k1w, k2h, k2w = random_sides(seed)
-    return Convolved.of(
-        gaussian(c1, c0, k1h, k1w, seed=seed),
-        gaussian(c2, c1, k2h, k2w, seed=seed + 100),
-        torch.float64,
-        CPU,
-    )
-
-
 def operators():
     for number, shape in enumerate(SHAPES):
         features = draw("he_normal", shape, shape.equations + number, seed=number, layer=0)
@@ -69,12 +58,6 @@ def operators():
                 draw(name, shape, getattr(shape, width), 0, 0), torch.float64, CPU
             )
             yield pytest.param(pattern, id=f"{name}-{width}-{number}")
-    for seed in range(12):
-        operator = convolved(seed)
-        yield pytest.param(operator, id=f"convolved-{seed}")
-        outputs = random_sides(seed)[0]
-        weight = gaussian(outputs, operator.shape[0] // outputs, seed=seed)
-        yield pytest.param(Eliminated(operator, weight), id=f"pivoted-convolved-{seed}")
     yield pytest.param(Kronecker(gaussian(4, 4), gaussian(3, 3, seed=1)), id="kronecker")
 
 
@@ -107,9 +90,9 @@ def test_m_x_is_what_two_convolutions_with_larger_kernels_do(seed):
         gaussian(c2, c1, k2h, k2w, seed=1),
         gaussian(c1, seed=2),
     )
-    operator = Convolved.of(first, second, torch.float64, CPU)
+    matrix = kernel_composition_system(gaussian(c2, c0, 1, 1), first, second, CPU).matrix
     height, width = k1h + k2h - 1, k1w + k2w - 1
-    composed = operator.matvec(x).reshape(c2, height, width, c0).permute(0, 3, 1, 2)
+    composed = matrix.matvec(x).reshape(c2, height, width, c0).permute(0, 3, 1, 2)
     image = gaussian(2, c0, 8, 9, seed=3)
     expected = F.conv2d(F.conv2d(image, first) * x[:, None, None], second)
     assert torch.allclose(F.conv2d(image, composed), expected, rtol=1e-10, atol=1e-10)
@@ -161,7 +144,7 @@ def test_a_kronecker_product_of_any_two_factors_is_the_dense_one():
 
 def test_the_leading_part_has_the_first_columns():
     matrix, weights = KhatriRao(gaussian(20, 12), gaussian(20, 6, seed=1)), gaussian(2, 4, 18)
-    for operator in (matrix, convolved(3), Eliminated(matrix, weights[0], skip=weights[1])):
+    for operator in (matrix, Eliminated(matrix, weights[0], skip=weights[1])):
         count = operator.shape[1] // 2
         assert torch.equal(operator.leading(count).dense(), operator.dense()[:, :count])
 

@@ -27,7 +27,7 @@ def small():
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"seed": -1}, "seed=-1: must be a whole number"),
+        ({"seed": -1}, "seed=-1: must be at least 0 and below"),
         ({"oversampling": float("nan")}, "oversampling=nan: must be above 0"),
         (
             {"features": FeatureSpec(excess=3), "oversampling": 2},

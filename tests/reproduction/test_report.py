@@ -14,7 +14,7 @@ import pytest
 from made_study import study_of
 from places import RESULTS
 
-from bnrecon.cli.report import write_report
+from bnrecon.cli.report import check_output
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.commands import run_study
@@ -269,19 +269,18 @@ def test_errata_keep_their_links_on_the_page_and_no_html():
 
 
 def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
-    path = tmp_path / "new" / "report.html"
-    report = render(report_on(study_of(part=experiment("a")), tmp_path / "o", compute=False))
-    write_report(path, report)
-    write_report(path, report)
-    assert path.read_bytes() == report
+    path = tmp_path / "report.html"
+    check_output(tmp_path / "new" / "report.html", overwrite=False)
+    path.write_bytes(
+        render(report_on(study_of(part=experiment("a")), tmp_path / "o", compute=False))
+    )
+    check_output(path, overwrite=False)
     other = tmp_path / "thesis.html"
     other.write_text("<!DOCTYPE html>mine", encoding="utf-8")
     with pytest.raises(UserError, match=r"not a bnrecon report; give another name, or --overwrite"):
-        write_report(other, report)
-    assert other.read_text(encoding="utf-8") == "<!DOCTYPE html>mine"
-    write_report(other, report, overwrite=True)
-    assert other.read_bytes() == report
+        check_output(other, overwrite=False)
+    check_output(other, overwrite=True)
     with pytest.raises(UserError, match="is a folder"):
-        write_report(tmp_path, report)
+        check_output(tmp_path, overwrite=True)
     with pytest.raises(UserError, match="is a file, not a folder"):
-        write_report(other / "report.html", report)
+        check_output(other / "report.html", overwrite=True)

@@ -13,7 +13,7 @@ from bnrecon.reconstruction import duration
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run import announcement
 from bnrecon.run.announcement import announce, source_images
-from bnrecon.solvers.register import Solver
+from bnrecon.solvers.register import SOLVERS
 
 CPU = torch.device("cpu")
 
@@ -64,7 +64,7 @@ def test_a_faster_solver_is_named_where_a_run_takes_minutes(
     """By the rates of this machine; n = 5,184."""
     if solver == "a user's":
         solver = "lu_lbfgs"
-        monkeypatch.setattr(Solver, "code", "1")
+        monkeypatch.setattr(SOLVERS[solver].registered, "user_defined", True)
     rates = {torch.int8: 3 * rate}
     monkeypatch.setattr(duration, "rate", lambda dtype, device: rates.get(dtype, rate))
     words = ("target.width=24", "target.groups=[2]", "features=he_normal", f"solver={solver}")

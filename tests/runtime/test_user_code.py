@@ -111,7 +111,8 @@ def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path):
 
 def test_the_code_of_bnrecon_has_no_fingerprint_and_a_users_name_for_it_has():
     shipped = [*DISTRIBUTIONS.values(), *SOLVERS.values()]
-    assert all(entry.code is None for entry in shipped if entry.registered.user_defined is False)
+    registered = [entry.registered for entry in shipped]
+    assert all(one.fingerprint is None for one in registered if not one.user_defined)
     assert not DISTRIBUTIONS["he_normal"].registered.user_defined
     register_features("mine")(DISTRIBUTIONS["he_normal"].draw)
     assert DISTRIBUTIONS["mine"].code is not None

@@ -15,7 +15,7 @@ from bnrecon.features import LayerShape, draw
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers import Unsuitable, solve
-from bnrecon.solvers.shared_factorization import SharedFactorization, solve_together
+from bnrecon.solvers.shared_factorization import SharedFactorization
 
 SHAPE = LayerShape(5, 6, (3, 3))
 N = SHAPE.equations
@@ -42,7 +42,9 @@ def systems(features, width, skip="none"):
 def test_every_target_gets_the_scales_that_it_gets_alone(features, skip, width):
     count = N if width == "n" else minimum_width(SHAPE, skip)
     pair, together = systems(features, count, skip)
-    for target, system, solution in zip(targets(), together, solve_together(together), strict=True):
+    shared = SharedFactorization(together[0].matrix)
+    for target, system in zip(targets(), together, strict=True):
+        solution = shared.solve(system)
         assert solution.report.converged
         assert solution.report.solver == "shared_lu"
         scales = system.scales(solution.scale)
@@ -65,8 +67,9 @@ def test_features_that_are_nearly_dependent_cost_no_target_its_solution(width, d
         factor[:, 1] = factor[:, 0] + distance * random(len(factor))
     matrix = KhatriRao(second.T, first.T)
     weights = [matrix.matvec(random(width)).reshape(5, -1) for _ in range(3)]  # of usual scales
-    for solution in solve_together([linear_system(matrix, weight) for weight in weights]):
-        assert solution.report.relative_residual < 1e-11
+    shared = SharedFactorization(matrix)
+    for weight in weights:
+        assert shared.solve(linear_system(matrix, weight)).report.relative_residual < 1e-11
 
 
 def test_other_widths_and_singular_features_are_refused():
