@@ -1,4 +1,4 @@
-"""Layers of which a share of the features keeps its scales, and what their reports say."""
+"""Layers that keep the scales of a share of their features, and their reports."""
 
 import json
 
@@ -24,7 +24,7 @@ def source_layers(rebuilt):
 
 
 @pytest.mark.parametrize("method", PRUNINGS)
-def test_pruned_scales_are_exactly_zero_and_the_report_says_how_many_are_kept(method):
+def test_pruned_scales_are_zero_and_kept_ones_counted(method):
     rebuilt = reconstruct(network(), FeatureSpec(keep=0.6, pruning=method))
     for report, layer in zip(rebuilt.layers, source_layers(rebuilt), strict=True):
         assert report.kept == round(0.6 * report.width)
@@ -38,7 +38,7 @@ def test_pruned_scales_are_exactly_zero_and_the_report_says_how_many_are_kept(me
 
 
 @pytest.mark.parametrize("method", ["refit", "iterative", "l1"])
-def test_n_of_the_features_are_enough_for_the_same_outputs(method):
+def test_n_features_suffice_for_the_same_outputs(method):
     images = torch.randn(4, 3, 9, 9)
     spec = FeatureSpec(oversampling=2, keep=0.5, pruning=method)
     rebuilt = reconstruct(network(), spec, images=images)
@@ -46,14 +46,14 @@ def test_n_of_the_features_are_enough_for_the_same_outputs(method):
     assert rebuilt.difference.largest < 1e-3 * rebuilt.difference.size
 
 
-def test_a_pruned_source_comes_back_from_its_file(tmp_path):
+def test_pruned_source_is_loaded_from_its_file(tmp_path):
     model, images = network(), torch.randn(4, 3, 9, 9)
     rebuilt = reconstruct(model, FeatureSpec(keep=0.5, pruning="refit"))
     loaded = load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
     torch.testing.assert_close(loaded(images), rebuilt.network(images))
 
 
-def test_what_cannot_be_pruned_is_refused_before_any_work(monkeypatch):
+def test_impossible_pruning_is_refused_before_any_work(monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.solving.prune", lambda *_: pytest.fail("solved"))
     with pytest.raises(UserError, match="layer 0: keep: 105 features for 108 equations"):
         reconstruct(network(), FeatureSpec(width=105, keep=0.5, pruning="refit"))
