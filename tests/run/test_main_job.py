@@ -1,4 +1,4 @@
-"""The main job: what it plans is what it announced, and what its statistics are taken of."""
+"""The main job: statistics of attention, users' targets, and images of one class."""
 
 import math
 
@@ -16,7 +16,7 @@ from bnrecon.targets.register import register_target
 
 
 class Attentive(nn.Module):
-    """The rows of an image as a sequence."""
+    """Attends to the rows of an image as a sequence."""
 
     def __init__(self, side, classes):
         super().__init__()
@@ -28,7 +28,7 @@ class Attentive(nn.Module):
         return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
 
 
-def test_projections_of_an_attention_have_the_statistics_of_the_images(tmp_path):
+def test_attention_projections_have_the_statistics_of_the_images(tmp_path):
     @register_target("attentive")
     def attentive(shape, classes, width, **_):
         return Attentive(shape[2], classes)
@@ -44,7 +44,7 @@ def test_projections_of_an_attention_have_the_statistics_of_the_images(tmp_path)
     assert all(bool((mean != 0).any()) for mean in means.values())
 
 
-def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
+def test_predictions_of_a_users_target_are_compared(tmp_path):
     @register_target("flat")
     def flat(shape, classes, width, **_):
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
@@ -59,7 +59,7 @@ def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
     assert all(each.images == runs[0][1].target.images for each in compared)
 
 
-def test_images_of_a_single_class_are_refused_before_anything_is_trained(tmp_path):
+def test_images_of_a_single_class_are_refused_before_training(tmp_path):
     images = tree(tmp_path / "images", ("ant",))
     options = [*SMALLEST, "data=folder", f"data.root={images}", f"outputs={tmp_path / 'outputs'}"]
     with pytest.raises(UserError, match="data=folder: all images are of one class, ant"):
