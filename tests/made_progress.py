@@ -1,4 +1,4 @@
-"""Progress files of studies, as the leading process of a study leaves them."""
+"""Progress files of studies, written as by the leading process."""
 
 import contextlib
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bnrecon.reproduction import progress
 
 @dataclass(frozen=True)
 class Piece:
-    """Work, as far as its progress goes."""
+    """Work, as far as progress files need it."""
 
     part: str
     number: int
@@ -38,7 +38,7 @@ def end(piece, seconds=1.0, kind="done", gist="gist", log="a.log"):
 
 @contextlib.contextmanager
 def kept(outputs, work, study="giannou2023", scale="smoke", processes=1):
-    """Keep a study's progress; the value notes events."""
+    """Keep a study's progress; the value records events."""
     batch = Batch(outputs / "studies" / study, scale, f"bnrecon study {study} scale={scale}")
     executor = SimpleNamespace(name=f"{processes} processes", processes=processes)
     with progress.keep(batch, executor, work) as keeper:

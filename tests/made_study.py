@@ -1,4 +1,4 @@
-"""A study of made-up parts, for tests of the engine."""
+"""A study of fake parts, for tests of the engine."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ class MadeStudy(Study):
 
 
 class Counted:
-    """Computes rows, and remembers for which tasks."""
+    """Computes rows, and records the names of its tasks."""
 
     def __init__(self, failing=None):
         self.calls = []

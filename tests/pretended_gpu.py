@@ -1,18 +1,18 @@
-"""A GPU that is not there: CPU tensors that say ``cuda:0``, are not to be mixed, and count waits.
+"""A fake GPU: CPU tensors that report ``cuda:0``, refuse to be mixed, and count waits.
 
     with PretendedGpu() as gpu:
         product = torch.randn(2, 3, device="cuda") @ torch.randn(3).to("cuda")
         float(product[0])
     gpu.waits  # Counter({'copy to the device at x.py:2': 1, 'number read at x.py:3': 1})
 
-A tensor lies on the device if its storage is marked so; views share the storage and with it the
-mark. A *wait* is a place where the host stands still until the device has done all that it was
-asked to: a number read, a copy that is not from pinned memory, a size that depends on values.
+A tensor is on the device if its storage is marked; views share the storage and the mark. A *wait*
+is a point where the host blocks until the device has finished its work: a number read, a copy that
+is not from pinned memory, a size that depends on values.
 
-Not shown: what happens on a real device. No kernel of CUDA runs; rounding, speed, memory, graphs
-and autocast's lists are the CPU's. ``torch.cuda.is_available()`` stays false. Other threads do not
-pretend. In inference mode an operation that is made of others is seen whole, and waits inside it
-are not. Gradients do not find their way back through a copy between devices.
+Not covered: behaviour of a real device. No CUDA kernel runs; rounding, speed, memory, graphs and
+autocast's lists are the CPU's. ``torch.cuda.is_available()`` stays false. Other threads do not use
+the fake. In inference mode composite operations are seen as a whole, without the waits inside.
+Gradients do not flow back through a copy between devices.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NO_INTEGERS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "mv", "addmv", "dot", 
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies on the pretended device."""
+    """Whether a tensor is on the fake device."""
     with torch._C.DisableTorchFunction():
         return getattr(tensor.untyped_storage(), "pretended", False)
 
@@ -70,15 +70,15 @@ def _is_ours(device: object) -> bool:
 
 
 class PretendedGpu(TorchFunctionMode):
-    """The device, for a ``with`` block; ``waits`` counts the host's waits by kind and line."""
+    """The device, for a ``with`` block; ``waits`` counts the host's waits by type and line."""
 
     device = DEVICE
 
     def __init__(self):
         super().__init__()
         self.waits: collections.Counter[str] = collections.Counter()
-        self.asked: bool | None = None  # the device that the present call names
-        self.home = False  # the present call is given tensors of the device, and makes such
+        self.asked: bool | None = None  # the device named by the present call
+        self.home = False  # the present call takes and makes device tensors
         self._inside = contextlib.ExitStack()
 
     def __enter__(self) -> PretendedGpu:
@@ -102,7 +102,7 @@ class PretendedGpu(TorchFunctionMode):
         self._inside.__exit__(*error)
 
     def wait(self, kind: str) -> None:
-        """Count a wait, at the innermost line of the package, its tests or scripts."""
+        """Count a wait at the innermost line of the package, its tests or scripts."""
         frame = sys._getframe(1)
         while frame.f_back and not _is_watched(frame.f_code.co_filename):
             frame = frame.f_back
@@ -116,7 +116,7 @@ class PretendedGpu(TorchFunctionMode):
         non_blocking: bool = False,
         memory_format: torch.memory_format | None = None,
     ) -> torch.Tensor:
-        """A copy of a tensor on the other device, waited for unless it leaves pinned memory."""
+        """A copy of a tensor on the other device; a wait unless it leaves pinned memory."""
         if not (there and non_blocking and getattr(tensor.untyped_storage(), "pinned", False)):
             self.wait("copy to the device" if there else "copy to the host")
         layout = memory_format or torch.preserve_format
@@ -139,7 +139,7 @@ class PretendedGpu(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """Every operation on tensors, as autograd has taken it apart."""
+    """Every tensor operation, after autograd has decomposed it."""
 
     def __init__(self, gpu: PretendedGpu):
         super().__init__()
@@ -166,7 +166,7 @@ class _Operations(TorchDispatchMode):
     def _check(
         self, func, name: str, args: tuple, kwargs: dict, tensors: list[torch.Tensor], mixed: bool
     ) -> None:
-        """Refuse what CUDA refuses of an operation on the device's tensors, and count its waits."""
+        """Refuse what CUDA refuses for the device's tensors, and count waits."""
         gpu = self.gpu
         if name in READ:
             gpu.wait(READ[name])
@@ -183,7 +183,7 @@ class _Operations(TorchDispatchMode):
             self._check_devices(func, name, args, kwargs, tensors)
 
     def _check_indices(self, func, args: tuple) -> None:
-        """Indices may lie on the host, and masks anywhere: both make the host wait."""
+        """Indices may be on the host and masks anywhere; both make the host wait."""
         values = [value for value in _tensors(args[2:]) if value.dim()]
         if not all(map(on_device, (args[0], *values))):
             raise _two_devices(func)
@@ -196,7 +196,7 @@ class _Operations(TorchDispatchMode):
     def _check_devices(
         self, func, name: str, args: tuple, kwargs: dict, tensors: list[torch.Tensor]
     ) -> None:
-        """All tensors lie on the device, but for single numbers in elementwise operations."""
+        """All tensors are on the device, except single numbers in elementwise operations."""
         takes_numbers = torch.Tag.pointwise in func.tags or name in TAKES_NUMBERS
         written = args[:1] if name.endswith("_") else _tensors(kwargs.get("out"))
         for tensor in tensors:
@@ -210,12 +210,11 @@ def _two_devices(func: object) -> RuntimeError:
     return RuntimeError(f"{func}: {devices} (pretended)")
 
 
-# What Python asks for by name: (gpu, function, *arguments) -> the answer, or NotImplemented
-# for the usual way.
+# Replacements by function: (gpu, function, *arguments) -> the answer, or NotImplemented.
 
 
 def _to(gpu: PretendedGpu, _func, tensor, *args, copy=False, **kwargs):
-    if args and isinstance(args[0], torch.Tensor):  # as that tensor is
+    if args and isinstance(args[0], torch.Tensor):  # like that tensor
         there, args = on_device(args[0]), (args[0].dtype, *args[1:])
         _, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
     else:
@@ -234,7 +233,7 @@ def _made_of_data(gpu: PretendedGpu, func, *args, device=None, **kwargs):
 
 
 def _number_set(gpu: PretendedGpu, func, tensor, index, value):
-    """A number is filled in by the device, without a copy."""
+    """Fill in a number on the device, without a copy."""
     if isinstance(value, torch.Tensor) or not on_device(tensor):
         return NotImplemented
     return func(tensor, index, _mark(torch.tensor(value, dtype=tensor.dtype), True))

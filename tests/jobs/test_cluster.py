@@ -25,7 +25,7 @@ from bnrecon.runtime.errors import RunError, UserError
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     """Requests parts of the study ``made`` in this process; its folder is ``tmp_path``."""
-    cluster_study.make_known(tmp_path, monkeypatch)
+    cluster_study.register(tmp_path, monkeypatch)
 
     def read(*words, cluster="local", **flags):
         words = (*words, "scale=smoke", f"cluster={cluster}", f"outputs={tmp_path / 'out'}")

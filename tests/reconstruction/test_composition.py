@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from layer_cases import CASES, label, make
-from lively import NETWORKS, enliven, outputs
+from lively import NETWORKS, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -81,7 +81,7 @@ def test_features_outside_memory_train(storage, training, monkeypatch):
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
 def test_training_changes_the_source_and_is_saved_with_it(training, tmp_path):
     build, shape = NETWORKS["residual"]
-    model = enliven(build(), shape)
+    model = randomize(build(), shape)
     rebuilt = reconstruct(model, images=torch.randn(32, *shape))
     network = bnrecon.collapse(rebuilt.network, trainable=True)
     before, kept = outputs(network, shape), copy.deepcopy(network)

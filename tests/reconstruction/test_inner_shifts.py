@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from lively import Residual, enliven, outputs
+from lively import Residual, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -77,7 +77,7 @@ def test_first_shift_reaches_every_output_pixel_equally(kind, skip):
 @pytest.mark.parametrize("linear", [False, True])
 def test_implicit_and_linear_layers_have_no_first_shift(linear, monkeypatch):
     shape = (6,) if linear else (2, 5, 5)
-    model = enliven(nn.Linear(6, 5) if linear else nn.Conv2d(2, 3, 3, padding=1), shape)
+    model = randomize(nn.Linear(6, 5) if linear else nn.Conv2d(2, 3, 3, padding=1), shape)
     for limit in (source_layer.IMPLICIT_FROM, -1):
         monkeypatch.setattr(source_layer, "IMPLICIT_FROM", limit)
         network = reconstruct(model, "id_cond", images=torch.randn(9, *shape) + 1).network
@@ -89,7 +89,7 @@ def test_implicit_and_linear_layers_have_no_first_shift(linear, monkeypatch):
 
 @pytest.mark.parametrize("activation", ["identity", "relu", "leaky_relu", "tanh", "sigmoid"])
 def test_first_shifts_are_trainable_only_with_an_activation(activation):
-    model = enliven(Residual(), (2, 9, 8))
+    model = randomize(Residual(), (2, 9, 8))
     images = torch.randn(32, 2, 9, 8) + 0.5
     network = reconstruct(model, FeatureSpec(activation=activation), images=images).network
     for layer in source_layers(network).values():
@@ -102,7 +102,7 @@ def test_first_shifts_are_trainable_only_with_an_activation(activation):
 def test_file_with_first_shifts_gives_the_same_function(tmp_path):
     """Older files and networks with shifts set by hand have first shifts."""
     shape = (2, 9, 8)
-    model = enliven(Residual(), shape)
+    model = randomize(Residual(), shape)
     rebuilt = reconstruct(model, images=torch.randn(32, *shape))
     tensors, about = files.read_tensors(rebuilt.save(tmp_path / "source.safetensors"))
     changed = {name: value.clone() for name, value in tensors.items()}

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torchvision
-from lively import NETWORKS, Composed, difference, enliven, outputs
+from lively import NETWORKS, Composed, difference, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -22,7 +22,7 @@ FEATURES = sorted(DISTRIBUTIONS)
 @pytest.fixture(scope="module", params=NETWORKS)
 def network(request):
     make, shape = NETWORKS[request.param]
-    return enliven(make(), shape), shape
+    return randomize(make(), shape), shape
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -45,7 +45,7 @@ def test_source_loaded_and_collapsed_compute_the_targets_function(network, featu
     for parameter in blank.parameters():
         nn.init.normal_(parameter)
     path = rebuilt.save(tmp_path / "source.safetensors")
-    loaded = bnrecon.load_source(path, enliven(blank, shape, seed=9))
+    loaded = bnrecon.load_source(path, randomize(blank, shape, seed=9))
     assert torch.equal(outputs(loaded, shape), outputs(rebuilt.network, shape))
     collapsed = bnrecon.collapse(loaded)
     assert not source_layers(collapsed)
@@ -55,7 +55,7 @@ def test_source_loaded_and_collapsed_compute_the_targets_function(network, featu
 @pytest.mark.parametrize(("depth", "layers", "stem"), [(18, 21, "cifar"), (50, 54, "imagenet")])
 def test_torchvision_resnets_are_rebuilt_at_reduced_width(depth, layers, stem):
     shape = (3, 32, 32)
-    model = enliven(build("resnet", shape, 10, depth=depth, width=1, stem=stem), shape)
+    model = randomize(build("resnet", shape, 10, depth=depth, width=1, stem=stem), shape)
     rebuilt = reconstruct(model, "he_normal", oversampling=2)
     assert len(rebuilt.layers) == layers
     assert difference(rebuilt.network, model, torch.randn(6, *shape)) < 1e-4
@@ -118,7 +118,7 @@ def test_layer_beyond_memory_is_named_with_its_need(monkeypatch):
 def test_untraceable_networks_keep_their_normalization():
     parts = {"conv": nn.Conv2d(2, 3, 3), "norm": nn.BatchNorm2d(3)}
     moody = Composed(lambda self, x: self.norm(self.conv(x)) if x.sum() > -1e9 else x, **parts)
-    model = enliven(moody, (2, 5, 5))
+    model = randomize(moody, (2, 5, 5))
     rebuilt = reconstruct(model)
     assert any("cannot be traced" in note for note in rebuilt.notes)
     assert isinstance(rebuilt.network.norm, nn.BatchNorm2d)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from lively import Composed, chain, difference, enliven, images
+from lively import Composed, chain, difference, images, randomize
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,7 +21,7 @@ from bnrecon.solvers.spec import SolverSpec
 
 def small_network():
     torch.manual_seed(0)
-    return enliven(chain(), (2, 6, 6))
+    return randomize(chain(), (2, 6, 6))
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_everything_but_normalizations_is_frozen_and_noted(tmp_path):
 
 def test_rounding_to_float32_counts_at_minimum_width():
     torch.manual_seed(3)
-    model, layers = enliven(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
+    model, layers = randomize(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
     for seed in (0, 1, 27, 37):
         layer = bnrecon.reconstruct(model, FeatureSpec(width="minimum"), seed=seed).layers[0]
         assert layer.converged == (

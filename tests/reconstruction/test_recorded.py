@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lively import enliven
+from lively import randomize
 from random_layer import ELSEWHERE
 from torch import fx, nn
 
@@ -73,7 +73,7 @@ def test_graph_computes_the_same_for_any_batch(name, features, record, monkeypat
     model, size = NETWORKS[name]
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(count, *size, generator=generator) for count in (4, 7))
-    network = bnrecon.reconstruct(enliven(model, size), FEATURES[features], images=x).network
+    network = bnrecon.reconstruct(randomize(model, size), FEATURES[features], images=x).network
     recorded = RECORD[record](network, x)
     assert torch.allclose(recorded(y), network(y), rtol=1e-4, atol=1e-5)
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from lively import NETWORKS, enliven, outputs
+from lively import NETWORKS, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -33,7 +33,7 @@ SHAPE = NETWORKS["vgg"][1]
 
 @pytest.fixture(scope="module")
 def model():
-    return enliven(NETWORKS["vgg"][0](), SHAPE)
+    return randomize(NETWORKS["vgg"][0](), SHAPE)
 
 
 def solve_all(plan):
@@ -60,7 +60,7 @@ def test_one_factorization_solves_a_layer_of_several_networks(width, monkeypatch
     made = []
     factorize = factorization.factorize
     monkeypatch.setattr(factorization, "factorize", lambda m: made.append(m.shape) or factorize(m))
-    networks = [enliven(nn.Sequential(nn.Conv2d(3, 4, 3)), (3, 8, 8)) for _ in range(3)]
+    networks = [randomize(nn.Sequential(nn.Conv2d(3, 4, 3)), (3, 8, 8)) for _ in range(3)]
     plans = [plan_layers(network, FeatureSpec(width=width), seed=5) for network in networks]
     solutions = bnrecon.solve_layers([plan.layers[0] for plan in plans])
     assert made == [(108, 108)]

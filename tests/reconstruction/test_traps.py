@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from randomized import Composed, difference, enliven
+from randomized import Composed, difference, randomize
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -56,7 +56,7 @@ SWITCHING = {"widths": lambda: switching(2), "domains": lambda: switching(4)}
 
 def randomized(kind):
     torch.manual_seed(0)
-    return enliven(kind(), (3, 6, 6))
+    return randomize(kind(), (3, 6, 6))
 
 
 @pytest.mark.parametrize("kind", [Body, ReadsEpsilon, SWITCHING["domains"]])

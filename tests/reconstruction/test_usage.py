@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from lively import Composed, chain, difference, enliven, images
+from lively import Composed, chain, difference, images, randomize
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
@@ -110,7 +110,7 @@ def test_all_layers_sharing_a_weight_read_elsewhere_are_refused():
 
 @pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
 def test_compiled_model_is_rebuilt_from_its_inner_module(calibration, tmp_path):
-    model = enliven(chain(), (2, 6, 6))
+    model = randomize(chain(), (2, 6, 6))
     compiled = torch.compile(model, backend="eager")
     rebuilt = bnrecon.reconstruct(compiled, images=calibration)
     assert [layer.name for layer in rebuilt.layers] == ["0", "3"]
@@ -124,7 +124,7 @@ def test_compiled_model_is_rebuilt_from_its_inner_module(calibration, tmp_path):
 
 @pytest.mark.parametrize("part", ["whole", "layer"])
 def test_model_compiled_in_place_or_in_part_is_rebuilt(part):
-    model = enliven(chain(), (2, 6, 6))
+    model = randomize(chain(), (2, 6, 6))
     plain = bnrecon.reconstruct(model, images=images()).network
     (model if part == "whole" else model[3]).compile(backend="eager")
     rebuilt = bnrecon.reconstruct(model, images=images())
@@ -138,7 +138,7 @@ def test_model_compiled_in_place_or_in_part_is_rebuilt(part):
 
 @pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
 def test_source_of_a_source_is_refused(calibration):
-    source = bnrecon.reconstruct(enliven(chain(), (2, 6, 6))).network
+    source = bnrecon.reconstruct(randomize(chain(), (2, 6, 6))).network
     with pytest.raises(
         RefusedLayers, match="0: it is a source layer already; 3: it is a source layer already"
     ):
@@ -172,7 +172,7 @@ class ReadsConstants(nn.Module):
 
 
 def test_source_layer_has_the_constants_of_the_replaced_layer(tmp_path):
-    model = enliven(ReadsConstants(), (2, 6, 6))
+    model = randomize(ReadsConstants(), (2, 6, 6))
     rebuilt = bnrecon.reconstruct(model, images=images())
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
@@ -181,7 +181,7 @@ def test_source_layer_has_the_constants_of_the_replaced_layer(tmp_path):
 
 
 def test_source_layer_weight_is_the_effective_weight():
-    model = enliven(nn.Sequential(nn.Conv2d(2, 4, 3, bias=False)), (2, 6, 6))
+    model = randomize(nn.Sequential(nn.Conv2d(2, 4, 3, bias=False)), (2, 6, 6))
     network = bnrecon.reconstruct(model).network
     assert torch.allclose(network[0].weight, model[0].weight, atol=1e-6)
     with torch.no_grad():
