@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from made_tasks import describe, die, fail
+from fake_tasks import describe, die, fail
 
 import bnrecon.studies
 from bnrecon.reproduction.experiment import Experiment
@@ -114,8 +114,8 @@ def register(folder, monkeypatch, steps=30):
     """Register the study in this process and its children for a test."""
     for name, value in environment(folder, steps).items():
         monkeypatch.setenv(name, value)
-    places = [*bnrecon.studies.__path__, str(Path(folder) / "site")]
-    monkeypatch.setattr(bnrecon.studies, "__path__", places)
+    paths = [*bnrecon.studies.__path__, str(Path(folder) / "site")]
+    monkeypatch.setattr(bnrecon.studies, "__path__", paths)
     monkeypatch.setattr(registry, "STUDIES", (*registry.STUDIES, STUDY.name))
     for name in [name for name in sys.modules if name.startswith("bnrecon.studies.made")]:
         monkeypatch.delitem(sys.modules, name)

@@ -11,8 +11,8 @@ import tempfile
 
 import pytest
 import torch
-from places import OUTPUTS, SHIPPED
 from processes import SMALLEST, TWO_SEEDS
+from repository import OUTPUTS, SHIPPED
 
 from bnrecon.cli.main import main
 from bnrecon.config.composition import compose

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import write_documents
-from places import ROOT
+from repository import ROOT
 from scipy import integrate
 
 import bnrecon

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from lively import difference, randomize, same_state, small_vgg
-from pretended_gpu import PretendedGpu, on_device
+from fake_gpu import FakeGpu, on_device
+from networks import difference, randomize, same_state, small_vgg
 from random_layer import gaussian, random_layer
 from torch import nn
 
@@ -43,7 +43,7 @@ REQUIRED = TrainingPlan(dataclasses.replace(SPEC, compile="on"), torch.float32, 
 
 @pytest.fixture
 def gpu():
-    with PretendedGpu() as device:
+    with FakeGpu() as device:
         yield device
 
 

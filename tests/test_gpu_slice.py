@@ -12,8 +12,8 @@ import gpu_slice
 import numpy as np
 import pack_for_gpu
 import pytest
-from places import SCRIPTS
 from processes import wait_until
+from repository import SCRIPTS
 
 from bnrecon.config.composition import compose
 from bnrecon.data import DataSpec, load

@@ -4,7 +4,7 @@ import re
 import shlex
 import tomllib
 
-from places import ROOT
+from repository import ROOT
 
 PAGE = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from places import OUTPUTS, RESULTS, ROOT, SHIPPED
+from repository import OUTPUTS, RESULTS, ROOT, SHIPPED
 from torch import nn
 
 import bnrecon

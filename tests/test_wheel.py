@@ -7,8 +7,8 @@ import tarfile
 import zipfile
 
 import pytest
-from places import ROOT
 from processes import ENVIRONMENT, run
+from repository import ROOT
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 BUILDERS_RUN = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"

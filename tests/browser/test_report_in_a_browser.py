@@ -9,7 +9,7 @@ import time
 
 import pandas as pd
 import pytest
-from made_study import study_of
+from fake_study import study_of
 
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.experiment import Claim, Experiment

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from places import OUTPUTS, RESULTS, SHIPPED
+from repository import OUTPUTS, RESULTS, SHIPPED
 
 from bnrecon.runtime import files
 

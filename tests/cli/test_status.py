@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_progress import end, kept, pieces, start
+from fake_progress import end, kept, pieces, start
 
 from bnrecon.cli import status
 

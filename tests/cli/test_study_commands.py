@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from repository import ROOT
 
 from bnrecon.reproduction import engine, pages
 from bnrecon.reproduction.experiment import Experiment

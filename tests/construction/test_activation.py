@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from lively import NETWORKS, randomize
+from networks import NETWORKS, randomize
 from random_layer import gaussian
 from torch import nn
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lively import NETWORKS, outputs, randomize
+from networks import NETWORKS, outputs, randomize
 from random_layer import gaussian
 from torch import nn
 

@@ -109,7 +109,7 @@ def test_crops_and_flips_move_pixels_and_nothing_else(tmp_path):
                 ((x * deviation[:, None, None] + mean[:, None, None]) * 255).round().to(torch.uint8)
             )
             for image, label in zip(pixels, y, strict=True):
-                places = [
+                matches = [
                     (dy, dx, flip)
                     for dy in range(5)
                     for dx in range(5)
@@ -120,8 +120,8 @@ def test_crops_and_flips_move_pixels_and_nothing_else(tmp_path):
                         image.flip(2) if flip else image, original[:, dy : dy + 8, dx : dx + 8]
                     )
                 ]
-                assert places
-                seen.add(places[0])
+                assert matches
+                seen.add(matches[0])
     assert len(seen) > 15
 
 

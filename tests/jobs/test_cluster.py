@@ -10,7 +10,7 @@ from pathlib import Path
 
 import cluster_study
 import pytest
-from made_tasks import calls, task_work
+from fake_tasks import calls, task_work
 from processes import has_ended, start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings

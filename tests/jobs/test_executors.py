@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from made_tasks import calls, die, fail, task_work, train
+from fake_tasks import calls, die, fail, task_work, train
 from processes import ENVIRONMENT, wait_until
 
 from bnrecon.jobs import local_processes
@@ -151,7 +151,7 @@ LEADER = """
 import sys
 from pathlib import Path
 import torch
-from made_tasks import task_work, train
+from fake_tasks import task_work, train
 from bnrecon.jobs.local_processes import LocalProcesses
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from lively import Composed
+from networks import Composed
 from planes import SQUARE, plane
 from torch import nn
 

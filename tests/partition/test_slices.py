@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from lively import Composed
 from matplotlib.figure import Figure
+from networks import Composed
 from planes import SQUARE, plane
 from torch import nn
 

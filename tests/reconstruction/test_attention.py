@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import torchvision
-from lively import Composed
+from networks import Composed
 from torch import nn
 
 import bnrecon

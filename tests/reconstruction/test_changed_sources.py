@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from lively import Composed
+from networks import Composed
 from torch import nn
 
 import bnrecon

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from layer_cases import CASES, label, make
-from lively import NETWORKS, outputs, randomize
+from networks import NETWORKS, outputs, randomize
 from torch import nn
 
 import bnrecon

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from lively import Residual, outputs, randomize
+from networks import Residual, outputs, randomize
 from torch import nn
 
 import bnrecon

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layer_cases import CASES, DIMS, KERNEL, label, make
-from lively import Composed, difference
+from networks import Composed, difference
 from torch import nn
 
 import bnrecon

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torchvision
-from lively import NETWORKS, Composed, difference, outputs, randomize
+from networks import NETWORKS, Composed, difference, outputs, randomize
 from torch import nn
 
 import bnrecon

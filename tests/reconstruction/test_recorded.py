@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lively import randomize
+from networks import randomize
 from random_layer import ELSEWHERE
 from torch import fx, nn
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from lively import NETWORKS, outputs, randomize
+from networks import NETWORKS, outputs, randomize
 from torch import nn
 
 import bnrecon

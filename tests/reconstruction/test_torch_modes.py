@@ -5,7 +5,7 @@ The meta device, which holds no numbers, stands for a GPU: tensors created there
 
 import pytest
 import torch
-from lively import difference
+from networks import difference
 from torch import nn
 
 import bnrecon

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from lively import Composed, chain, difference, images, randomize
+from networks import Composed, chain, difference, images, randomize
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm

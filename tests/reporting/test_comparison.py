@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.config import composition
 from bnrecon.data import load

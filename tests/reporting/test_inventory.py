@@ -6,7 +6,7 @@ import shutil
 import filelock
 import pytest
 import torch
-from places import OUTPUTS, RESULTS
+from repository import OUTPUTS, RESULTS
 
 from bnrecon.reporting import inventory
 from bnrecon.reporting.inventory import find_run

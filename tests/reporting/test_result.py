@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord, SeedResult
 from bnrecon.reporting.statistics import mean_interval

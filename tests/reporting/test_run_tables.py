@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.convergence import warnings

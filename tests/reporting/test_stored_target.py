@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from places import SHIPPED
+from repository import SHIPPED
 
 import bnrecon
 from bnrecon.runtime.errors import UserError

@@ -2,8 +2,8 @@
 
 import re
 
-from made_study import study_of
-from places import ROOT
+from fake_study import study_of
+from repository import ROOT
 
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.request import read

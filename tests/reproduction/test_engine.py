@@ -8,8 +8,8 @@ import logging
 import pandas as pd
 import pytest
 import torch
-from made_study import Counted, counted_experiment, study_of
-from made_tasks import task_work
+from fake_study import Counted, counted_experiment, study_of
+from fake_tasks import task_work
 
 from bnrecon.reproduction import engine, pieces
 from bnrecon.reproduction.commands import run_study

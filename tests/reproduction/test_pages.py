@@ -5,9 +5,9 @@ import re
 
 import pandas as pd
 import pytest
-from made_study import study_of
-from places import OUTPUTS, ROOT
+from fake_study import study_of
 from processes import run
+from repository import OUTPUTS, ROOT
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages

@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
-from made_study import study_of
-from places import RESULTS
+from fake_study import study_of
+from repository import RESULTS
 
 from bnrecon.cli.report import write_report
 from bnrecon.reporting.figures import new_figure

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from made_study import Counted, counted_experiment, study_of
+from fake_study import Counted, counted_experiment, study_of
 
 from bnrecon.config import composition
 from bnrecon.reporting.result import RunResult

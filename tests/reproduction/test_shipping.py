@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import ship_study
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting.result import RunResult
 

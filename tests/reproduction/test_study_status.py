@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from made_progress import end, kept, pieces, start
-from places import OUTPUTS
+from fake_progress import end, kept, pieces, start
 from processes import has_ended, wait_until
+from repository import OUTPUTS
 
 from bnrecon.reproduction import progress, study_status
 from bnrecon.reproduction.study_status import leader_is_alive, studies

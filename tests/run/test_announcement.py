@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pretended_gpu import PretendedGpu
+from fake_gpu import FakeGpu
 from processes import SMALLEST
 from torch import nn
 
@@ -35,7 +35,7 @@ def test_all_images_pass_the_source_where_affordable_or_necessary():
 def test_memory_of_a_gpu_and_its_host_is_planned(monkeypatch):
     monkeypatch.setitem(duration.SIDES, "cuda", 64)
     config = compose([*SMALLEST, "features=he_normal"])
-    with PretendedGpu() as gpu:
+    with FakeGpu() as gpu:
         plan = announce(config, load(config.data), gpu.device)
         assert {layer.device for layer in plan.layers} == {gpu.device}
         assert plan.host_memory > 0

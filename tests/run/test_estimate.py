@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from lively import Composed, same_state
+from networks import Composed, same_state
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -71,16 +71,16 @@ def counted(network, shape):
 def test_multiply_adds_are_half_of_pytorchs_operations(kind):
     network, shape = NETWORKS[kind]
     network.eval()
-    places = estimate.pixels(network, shape)
-    assert 2 * estimate.multiply_adds(network, places) == counted(network, shape) > 0
+    positions = estimate.pixels(network, shape)
+    assert 2 * estimate.multiply_adds(network, positions) == counted(network, shape) > 0
 
 
 def test_attention_counts_as_four_projections():
     network, shape = NETWORKS["attention"]
-    places = estimate.pixels(network.eval(), shape)
+    positions = estimate.pixels(network.eval(), shape)
     names = {f"attention.{name}_proj" for name in ("q", "k", "v", "out")}
-    assert set(places) == names == {layer.name for layer in plan_layers(network).layers}
-    assert estimate.multiply_adds(network, places) == 4 * 5 * 6 * 6
+    assert set(positions) == names == {layer.name for layer in plan_layers(network).layers}
+    assert estimate.multiply_adds(network, positions) == 4 * 5 * 6 * 6
 
 
 @pytest.mark.parametrize("kind", [name for name in NETWORKS if name != "called twice"])
@@ -88,12 +88,12 @@ def test_attention_counts_as_four_projections():
 def test_source_layer_operations_match_pytorchs(kind, storage):
     network, shape = NETWORKS[kind]
     plan = plan_layers(network.eval(), FeatureSpec("sign", storage=storage))
-    places = estimate.pixels(network, shape)
+    positions = estimate.pixels(network, shape)
     rebuilt = bnrecon.reconstruct(network, FeatureSpec("sign", storage=storage)).network
     expected = counted(rebuilt, shape)
     if kind == "attention":  # PyTorch's attention applies identities to q, k and v
         expected -= 2 * 3 * 5 * 6 * 6 + 2 * 5 * 6 * 6
-    assert estimate.source_flops(plan, places) == expected > 0
+    assert estimate.source_flops(plan, positions) == expected > 0
 
 
 def test_network_is_unchanged():

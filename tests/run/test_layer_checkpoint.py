@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from lively import Composed
+from networks import Composed
 from processes import SMALLEST
 from torch import nn
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from places import ROOT
 from processes import SMALLEST, TWO_SEEDS, folder_of, result_of
+from repository import ROOT
 from safetensors.torch import load_file
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord

@@ -7,8 +7,8 @@ import sys
 
 import pandas as pd
 import pytest
-from places import ROOT
 from processes import run
+from repository import ROOT
 
 from bnrecon.reporting import tables
 

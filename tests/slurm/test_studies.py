@@ -5,7 +5,7 @@ import logging
 
 import cluster_study
 import pytest
-from made_tasks import calls
+from fake_tasks import calls
 from processes import start, wait_until
 
 from bnrecon.jobs import record

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from places import OUTPUTS
+from repository import OUTPUTS
 
 from bnrecon.config import composition
 from bnrecon.reproduction import commands

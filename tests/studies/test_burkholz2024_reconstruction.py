@@ -5,7 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from places import OUTPUTS
+from repository import OUTPUTS
 
 from bnrecon.reporting import tables
 from bnrecon.reporting.figures import image, style

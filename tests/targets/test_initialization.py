@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchvision
-from lively import Composed
+from networks import Composed
 from norm_act import NormAct
 from torch import nn
 

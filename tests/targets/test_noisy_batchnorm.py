@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from lively import same_state
+from networks import same_state
 from norm_act import NormAct
 from torch import nn
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from lively import StopAfter, same_state
+from networks import StopAfter, same_state
 from norm_act import NormAct
 from torch import nn
 

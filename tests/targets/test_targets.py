@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from lively import StopAfter, same_state, small_vgg
+from networks import StopAfter, same_state, small_vgg
 from torch import nn
 
 from bnrecon.config import composition

@@ -11,7 +11,7 @@ from bnrecon.reproduction.study import Study
 
 
 @dataclass(frozen=True)
-class MadeStudy(Study):
+class FakeStudy(Study):
     made: dict[str, Any] = field(default_factory=dict)
 
     def part(self, name):
@@ -47,4 +47,4 @@ def counted_experiment(counted, *names, options=None):
 
 
 def study_of(**parts):
-    return MadeStudy("paper", "A paper", tuple(parts), ("exact", "paper"), made=parts)
+    return FakeStudy("paper", "A paper", tuple(parts), ("exact", "paper"), made=parts)

@@ -1,6 +1,6 @@
 """A fake GPU: CPU tensors that report ``cuda:0``, refuse to be mixed, and count waits.
 
-    with PretendedGpu() as gpu:
+    with FakeGpu() as gpu:
         product = torch.randn(2, 3, device="cuda") @ torch.randn(3).to("cuda")
         float(product[0])
     gpu.waits  # Counter({'copy to the device at x.py:2': 1, 'number read at x.py:3': 1})
@@ -24,7 +24,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from places import ROOT
+from repository import ROOT
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -48,12 +48,12 @@ NO_INTEGERS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "mv", "addmv", "dot", 
 def on_device(tensor: torch.Tensor) -> bool:
     """Whether a tensor is on the fake device."""
     with torch._C.DisableTorchFunction():
-        return getattr(tensor.untyped_storage(), "pretended", False)
+        return getattr(tensor.untyped_storage(), "fake", False)
 
 
 def _mark(tensor: torch.Tensor, there: bool) -> torch.Tensor:
     with torch._C.DisableTorchFunction():
-        tensor.untyped_storage().pretended = there
+        tensor.untyped_storage().fake = there
     return tensor
 
 
@@ -69,7 +69,7 @@ def _is_ours(device: object) -> bool:
     return torch.device(device).type == DEVICE.type
 
 
-class PretendedGpu(TorchFunctionMode):
+class FakeGpu(TorchFunctionMode):
     """The device, for a ``with`` block; ``waits`` counts the host's waits by type and line."""
 
     device = DEVICE
@@ -81,11 +81,11 @@ class PretendedGpu(TorchFunctionMode):
         self.home = False  # the present call takes and makes device tensors
         self._inside = contextlib.ExitStack()
 
-    def __enter__(self) -> PretendedGpu:
+    def __enter__(self) -> FakeGpu:
         autocast = torch.autocast
         answers = {
             "get_device_capability": lambda *_: (9, 0),
-            "get_device_name": lambda *_: "pretended",
+            "get_device_name": lambda *_: "fake",
             "mem_get_info": lambda *_: (MEMORY, MEMORY),
             "memory_reserved": lambda *_: 0,
             "memory_allocated": lambda *_: 0,
@@ -141,7 +141,7 @@ class PretendedGpu(TorchFunctionMode):
 class _Operations(TorchDispatchMode):
     """Every tensor operation, after autograd has decomposed it."""
 
-    def __init__(self, gpu: PretendedGpu):
+    def __init__(self, gpu: FakeGpu):
         super().__init__()
         self.gpu = gpu
 
@@ -154,7 +154,7 @@ class _Operations(TorchDispatchMode):
         there = gpu.asked if gpu.asked is not None else bool(ours) or (gpu.home and not tensors)
         generator = kwargs.get("generator")
         if there and generator is not None and generator.device.type == "cpu":
-            raise RuntimeError("Expected a 'cuda' device for generator but found 'cpu' (pretended)")
+            raise RuntimeError("Expected a 'cuda' device for generator but found 'cpu' (fake)")
         out = func(*args, **kwargs)
         if there:
             old = {id(tensor.untyped_storage()) for tensor in tensors}
@@ -171,9 +171,9 @@ class _Operations(TorchDispatchMode):
         if name in READ:
             gpu.wait(READ[name])
         if name in NO_INTEGERS and not any(tensor.is_floating_point() for tensor in tensors):
-            raise RuntimeError(f'"{name}" not implemented for integers on CUDA (pretended)')
+            raise RuntimeError(f'"{name}" not implemented for integers on CUDA (fake)')
         if name == "linalg_lstsq" and (driver := kwargs.get("driver")) not in (None, "gels"):
-            raise RuntimeError(f"torch.linalg.lstsq: CUDA has gels alone, not {driver} (pretended)")
+            raise RuntimeError(f"torch.linalg.lstsq: CUDA has gels alone, not {driver} (fake)")
         if name == "copy_":
             if mixed:
                 gpu.wait("copy to the device" if on_device(args[0]) else "copy to the host")
@@ -207,13 +207,13 @@ class _Operations(TorchDispatchMode):
 
 def _two_devices(func: object) -> RuntimeError:
     devices = "expected one device, but found tensors on cuda:0 and on the cpu"
-    return RuntimeError(f"{func}: {devices} (pretended)")
+    return RuntimeError(f"{func}: {devices} (fake)")
 
 
 # Replacements by function: (gpu, function, *arguments) -> the answer, or NotImplemented.
 
 
-def _to(gpu: PretendedGpu, _func, tensor, *args, copy=False, **kwargs):
+def _to(gpu: FakeGpu, _func, tensor, *args, copy=False, **kwargs):
     if args and isinstance(args[0], torch.Tensor):  # like that tensor
         there, args = on_device(args[0]), (args[0].dtype, *args[1:])
         _, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
@@ -226,32 +226,32 @@ def _to(gpu: PretendedGpu, _func, tensor, *args, copy=False, **kwargs):
     return tensor.to(dtype=dtype or tensor.dtype, copy=copy, memory_format=layout)
 
 
-def _made_of_data(gpu: PretendedGpu, func, *args, device=None, **kwargs):
+def _made_of_data(gpu: FakeGpu, func, *args, device=None, **kwargs):
     made, like = func(*args, **kwargs), isinstance(args[0], torch.Tensor) and on_device(args[0])
     there = like if device is None else _is_ours(device)
     return made if there == on_device(made) else gpu.move(made, there)
 
 
-def _number_set(gpu: PretendedGpu, func, tensor, index, value):
+def _number_set(gpu: FakeGpu, func, tensor, index, value):
     """Fill in a number on the device, without a copy."""
     if isinstance(value, torch.Tensor) or not on_device(tensor):
         return NotImplemented
     return func(tensor, index, _mark(torch.tensor(value, dtype=tensor.dtype), True))
 
 
-def _to_list(gpu: PretendedGpu, func, tensor):
+def _to_list(gpu: FakeGpu, func, tensor):
     if on_device(tensor):
         gpu.wait("copy to the host")
     return func(tensor)
 
 
-def _to_numpy(_gpu: PretendedGpu, func, tensor, *args, **kwargs):
+def _to_numpy(_gpu: FakeGpu, func, tensor, *args, **kwargs):
     if on_device(tensor):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy (pretended)")
+        raise TypeError("can't convert cuda:0 device type tensor to numpy (fake)")
     return func(tensor, *args, **kwargs)
 
 
-def _pinned(_gpu: PretendedGpu, _func, tensor, *_args):
+def _pinned(_gpu: FakeGpu, _func, tensor, *_args):
     copy = tensor.clone()
     copy.untyped_storage().pinned = True
     return copy
