@@ -156,7 +156,6 @@ def test_archive_of_gigabytes_is_refused_before_unpacking(tmp_path):
     )
 
 
-@pytest.mark.network
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -200,3 +199,9 @@ def test_other_archive_formats_hold_the_same_data(tmp_path, change):
         assert data.classes == CIFAR10_CLASSES
         checksums.append(data.checksum())
     assert checksums[0] == checksums[1]
+
+
+@pytest.mark.network
+def test_published_cifar_is_downloaded(tmp_path):
+    images = load(DataSpec("cifar10", root=str(tmp_path)))
+    assert images.sizes == (50_000, 10_000)

@@ -217,7 +217,7 @@ class Caching(nn.Module):
 def test_images_without_range_are_refused_where_it_matters(size, activation):
     with pytest.raises(
         UserError,
-        match=r"layer 0: on the images its inputs are at most .* too small_network to tell",
+        match=r"layer 0: on the images its inputs are at most .* too small to tell",
     ):
         bnrecon.reconstruct(
             small_network(), FeatureSpec(activation=activation), images=size * images()

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import torch
-from randomized import difference
+from networks import difference
 from torch import nn
 from torch.nn.utils import parametrize
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from randomized import Composed, difference, randomize
+from networks import Composed, difference, randomize
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 

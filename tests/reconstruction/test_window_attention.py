@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from randomized import Composed, difference
+from networks import Composed, difference
 from torch import nn
 from torch.nn.utils import parametrize
 from torchvision.models import SwinTransformer
