@@ -1,5 +1,7 @@
 """Small networks that tests rebuild or train, and a stop request for their training."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -61,6 +63,19 @@ class Composed(nn.Module):
 
     def forward(self, x):
         return self.function(self, x)
+
+
+def relu_target(sizes, normalized=False, relu_at_end=False, seed=0):
+    """A fully connected ReLU network with random statistics, in float64."""
+    torch.manual_seed(seed)
+    modules = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        modules.append(nn.Linear(inputs, outputs, bias=not normalized))
+        if normalized:
+            modules.append(nn.BatchNorm1d(outputs))
+        modules.append(nn.ReLU())
+    network = nn.Sequential(*(modules if relu_at_end else modules[:-1]))
+    return randomize(network, sizes[:1], seed).double()
 
 
 class StopAfter(StopRequest):
