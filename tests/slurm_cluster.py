@@ -9,10 +9,10 @@ import secrets
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
+from processes import wait_until
 
 NEEDED = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "mariadb-install-db", "setpriv")
 NODE = socket.gethostname().partition(".")[0]
@@ -306,11 +306,8 @@ class SlurmCluster:
 
 
 def _wait_until(condition, what, seconds):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds} s for {what}")
-        time.sleep(0.1)
+    if not wait_until(condition, seconds):
+        raise TimeoutError(f"waited {seconds} s for {what}")
 
 
 def _free_ports(*names):

@@ -180,18 +180,15 @@ def test_every_erratum_has_a_test_and_all_its_parts():
             assert f"- **{part}" in entry, (entry.splitlines()[0], part)
 
 
-def parts_of(name: str) -> set[str]:
-    """The parts of a study and the words that select among them."""
-    return {*registry.find(name).parts, *registry.find(name).solvers}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_named_part_of_a_study_exists(page):
     named = r"bnrecon (study|tables|figures) (?:study=)?(\w+)((?: [a-z]\w*(?![\w=./]))*)"
     wrong = []
     for command, name, parts in re.findall(named, text_of(page)):
         if name in registry.STUDIES:
-            wrong += [f"{name} {part}" for part in parts.split() if part not in parts_of(name)]
+            study = registry.find(name)
+            words = {*study.parts, *study.solvers}
+            wrong += [f"{name} {part}" for part in parts.split() if part not in words]
         elif name != "NAME" and (command != "tables" or name != "FOLDER"):
             wrong.append(f"{command} {name}")
     assert wrong == []

@@ -174,10 +174,6 @@ def test_processes_share_the_layers_of_one_run(succeed):
         assert there.relative_error < 1e-10
 
 
-def is_training(count):
-    return lambda: len(list(Path("out").glob("targets/*/.lock"))) == count
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("words", [("jobs=2",), JOBLIB])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -185,7 +181,7 @@ def test_processes_end_with_the_command_and_save_checkpoints(start, words, how):
     if words == JOBLIB:
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     sweep = start("train.epochs=9999,20000", *words)
-    assert wait_until(is_training(2))
+    assert wait_until(lambda: len(list(Path("out").glob("targets/*/.lock"))) == 2)
     if words != JOBLIB:  # its processes notice a killed command a second later
         logs = [FOLDER / f"sweep-process-{number}.log" for number in (1, 2)]
         assert wait_until(lambda: all("epoch 1/" in log.read_text() for log in logs))

@@ -132,17 +132,13 @@ def test_detached_jobs_are_listed_cancelled_and_resumed(
 def test_results_of_detached_jobs_are_collected_later(made, tmp_path, command):
     asked = made("good", "long", detach=True)
     assert run(asked).error is None
-    assert wait_until(lambda: not any(map(is_open, record.states(asked.folder))))
+    assert wait_until(lambda: not any(s.queued or s.running for s in record.states(asked.folder)))
     assert "its jobs have ended" in command("status", "made", f"outputs={tmp_path / 'out'}")[1]
     assert run(made("good", "long")).error is None
     assert record.submissions(asked.folder) == []
     told = command("status", "made", f"outputs={tmp_path / 'out'}")[1]
     assert told.startswith("made scale=smoke: finished\n")
     assert "4 of 4 done" in told
-
-
-def is_open(state):
-    return state.queued or state.running
 
 
 @pytest.mark.process

@@ -11,10 +11,18 @@ from bnrecon.partition import forecast, partition, random_network
 from bnrecon.runtime.errors import UserError
 
 
-@pytest.mark.parametrize("units", [1, 5, 30])
-def test_forecast_is_exact_for_lines_in_general_position(units):
+class Pooled(nn.Sequential):
+    """Units in pairs; the larger one counts."""
+
+    def forward(self, x):
+        return nn.functional.max_pool1d(super().forward(x).view(-1, 1, 16), 2)
+
+
+@pytest.mark.parametrize(("kind", "units"), [*((nn.ReLU, n) for n in (1, 5, 30)), (Pooled, 16)])
+def test_forecast_is_exact_for_lines_and_poolings_in_general_position(kind, units):
     torch.manual_seed(units)
-    network = nn.Sequential(nn.Linear(2, units), nn.ReLU())
+    linear = nn.Linear(2, units)
+    network = Pooled(linear) if kind is Pooled else nn.Sequential(linear, nn.ReLU())
     window = plane(2 * SQUARE)
     assert forecast(network, window) == len(partition(network, window).regions)
 
@@ -25,20 +33,6 @@ def test_forecast_is_near_for_deep_networks(width, depth, side):
     network = random_network(width, depth, batch_norm=False)
     window = plane(side * SQUARE)
     assert 0.4 < forecast(network, window) / len(partition(network, window).regions) < 2
-
-
-class Pooled(nn.Sequential):
-    """Units in pairs; the larger one counts."""
-
-    def forward(self, x):
-        return nn.functional.max_pool1d(super().forward(x).view(-1, 1, 16), 2)
-
-
-def test_pooling_changes_where_its_two_largest_values_are_equal():
-    torch.manual_seed(0)
-    network = Pooled(nn.Linear(2, 16))
-    window = plane(2 * SQUARE)
-    assert forecast(network, window) == len(partition(network, window).regions)
 
 
 def test_many_lines_are_compared_by_sampled_pairs(monkeypatch):

@@ -17,10 +17,10 @@ def network_with_norms():
 def norm_inputs(network, inputs):
     """Every BatchNorm's input when the network runs in eval mode."""
     seen = {}
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     handles = [
-        norm.register_forward_pre_hook(lambda norm, args: seen.update({norm: args[0]}))
-        for norm in norms
+        module.register_forward_pre_hook(lambda norm, args: seen.update({norm: args[0]}))
+        for module in network.modules()
+        if isinstance(module, nn.BatchNorm2d)
     ]
     with torch.no_grad():
         network.eval()(inputs)

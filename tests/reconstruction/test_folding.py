@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from norm_act import NormAct
 from torch import nn
 
 from bnrecon.reconstruction.folding import find_layers
@@ -48,13 +49,6 @@ def test_folded_layer_computes_layer_and_normalization(name, bias):
     torch.testing.assert_close(folded_layer.gain[:, None, None, None].expand_as(gain), gain)
 
 
-class OwnNorm(nn.BatchNorm2d):
-    """A normalization with additional work."""
-
-    def forward(self, x):
-        return super().forward(x) + 1
-
-
 def hooked():
     norm = normalization({})
     norm.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
@@ -62,7 +56,7 @@ def hooked():
 
 
 def overridden():
-    norm = OwnNorm(4).double()
+    norm = NormAct(4).double()
     norm.load_state_dict(normalization({}).state_dict())
     return norm
 

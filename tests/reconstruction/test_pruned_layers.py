@@ -10,7 +10,7 @@ from bnrecon import FeatureSpec, SolverSpec, load_source, reconstruct
 from bnrecon.features.spec import PRUNINGS
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.report import LayerReport
-from bnrecon.reconstruction.source_layer import SourceLayer
+from bnrecon.reconstruction.source_file import source_layers
 from bnrecon.runtime.errors import UserError
 
 
@@ -19,14 +19,11 @@ def network():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3, groups=2)).eval()
 
 
-def source_layers(rebuilt):
-    return [part for part in rebuilt.network.modules() if isinstance(part, SourceLayer)]
-
-
 @pytest.mark.parametrize("method", PRUNINGS)
 def test_pruned_scales_are_zero_and_kept_ones_counted(method):
     rebuilt = reconstruct(network(), FeatureSpec(keep=0.6, pruning=method))
-    for report, layer in zip(rebuilt.layers, source_layers(rebuilt), strict=True):
+    sources = source_layers(rebuilt.network).values()
+    for report, layer in zip(rebuilt.layers, sources, strict=True):
         assert report.kept == round(0.6 * report.width)
         nonzero = int((layer.first_norm.weight != 0).sum())
         assert nonzero == report.groups * report.kept

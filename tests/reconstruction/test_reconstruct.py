@@ -74,11 +74,6 @@ def test_views_empty_batches_and_single_images_pass_unchanged():
         assert torch.allclose(network.conv(x[0]), model.conv(x[0]), atol=1e-4)
 
 
-def test_linear_layer_takes_sequences():
-    model = nn.Linear(6, 4).eval()
-    assert difference(reconstruct(model).network, model, torch.randn(2, 7, 6)) < 1e-5
-
-
 def test_unreached_layer_is_rebuilt():
     parts = {"used": nn.Linear(4, 3), "spare": nn.Linear(4, 2)}
     model = Composed(lambda self, x: self.used(x), **parts).eval()

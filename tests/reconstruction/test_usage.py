@@ -151,28 +151,17 @@ def test_source_of_a_source_is_refused(calibration):
         bnrecon.reconstruct(source[0])
 
 
-class ReadsConstants(nn.Module):
-    """Scales by constants of its layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.line = nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.Linear(36, 3)
-
-    def forward(self, x):
-        conv, line = self.conv, self.line
-        x = (
-            x * conv.in_channels * conv.kernel_size[0] / conv.out_channels
-            + conv.stride[1]
-            - conv.groups
-        )
-        x = conv(x.to(conv.weight.dtype)) * (conv.padding[0] + conv.dilation[1]) + len(
-            conv.padding_mode
-        )
-        return line(x.flatten(1)) / line.in_features * line.out_features
+def scale_by_constants(self, x):
+    conv, line = self.conv, self.line
+    x = x * conv.in_channels * conv.kernel_size[0] / conv.out_channels
+    x = conv((x + conv.stride[1] - conv.groups).to(conv.weight.dtype))
+    x = x * (conv.padding[0] + conv.dilation[1]) + len(conv.padding_mode)
+    return line(x.flatten(1)) / line.in_features * line.out_features
 
 
 def test_source_layer_has_the_constants_of_the_replaced_layer(tmp_path):
-    model = randomize(ReadsConstants(), (2, 6, 6))
+    parts = {"conv": nn.Conv2d(2, 4, 3, stride=2, padding=1), "line": nn.Linear(36, 3)}
+    model = randomize(Composed(scale_by_constants, **parts), (2, 6, 6))
     rebuilt = bnrecon.reconstruct(model, images=images())
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)

@@ -9,15 +9,11 @@ from bnrecon.operators import signs
 from bnrecon.runtime import files, precision
 
 
-def call(monkeypatch, *words):
-    monkeypatch.setattr("sys.argv", ["bench_storage.py", *words])
-    bench_storage.main()
-
-
 @pytest.mark.process
 def test_solve_is_measured_in_a_separate_process(tmp_path, monkeypatch, capsys):
-    words = ("--features", "sign", "--widths", "4", "--outputs", str(tmp_path))
-    call(monkeypatch, "solves", *words)
+    words = ("solves", "--features", "sign", "--widths", "4", "--outputs", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["bench_storage.py", *words])
+    bench_storage.main()
     rows = files.read_json(tmp_path / "solves.json")["rows"]
     assert [(row["width"], row["precision"]) for row in rows] == [(4, "int8"), (4, "bfloat16")]
     assert all(row["n"] == 144 and row["residual"] < 1e-10 for row in rows)

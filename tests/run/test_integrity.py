@@ -283,13 +283,6 @@ def test_damaged_or_missing_source_network_is_named(finished, command, tmp_path,
     assert "no source network" not in command("run", *SMALLEST, f"outputs={tmp_path}")[1]
 
 
-def test_keep_source_false_removes_nothing_from_a_finished_run(finished, command, tmp_path):
-    assert command("run", *SMALLEST, "keep_source=false", f"outputs={tmp_path}")[1].startswith(
-        "already done"
-    )
-    assert (finished / "seed-0" / "source.safetensors").exists()
-
-
 def test_files_removed_during_the_run_are_detected(command, tmp_path, monkeypatch):
     original = main_job.summarize
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from image_sets import tree
+from networks import Composed
 from processes import SMALLEST
 from torch import nn
 
@@ -15,23 +16,17 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.targets.register import register_target
 
 
-class Attentive(nn.Module):
-    """Attends to the rows of an image as a sequence."""
-
-    def __init__(self, side, classes):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(side, 1, batch_first=True)
-        self.last = nn.Linear(side, classes)
-
-    def forward(self, x):
-        rows = x[:, 0]
-        return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
+def attend(self, x):
+    """Attend to the rows of an image as a sequence."""
+    rows = x[:, 0]
+    return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
 
 
 def test_attention_projections_have_the_statistics_of_the_images(tmp_path):
     @register_target("attentive")
     def attentive(shape, classes, width, **_):
-        return Attentive(shape[2], classes)
+        attention = nn.MultiheadAttention(shape[2], 1, batch_first=True)
+        return Composed(attend, attention=attention, last=nn.Linear(shape[2], classes))
 
     options = ("scale=smoke", "train.epochs=1", "target=mlp", "target.family=attentive")
     done = main_job.run(compose([*options, f"outputs={tmp_path}"]))

@@ -86,12 +86,14 @@ def test_seed_without_counted_predictions_is_not_redone(two_seeds, succeed, tmp_
 # Computed again or not
 
 
-def test_repeated_command_does_no_work_and_says_so(two_seeds, succeed, tmp_path):
+@pytest.mark.parametrize("option", [(), ("keep_source=false",)])
+def test_repeated_command_does_no_work_and_says_so(two_seeds, succeed, tmp_path, option):
     before = (two_seeds / "result.json").stat().st_mtime_ns
-    out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
+    out, _ = succeed("run", *TWO_SEEDS, *option, f"outputs={tmp_path}")
     assert out.startswith("already done")
     assert folder_of(out) == two_seeds
     assert (two_seeds / "result.json").stat().st_mtime_ns == before
+    assert (two_seeds / "seed-0" / "source.safetensors").exists()
 
 
 @pytest.mark.parametrize("file", ["result.json", "seed-1/result.json", "seed-1/source.safetensors"])

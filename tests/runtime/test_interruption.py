@@ -63,23 +63,11 @@ def test_signal_is_recorded_inside_the_block_and_raised_outside(number):
             signal.raise_signal(number)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("number", NUMBERS)
-def test_late_signal_takes_effect_after_the_block(number):
-    passed = []
-
-    def work():
-        with StopRequest():
-            signal.raise_signal(number)
-            passed.append("the block")
-        passed.append("what follows")
-
-    with once_loaded(), pytest.raises(KeyboardInterrupt):
-        work()
-    assert passed == ["the block"]
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_second_signal_stops_at_once(number, monkeypatch):
+def test_late_signal_takes_effect_after_the_block_and_a_second_one_at_once(
+    number, repeated, monkeypatch
+):
     monkeypatch.setattr(interruption, "REPEATED", 0)
     passed = []
 
@@ -87,8 +75,10 @@ def test_second_signal_stops_at_once(number, monkeypatch):
         with StopRequest():
             signal.raise_signal(number)
             passed.append("the first")
-            signal.raise_signal(number)
-            passed.append("the second")
+            if repeated:
+                signal.raise_signal(number)
+                passed.append("the second")
+        passed.append("the block")
 
     with once_loaded(), pytest.raises(KeyboardInterrupt):
         work()

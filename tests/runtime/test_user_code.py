@@ -29,15 +29,11 @@ def _importable(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def write(folder, sources):
-    for name, text in sources.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-
-
 def load(folder, sources, name="parts"):
     """Write modules and import one afresh; return the fingerprint of the features it registers."""
-    write(folder, sources)
+    for file, text in sources.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text, encoding="utf-8")
     packages = {
         name.partition(".")[0],
         *(file.partition("/")[0].removesuffix(".py") for file in sources),

@@ -254,7 +254,7 @@ def test_dihedral_angles_are_those_of_the_folded_lines(activation):
     """In the plane: the two segments that meet at a point of H, from the exact partition."""
     folded = theorem3.draw_fold(2, 6, SLOPES[activation], make_generator(4))
     pieces = affine_pieces(folded.network)
-    threshold = float(network_output(folded, folded.point[None])[0])
+    threshold = float((folded.network(folded.point[None]) @ folded.weight)[0])
     segments = fold(pieces, folded.weight, threshold)
     ends = []
     for origin, direction, low, high in zip(
@@ -270,10 +270,6 @@ def test_dihedral_angles_are_those_of_the_folded_lines(activation):
     normal = folded.network.layers[0].weight[folded.unit]
     to_plane = sorted(np.arcsin(abs(end @ normal) / np.linalg.norm(normal)) for end in ends)
     assert sorted([angles["eq24"], angles["eq25"]]) == pytest.approx(to_plane, abs=1e-7)
-
-
-def network_output(folded, points):
-    return folded.network(points) @ folded.weight
 
 
 @pytest.mark.parametrize("inputs", [2, 3, 12])
@@ -333,7 +329,7 @@ def test_unit_scales_multiply_columns_of_the_next_weights():
 
 
 @pytest.mark.parametrize("activation", proposition1.ACTIVATIONS)
-def test_own_weights_absorb_signs(activation):
+def test_own_weights_absorb_signs_which_the_absolute_value_does_not_need(activation):
     network = proposition1.draw_network(activation, "of both signs", 0)
     points = torch.randn(32, proposition1.INPUTS, dtype=torch.float64)
     absorbed = proposition1.absorb_with_signs(network)
@@ -343,16 +339,8 @@ def test_own_weights_absorb_signs(activation):
         torch.testing.assert_close(absorbed(points), network(points))
         printed = proposition1.absorb_as_printed(network)
         assert (printed(points) - network(points)).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("activation", proposition1.ACTIVATIONS)
-def test_absolute_value_needs_only_the_size_of_the_scale(activation):
-    network = proposition1.draw_network(activation, "of both signs", 0)
-    points = torch.randn(32, proposition1.INPUTS, dtype=torch.float64)
-    with torch.no_grad():
-        absorbed = proposition1.absorb_sizes(network)(points)
-        equal = torch.allclose(absorbed, network(points))
-    assert equal == (activation == "absolute value")
+        sizes = proposition1.absorb_sizes(network)(points)
+        assert torch.allclose(sizes, network(points)) == (activation == "absolute value")
 
 
 def test_bias_of_equation_18_needs_the_units_own_activation():

@@ -47,21 +47,15 @@ def data():
     return two_moons(64, seed=0)
 
 
-def test_mini_batches_are_normalized_as_in_pytorch_training(classifier, data):
-    batches = data[0].reshape(4, 16, 2)
-    outputs, none = run_batches(classifier, batches)
-    assert none.shape == (4, 0)
-    for batch, output in zip(batches, outputs, strict=True):
-        expected = copy.deepcopy(classifier).train()(batch)[:, 0]
-        torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
-
-
-def test_probes_are_normalized_by_each_mini_batch(classifier, data):
+def test_mini_batches_and_probes_are_normalized_by_each_mini_batch(classifier, data):
+    """Mini-batches as in PyTorch's training, probes by statistics set from the mini-batch."""
     batches, probes = data[0].reshape(4, 16, 2), torch.randn(9, 2, dtype=torch.float64)
-    _, beside = run_batches(classifier, batches, probes)
-    for batch, output in zip(batches, beside, strict=True):
+    assert run_batches(classifier, batches)[1].shape == (4, 0)
+    for batch, *outputs in zip(batches, *run_batches(classifier, batches, probes), strict=True):
+        training = copy.deepcopy(classifier).train()
         adapted = set_statistics(copy.deepcopy(classifier), batch).eval()
-        torch.testing.assert_close(output, adapted(probes)[:, 0], rtol=0, atol=1e-12)
+        for output, expected in zip(outputs, (training(batch), adapted(probes)), strict=True):
+            torch.testing.assert_close(output, expected[:, 0], rtol=0, atol=1e-12)
 
 
 def test_update_follows_the_mean_gradient_of_the_mini_batches(classifier, data):

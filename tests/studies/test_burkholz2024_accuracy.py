@@ -49,16 +49,13 @@ def pair():
     return [w.double() for w in draw("he_normal", shape, 141, SEED, 0).weights()]
 
 
-def composed(first, second, scales):
-    return torch.einsum("o,oluv,l,lc->ocuv", scales.outer, second, scales.inner, first)
-
-
 def test_first_step_is_torch_solve_in_float32(layer):
     rows = accuracy.measure(LAYER, SEED, 60, ()).set_index("step")
     part = layers.single_layer(LAYER, SEED, None, ())
     single = part.system.operator.to(FLOAT32).dense()
     x = torch.linalg.solve(single, part.system.rhs.float())
-    weight = composed(*pair(), part.system.scales(x.double()))
+    scales, (first, second) = part.system.scales(x.double()), pair()
+    weight = torch.einsum("o,oluv,l,lc->ocuv", scales.outer, second, scales.inner, first)
     error = float((weight - layer).norm() / layer.norm())
     assert rows.loc["LU", "error"] == pytest.approx(error, rel=1e-6)
     assert rows.loc["LU", "iterations"] == 0
