@@ -1,4 +1,4 @@
-"""A study of quick tasks, ``made``, that the jobs of a cluster know too."""
+"""A study of quick tasks, ``made``, that is also registered in cluster jobs."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from made_tasks import describe, die, fail
+from fake_tasks import describe, die, fail
 
 import bnrecon.studies
 from bnrecon.reproduction.experiment import Experiment
@@ -17,12 +17,12 @@ from bnrecon.runtime.errors import Interrupted
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.studies import registry
 
-TRACES = "BNRECON_TEST_TRACES"  # names the folder where tasks leave traces
-STEPS = "BNRECON_TEST_STEPS"  # of a long task, each a tenth of a second
+TRACES = "BNRECON_TEST_TRACES"  # the folder where tasks leave traces
+STEPS = "BNRECON_TEST_STEPS"  # steps of a long task, a tenth of a second each
 
 
 def count(folder, name, steps):
-    """Count with a checkpoint, as a training does; the row is the same however often it stops."""
+    """Count with a checkpoint, like a training; interruptions do not change the row."""
     path = Path(folder) / f"{name}.checkpoint"
     done, total = json.loads(path.read_text()) if path.exists() else (0, 0)
     with StopRequest() as stop:
@@ -86,7 +86,7 @@ registry.STUDIES = (*registry.STUDIES, "made")
 
 
 def environment(folder, steps=30):
-    """What processes need to know the study: Python imports ``sitecustomize`` when it starts."""
+    """Variables that register the study in processes, by a ``sitecustomize`` module."""
     site = Path(folder) / "site"
     files = {
         "sitecustomize.py": SITE.format(site=str(site)),
@@ -110,23 +110,23 @@ def environment(folder, steps=30):
     }
 
 
-def make_known(folder, monkeypatch, steps=30):
-    """Make the study known to this process and its children for a test."""
+def register(folder, monkeypatch, steps=30):
+    """Register the study in this process and its children for a test."""
     for name, value in environment(folder, steps).items():
         monkeypatch.setenv(name, value)
-    places = [*bnrecon.studies.__path__, str(Path(folder) / "site")]
-    monkeypatch.setattr(bnrecon.studies, "__path__", places)
+    paths = [*bnrecon.studies.__path__, str(Path(folder) / "site")]
+    monkeypatch.setattr(bnrecon.studies, "__path__", paths)
     monkeypatch.setattr(registry, "STUDIES", (*registry.STUDIES, STUDY.name))
     for name in [name for name in sys.modules if name.startswith("bnrecon.studies.made")]:
         monkeypatch.delitem(sys.modules, name)
 
 
 def rows_of(asked, name):
-    """The rows of a task that was computed."""
+    """The rows of a computed task."""
     path = next(asked.folder.glob(f"tasks/*/{name}-*.json"))
     return json.loads(path.read_text())["rows"]
 
 
 def jobs_folders(asked):
-    """The folders of a request's submissions, in their order."""
+    """The folders of a request's submissions, in order."""
     return sorted((asked.folder / "jobs").iterdir())

@@ -11,8 +11,8 @@ import tempfile
 
 import pytest
 import torch
-from places import OUTPUTS, SHIPPED
 from processes import SMALLEST, TWO_SEEDS
+from repository import OUTPUTS, SHIPPED
 
 from bnrecon.cli.main import main
 from bnrecon.config.composition import compose
@@ -27,7 +27,7 @@ from bnrecon.targets.register import FAMILIES
 
 
 def pytest_configure(config):
-    """Nothing that the user's shell or home sets changes a test, or a process that it starts."""
+    """Keep the user's shell and home folder from affecting tests and their processes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and CI may have it ignored
     for name in ("COLUMNS", "LINES", "HYDRA_FULL_ERROR", "TRACKIO_DIR", "WANDB_MODE"):
         os.environ.pop(name, None)
@@ -38,7 +38,7 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def _no_network(request, monkeypatch):
-    """Nothing but this machine is reached, unless a test is marked ``network``."""
+    """Allow connections only to this machine, unless a test is marked ``network``."""
     if request.node.get_closest_marker("network"):
         return
     connect = socket.socket.connect
@@ -52,7 +52,7 @@ def _no_network(request, monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
-    """What runs the command in a process or in a shell is marked so."""
+    """Mark tests that run the command in a process or shell."""
     for item in items:
         if {"process", "shell"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("process")
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _no_process(request, monkeypatch):
-    """No Python is started, unless a test is marked ``process``."""
+    """Start no Python, unless a test is marked ``process``."""
     if any(map(request.node.get_closest_marker, ("process", "slurm"))):
         return
 
@@ -79,7 +79,7 @@ def _no_process(request, monkeypatch):
 
 @pytest.fixture
 def no_home(monkeypatch):
-    """The user has no home folder, as a container's user without an entry in passwd."""
+    """The user has no home folder, like a container's user without an entry in passwd."""
 
     def refuse(user):
         raise KeyError(user)
@@ -91,7 +91,7 @@ def no_home(monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def _small_rates():
-    """How fast the processor is, which every run measures, is measured on small matrices."""
+    """Measure the processor's speed, as every run does, on small matrices."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(duration.SIDES, "cpu", 64)
         yield
@@ -104,7 +104,7 @@ def digits():
 
 @pytest.fixture(scope="session")
 def shipped_outputs(tmp_path_factory):
-    """An outputs folder with what ships and nothing of the user's."""
+    """An outputs folder with only the shipped results."""
     folder = tmp_path_factory.mktemp("shipped")
     names = [f"{kind}/{name}" for kind in ("runs", "targets") for name in SHIPPED[kind]]
     for name in (*names, *registry.STUDIES, "main_job", "models", "solvers"):
@@ -132,7 +132,7 @@ def two_seed_outputs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def restored_registers():
-    """What a test registers is gone after it."""
+    """Remove a test's registrations afterwards."""
     registers = [FAMILIES, DATASETS, DISTRIBUTIONS, SOLVERS]
     before = [dict(register) for register in registers]
     yield
@@ -143,7 +143,7 @@ def restored_registers():
 
 @pytest.fixture
 def command(capsys):
-    """Run `bnrecon WORDS` in this process; return exit code, standard output and standard error."""
+    """Run `bnrecon WORDS` in this process; return exit code, stdout and stderr."""
 
     def run(*words):
         capsys.readouterr()
@@ -156,7 +156,7 @@ def command(capsys):
 
 @pytest.fixture
 def succeed(command):
-    """Run `bnrecon WORDS`, which has to succeed; return standard output and standard error."""
+    """Run `bnrecon WORDS`, which has to succeed; return stdout and stderr."""
 
     def run(*words):
         code, out, err = command(*words)
@@ -168,6 +168,6 @@ def succeed(command):
 
 @pytest.fixture
 def integer_products(monkeypatch):
-    """``torch._int_mm`` with exact sums, also where oneDNN's units saturate them."""
+    """``torch._int_mm`` with exact sums, also where oneDNN saturates them."""
     if not hardware._integer_sums_are_exact():
         monkeypatch.setattr(torch, "_int_mm", lambda a, b: a.int() @ b.int())

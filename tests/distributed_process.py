@@ -1,9 +1,9 @@
-"""A layer solved by several processes, each with a share of the features.
+"""Solve a layer by several processes, each with a share of the features.
 
     python tests/distributed_process.py RANK PROCESSES FOLDER LAST FEATURES,STORAGE ...
 
-Writes products and solution of each case to FOLDER, its state after every iteration too, and ends
-at the state LAST, or not where that is 0.
+Writes the products and solution of each case to FOLDER, and its state after every iteration; ends
+at the state LAST unless it is 0.
 """
 
 import json
@@ -24,7 +24,7 @@ from bnrecon.solvers import iterative
 
 
 def plan(features, storage, differs="nothing", rank=0):
-    """Of a layer, of which something may differ by process."""
+    """The plan of a layer, which may differ by process."""
     torch.manual_seed(rank if differs == "target" else 0)
     spec = bnrecon.FeatureSpec(features, storage=storage)
     seed = rank if differs == "seed" else 0
@@ -32,7 +32,7 @@ def plan(features, storage, differs="nothing", rank=0):
 
 
 class EndsAfter(LayerCheckpoint):
-    """Keeps every state; after so many the process ends."""
+    """Stores every state, and ends the process after some of them."""
 
     remaining, saved = 0, 0
 
@@ -45,7 +45,7 @@ class EndsAfter(LayerCheckpoint):
 
 
 def products(matrix):
-    """The products of a matrix with the same vectors each time, and some of its columns."""
+    """Products of a matrix with fixed vectors, and some of its columns."""
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.randn(size, 2, generator=generator).double() for size in matrix.shape[::-1])
     return {

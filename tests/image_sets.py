@@ -1,4 +1,4 @@
-"""Data sets of random pictures: trees of folders, an archive of CIFAR, and what is refused."""
+"""Data sets of random images: folder trees, CIFAR archives, and refused data."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from bnrecon.runtime.errors import UserError
 
 
 def pixels(count, seed, side=32):
-    """Random pictures (N, H, W, C)."""
+    """Random images (N, H, W, C)."""
     generator = np.random.default_rng(seed)
     return generator.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
 
 
 def tree(root, classes=("ant", "bee"), train=6, test=3, side=8, seed=0, tests="test"):
-    """A small image tree of random pictures; returns its root. ImageNet calls the tests ``val``."""
+    """A small tree of random images; returns its root. ImageNet calls the test split ``val``."""
     pictures = iter(pixels((train + test) * len(classes), seed, side))
     for split, count in (("train", train), (tests, test)):
         for name in classes:
@@ -29,7 +29,7 @@ def tree(root, classes=("ant", "bee"), train=6, test=3, side=8, seed=0, tests="t
 
 
 def write_cifar(folder, train=10, test=10, test_seed=0, name="cifar10", **change):
-    """A whole cifar10.npz, but for what is changed in it or left out; its training images stay."""
+    """A complete cifar10.npz with changed or missing arrays; training images are fixed."""
     arrays, classes = {"classes": CIFAR10_CLASSES}, int(name.removeprefix("cifar"))
     for split, count, seed in (("train", train, 1), ("test", test, test_seed)):
         arrays |= {f"{split}_x": pixels(count, seed), f"{split}_y": np.arange(count) % classes}
@@ -39,7 +39,7 @@ def write_cifar(folder, train=10, test=10, test_seed=0, name="cifar10", **change
 
 
 class Bomb:
-    """What is unpickled of it leaves a trace in a folder."""
+    """Leaves a trace in a folder when unpickled."""
 
     def __init__(self, folder):
         self.trace = folder / "exploded"
@@ -49,7 +49,7 @@ class Bomb:
 
 
 def refused(spec, line):
-    """Load; the refusal is one printable line that matches."""
+    """Load data that is refused in one printable line; return the line."""
     with pytest.raises(UserError, match=line) as raised:
         load(spec)
     assert str(raised.value).isprintable()

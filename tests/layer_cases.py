@@ -1,4 +1,4 @@
-"""Layers of every kind with every movement of their kernels, and inputs for them, in float64."""
+"""Layers of every type with all kernel options, and inputs for them, in float64."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from bnrecon.reconstruction.kernels import LAYERS
 
-# Movements of a kernel with 1, 2 or 3 sides of up to 3 taps; side lengths are given per dimension.
+# Options of kernels with 1, 2 or 3 sides of up to 3 taps; side lengths are per dimension.
 PLAIN = {
     "valid": {},
     "strided": {"stride": (2, 1, 3), "padding": (1, 0, 2)},
@@ -40,7 +40,7 @@ DIMS = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 DIMS |= {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 
 
-def movements(kind):
+def options_of(kind):
     if kind is nn.Linear:
         return {"valid": {}}
     return TRANSPOSED if "Transpose" in kind.__name__ else PLAIN
@@ -49,17 +49,17 @@ def movements(kind):
 CASES = [
     (kind, name, bias)
     for number, kind in enumerate(LAYERS)
-    for name, bias in zip(movements(kind), itertools.cycle((True, False)), strict=False)
+    for name, bias in zip(options_of(kind), itertools.cycle((True, False)), strict=False)
 ]
 
 
 def make(kind, name, bias, seed=0):
-    """A layer of a kind and an input for it."""
+    """A layer of a type and an input for it."""
     torch.manual_seed(seed)
     dims = DIMS[kind]
     options = {
         key: value[:dims] if isinstance(value, tuple) else value
-        for key, value in movements(kind)[name].items()
+        for key, value in options_of(kind)[name].items()
     }
     groups = options.get("groups", 1)
     inputs, outputs = (3, 4) if groups == 1 else (4, 8)

@@ -1,4 +1,4 @@
-"""A web server on this machine that gives one answer to every request."""
+"""A local web server that gives one answer to every request."""
 
 import contextlib
 import functools
@@ -19,14 +19,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def answer(body, length=None):
-    """An HTTP answer; with a ``length`` that is not the body's, one that was cut on the way."""
+    """An HTTP answer; truncated if ``length`` is not the body's."""
     length = len(body) if length is None else length
     return b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body
 
 
 @contextlib.contextmanager
 def serving(answer):
-    """Answer every request with these bytes, a whole HTTP answer or not; gives the address."""
+    """Answer every request with these bytes, valid HTTP or not; yield the address."""
     handler = functools.partial(_Handler, answer)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,)).start()

@@ -1,11 +1,11 @@
-"""A normalization that computes more than its class says."""
+"""A normalization that computes more than its base class."""
 
 import torch.nn.functional as F
 from torch import nn
 
 
 class NormAct(nn.BatchNorm2d):
-    """A batch normalization, dropout and ReLU in one module, as timm's BatchNormAct2d."""
+    """BatchNorm, dropout and ReLU in one module, like timm's BatchNormAct2d."""
 
     def __init__(self, channels, dropout=0.0):
         super().__init__(channels)

@@ -1,4 +1,4 @@
-"""Windows of the plane itself."""
+"""Windows of the plane."""
 
 import torch
 

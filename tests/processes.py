@@ -1,4 +1,4 @@
-"""The command in a process of its own, and what it prints."""
+"""The command in another process, and its output."""
 
 import os
 import subprocess
@@ -12,13 +12,13 @@ from bnrecon.runtime import files
 
 SMALLEST = ("scale=smoke", "target.groups=[1]", "train.epochs=1")
 TWO_SEEDS = ("scale=smoke", "seeds=[0,1]")
-# Processes that each want all cores wait for each other's threads most of the time.
+# Processes that all use all cores mostly wait for each other's threads.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 ENVIRONMENT = os.environ | ONE_THREAD
 
 
 def folder_of(out):
-    """The run's folder, which is the last line that a run prints."""
+    """The run's folder, printed on the last line of a run."""
     return Path(out.strip().splitlines()[-1])
 
 
@@ -27,20 +27,20 @@ def result_of(out):
 
 
 def run(line, env=ENVIRONMENT, **settings):
-    """Run a command to its end; its output is text."""
+    """Run a command to its end, with text output."""
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=300, **settings)
 
 
 def start(*words, command="run", **settings):
-    """Start ``bnrecon COMMAND WORDS`` in a process of its own."""
+    """Start ``bnrecon COMMAND WORDS`` in another process."""
     line = [sys.executable, "-P", "-m", "bnrecon", command, *words]
-    environment = os.environ | ONE_THREAD  # as a test may have changed it
+    environment = os.environ | ONE_THREAD  # a test may have changed it
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(line, env=environment, **streams, **settings)
 
 
 def succeeded(*words, command="run"):
-    """Standard output and error of ``bnrecon COMMAND WORDS``, run to its end without a failure."""
+    """Standard output and error of ``bnrecon COMMAND WORDS``, which has to succeed."""
     code, out, err = finish(start(*words, command=command))
     assert code == 0, err
     return out, err
@@ -53,7 +53,7 @@ def finish(process, timeout=240):
 
 
 def wait_until(condition, seconds=120):
-    """Whether a condition comes true."""
+    """Whether a condition becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -63,7 +63,7 @@ def wait_until(condition, seconds=120):
 
 
 def has_ended(number):
-    """Whether a process is no longer there, or has not been waited for yet."""
+    """Whether a process has ended, even if it is not reaped yet."""
     try:
         return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

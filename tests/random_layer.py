@@ -1,4 +1,4 @@
-"""Normal numbers, a random layer with features, their system, and a checkpoint of its solve."""
+"""Random numbers, layers and systems, and a checkpoint that interrupts a solve."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.solvers import solve
 
-# Distributions whose features need not be in memory, and where else they may be.
+# Distributions with features outside memory, by storage.
 ELSEWHERE = [
     (name, storage)
     for name, kind in DISTRIBUTIONS.items()
@@ -32,7 +32,7 @@ def random_layer(name, shape, width, seed=0, storage="memory", skip="none", devi
 
 
 class Kept:
-    """A checkpoint in memory, which interrupts the solve at its first state of a kind."""
+    """A checkpoint in memory that interrupts the solve at the first ``wanted`` state."""
 
     def __init__(self, wanted):
         self.state, self.wanted = None, wanted
@@ -47,7 +47,7 @@ class Kept:
 
 
 def interrupted(system, spec, wanted):
-    """The checkpoint of a solve that was interrupted at its first state of a kind."""
+    """The checkpoint of a solve interrupted at its first ``wanted`` state."""
     kept = Kept(wanted)
     with pytest.raises(KeyboardInterrupt):
         solve(system, spec, kept)

@@ -1,6 +1,6 @@
-"""A Slurm of one node on this machine, in a folder of its own: real daemons, real queue.
+"""A Slurm of one node on this machine, in a separate folder: real daemons, real queue.
 
-Debian and Ubuntu have what it needs: slurmctld slurmd slurmdbd slurm-client munge mariadb-server.
+Packages in Debian and Ubuntu: slurmctld slurmd slurmdbd slurm-client munge mariadb-server.
 """
 
 import contextlib
@@ -9,14 +9,14 @@ import secrets
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
+from processes import wait_until
 
 NEEDED = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "mariadb-install-db", "setpriv")
 NODE = socket.gethostname().partition(".")[0]
-WAIT = 120  # seconds until something that starts is taken to have failed
+WAIT = 120  # seconds before a start counts as failed
 
 SLURM_CONF = """\
 ClusterName=test
@@ -40,7 +40,7 @@ MpiDefault=none
 ReturnToService=2
 MailProg=/bin/true
 FirstJobId={first_job}
-# How soon a queue looks at its jobs.
+# Intervals of the queue.
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,batch_sched_delay=0,sched_interval=2,requeue_setup_env_fail
 SchedulerTimeSlice=5
@@ -68,8 +68,8 @@ PartitionName=urgent Nodes={node} MaxTime=60 DefaultTime=10 DefMemPerCPU=1000 St
 PriorityTier=10 PreemptMode=OFF
 """
 
-# Where this process may make control groups, the kernel holds jobs to their memory; elsewhere
-# Slurm looks at their memory once a second.
+# Where this process can create control groups, the kernel enforces memory limits; otherwise Slurm
+# polls the memory once a second.
 BY_CGROUP = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup"
 BY_POLLING = (
     "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherParams=OverMemoryKill"
@@ -101,7 +101,7 @@ StorageLoc=slurm
 
 
 def missing():
-    """What is not installed, or who would have to start it; empty if a cluster can be started."""
+    """The missing programs or privileges; empty if a cluster can be started."""
     if os.geteuid() != 0:
         return "slurmd has to be started by root"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -110,7 +110,7 @@ def missing():
 
 
 def has_cgroups():
-    """Whether control groups of memory can be made here (version 1)."""
+    """Whether memory control groups (version 1) can be created here."""
     made = Path("/sys/fs/cgroup/memory") / f"bnrecon-{os.getpid()}"
     try:
         made.mkdir()
@@ -124,8 +124,8 @@ def has_cgroups():
 class SlurmCluster:
     """Starts the daemons in ``folder`` and stops exactly these; use it in a ``with`` block.
 
-    ``environment`` is what commands of this cluster need; ``limits`` says how memory is limited:
-    "cgroup" or "polling".
+    ``environment`` holds the variables for this cluster's commands; ``limits`` says how memory is
+    limited: "cgroup" or "polling".
     """
 
     def __init__(self, folder):
@@ -156,12 +156,12 @@ class SlurmCluster:
         return done.stdout
 
     def queue(self):
-        """Jobs that wait or run, by number: the state of each."""
+        """The states of waiting and running jobs, by number."""
         lines = self.call("squeue", "--array", "--noheader", "--format=%i %T").splitlines()
         return dict(line.split() for line in lines)
 
     def states(self, job):
-        """What accounting says of a job, and of each job of an array that started."""
+        """Accounting's state of a job, and of each started job of an array."""
         command = ("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", str(job))
         return dict(line.split("|") for line in self.call(*command).splitlines())
 
@@ -172,7 +172,7 @@ class SlurmCluster:
             self.call("scancel", "--state=PENDING")
             self.call("scancel", "--quiet", *self.queue())
             _wait_until(lambda: not self.queue(), "jobs to end", 20)
-        steps = []  # processes of jobs, which would outlive slurmd
+        steps = []  # job processes would outlive slurmd
         for name, process in self._started:
             if name == "slurmd" and process.poll() is None:
                 steps = psutil.Process(process.pid).children(recursive=True)
@@ -187,7 +187,7 @@ class SlurmCluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 step.kill()
         self._started.clear()
-        shutil.rmtree(self.folder / "database", ignore_errors=True)  # large, and nobody reads it
+        shutil.rmtree(self.folder / "database", ignore_errors=True)  # large and unused
 
     @property
     def _all_variables(self):
@@ -202,7 +202,7 @@ class SlurmCluster:
             "node": NODE,
             "limits": BY_CGROUP if self.limits == "cgroup" else BY_POLLING,
             "ram": "yes" if self.limits == "cgroup" else "no",
-            # Two clusters on one machine name their control groups by the numbers of their jobs.
+            # Job numbers name control groups and must differ between clusters on one machine.
             "first_job": 1000 + secrets.randbelow(900_000),
         }
         self._port = values["mariadb"]
@@ -264,7 +264,7 @@ class SlurmCluster:
         self.call(*client, f"{grant} slurm@'127.0.0.1';")
 
     def _start(self, name, *command):
-        """Start a daemon that ends with this process, even if this is killed."""
+        """Start a daemon that ends with this process, even if this process is killed."""
         with (self.folder / f"{name}.out").open("wb") as out:
             process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", *command],
@@ -290,7 +290,7 @@ class SlurmCluster:
         self._wait(answers, file)
 
     def _wait(self, condition, what):
-        """Wait for a condition while all daemons run; say which did not start, and its log."""
+        """Wait for a condition while all daemons run; on failure name the daemon and its log."""
 
         def holds():
             if ended := [name for name, process in self._started if process.poll() is not None]:
@@ -306,11 +306,8 @@ class SlurmCluster:
 
 
 def _wait_until(condition, what, seconds):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds} s for {what}")
-        time.sleep(0.1)
+    if not wait_until(condition, seconds):
+        raise TimeoutError(f"waited {seconds} s for {what}")
 
 
 def _free_ports(*names):

@@ -1,8 +1,8 @@
-"""Products of a layer's features in a process that may allocate only so much memory.
+"""Multiply with a layer's features in a process of limited memory.
 
     python tests/storage_process.py DISTRIBUTION STORAGE WIDTH BYTES
 
-Prints the norm of a product in float64, a few in bf16 done before it.
+Prints the norm of a product in float64, after a few products in bf16.
 """
 
 import resource
@@ -20,7 +20,7 @@ def main():
     name, storage, width, limit = sys.argv[1:]
     shape = LayerShape(int(width), int(width), (3, 3))
     few = LayerShape(4, 4, (3, 3))
-    products(draw(name, few, few.equations, 0, 0, storage=storage))  # what is loaded when used
+    products(draw(name, few, few.equations, 0, 0, storage=storage))  # loads libraries
     taken = psutil.Process().memory_info().data
     resource.setrlimit(resource.RLIMIT_DATA, (taken + int(limit), resource.RLIM_INFINITY))
     features = draw(name, shape, 3 * shape.equations // 2, 0, 0, storage=storage)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import write_documents
-from places import ROOT
+from repository import ROOT
 from scipy import integrate
 
 import bnrecon
@@ -45,30 +45,30 @@ EXAMPLES = ["README.md", "docs/library.md", "docs/partition.md"]
 
 @functools.cache
 def text_of(page: Path) -> str:
-    """A page as it stands."""
+    """Return a page's text."""
     return page.read_text(encoding="utf-8")
 
 
 def without_code(page: Path) -> str:
-    """A page without fenced blocks, whose lines are no headings and no links."""
+    """A page without fenced blocks, whose lines are neither headings nor links."""
     return re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as code hosts and MyST make them."""
+    """Anchors of a page's headings, as code hosts and MyST make them."""
     headings = re.findall(r"^#+ (.+)$", without_code(page).lower(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip()).replace(" ", "-") for heading in headings}
 
 
 def links(page: Path) -> list[str]:
-    """Targets of a page's links and pictures, inline and by reference."""
+    """Targets of a page's links and images, inline and by reference."""
     text = without_code(page)
     inline = re.findall(r"\]\(([^)\s]+)\)", text)
     return inline + re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_relative_link_leads_to_a_file_and_a_heading_that_exist(page):
+def test_every_relative_link_leads_to_an_existing_file_and_heading(page):
     broken = []
     for link in links(page):
         if re.match(r"https?://", link):
@@ -81,15 +81,15 @@ def test_every_relative_link_leads_to_a_file_and_a_heading_that_exist(page):
 
 
 @pytest.mark.parametrize("name", registry.STUDIES)
-def test_the_page_of_a_paper_is_what_the_results_make(shipped_outputs, name):
+def test_page_of_a_paper_is_generated_from_the_results(shipped_outputs, name):
     page = ROOT / f"docs/reproduction/{name}.md"
     current = page.exists() and text_of(page) == document(registry.find(name), shipped_outputs)
-    assert current, "write it again: python scripts/write_documents.py"
+    assert current, "run python scripts/write_documents.py"
     assert f"reproduction/{name}\n" in text_of(ROOT / "docs/index.md")
     assert f"docs/reproduction/{name}.md" in links(ROOT / "README.md")
 
 
-def test_the_data_package_describes_every_shipped_table():
+def test_data_package_describes_every_shipped_table():
     package = write_documents.data_package()
     shipped = json.loads(text_of(ROOT / "outputs/datapackage.json"))
     assert shipped == package, "run python scripts/write_documents.py"
@@ -103,7 +103,7 @@ def test_the_data_package_describes_every_shipped_table():
     assert fields["target"] == "string"
 
 
-def test_the_results_are_what_was_computed_and_can_be_read_in_a_few_minutes():
+def test_results_page_is_generated_and_short():
     page = text_of(ROOT / "docs/results.md")
     assert write_documents.results(page) == page, "run python scripts/write_documents.py"
     shown = re.sub(r"\]\([^)]*\)|<!--.*?-->", "]", page)
@@ -113,7 +113,7 @@ def test_the_results_are_what_was_computed_and_can_be_read_in_a_few_minutes():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_row_of_a_table_has_as_many_cells_as_its_heading(page):
+def test_table_rows_have_as_many_cells_as_their_heading(page):
     tables = re.findall(r"(?:^\|.*\n)+", without_code(page), re.MULTILINE)
     cells = [[len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()] for table in tables]
     assert [sizes for sizes in cells if len(set(sizes)) > 1] == []
@@ -125,7 +125,7 @@ def test_every_package_is_named():
     assert packages <= set(re.findall(r"`(\w+)`", section.partition("\n## ")[0]))
 
 
-def test_the_readme_is_short_and_the_cells_of_its_tables_too():
+def test_readme_and_its_table_cells_are_short():
     lines = text_of(ROOT / "README.md").splitlines()
     assert len(lines) <= 135
     for line in lines:
@@ -134,7 +134,7 @@ def test_the_readme_is_short_and_the_cells_of_its_tables_too():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_no_page_names_a_folder_of_a_machine(page):
+def test_no_page_names_a_local_folder(page):
     folder = r"(?<![\w.}])/(?:home|Users|root|work|tmp|opt|mnt|usr|var)/\S*"
     assert re.findall(folder, text_of(page)) == []
 
@@ -151,13 +151,13 @@ def test_every_function_of_a_theorem_exists():
 
 @functools.cache
 def names_of_tests(file: Path) -> frozenset[str]:
-    """Of the tests that a file defines."""
+    """Names of the tests in a file."""
     text = file.read_text(encoding="utf-8")
     return frozenset(re.findall(r"^ *def (test_\w+)\(", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_test_that_is_named_exists(page):
+def test_every_named_test_exists(page):
     named = re.findall(r"tests/([\w/]+\.py)(?:::(\w+))?", text_of(page))
     files = (ROOT / "tests").rglob("test_*.py")
     where = {name: file for file in files for name in names_of_tests(file)}
@@ -180,18 +180,15 @@ def test_every_erratum_has_a_test_and_all_its_parts():
             assert f"- **{part}" in entry, (entry.splitlines()[0], part)
 
 
-def parts_of(name: str) -> set[str]:
-    """The parts of a study, and what narrows them."""
-    return {*registry.find(name).parts, *registry.find(name).solvers}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_part_of_a_study_that_is_named_exists(page):
+def test_every_named_part_of_a_study_exists(page):
     named = r"bnrecon (study|tables|figures) (?:study=)?(\w+)((?: [a-z]\w*(?![\w=./]))*)"
     wrong = []
     for command, name, parts in re.findall(named, text_of(page)):
         if name in registry.STUDIES:
-            wrong += [f"{name} {part}" for part in parts.split() if part not in parts_of(name)]
+            study = registry.find(name)
+            words = {*study.parts, *study.solvers}
+            wrong += [f"{name} {part}" for part in parts.split() if part not in words]
         elif name != "NAME" and (command != "tables" or name != "FOLDER"):
             wrong.append(f"{command} {name}")
     assert wrong == []
@@ -201,7 +198,7 @@ WRITTEN = [page for page in PAGES if page.parent.name != "reproduction"]
 
 
 def commands(page: Path) -> list[str]:
-    """The lines of indented blocks that begin with ``bnrecon run`` or ``bnrecon train``."""
+    """Lines of indented blocks that begin with ``bnrecon run`` or ``bnrecon train``."""
     lines = re.findall(r"^ {4}(bnrecon (?:run|train) .*)$", text_of(page), re.MULTILINE)
     return [line for line in lines if "--config-dir" not in line and "GIVEN" not in line]
 
@@ -223,7 +220,7 @@ def code_blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_run(name, tmp_path, monkeypatch):
+def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # they save files
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
     level = logging.getLogger("bnrecon").level
@@ -234,14 +231,14 @@ def test_the_examples_run(name, tmp_path, monkeypatch):
         logging.getLogger("bnrecon").setLevel(level)
 
 
-def test_the_constructions_print_what_the_page_says(capsys):
+def test_constructions_print_the_documented_output(capsys):
     code = "".join(code_blocks(ROOT / "docs/constructions.md", "python"))
     exec(compile(code, "constructions", "exec"), {})
     promised = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
     assert capsys.readouterr().out.splitlines() == promised
 
 
-def test_the_parts_of_the_page_on_extending_make_a_run(command, tmp_path, monkeypatch):
+def test_extending_page_makes_a_run(command, tmp_path, monkeypatch):
     page = ROOT / "docs/extending.md"
     (tmp_path / "my_parts.py").write_text("\n\n".join(code_blocks(page, "python")), "utf-8")
     for text in code_blocks(page, "yaml"):
@@ -260,7 +257,7 @@ def test_the_parts_of_the_page_on_extending_make_a_run(command, tmp_path, monkey
     assert "NOT CONVERGED" not in out
 
 
-def test_the_tutorial_rebuilds_a_network_of_ones_own(tmp_path, monkeypatch):
+def test_tutorial_rebuilds_a_users_network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it saves a file
     monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
     cells = json.loads(text_of(ROOT / "docs/tutorial.ipynb"))["cells"]
@@ -277,7 +274,7 @@ def test_the_tutorial_rebuilds_a_network_of_ones_own(tmp_path, monkeypatch):
     assert [width for width in errors if errors[width] < 1e-9] == list(range(105, 116, 2))
 
 
-# The errata's counterexamples that no other test has.
+# The errata's counterexamples without another test.
 
 
 def test_lemma_2_1_needs_a_null_vector_with_nonzero_pivots():
@@ -293,7 +290,7 @@ def test_lemma_2_1_needs_a_null_vector_with_nonzero_pivots():
     assert (second @ first).tolist() == [[1, 2], [0, 0]]
 
 
-def test_the_equation_with_a_skip_connection_needs_both_terms():
+def test_equation_with_a_skip_connection_needs_both_terms():
     feature, target, skip = (2, 1), (1, 2), (1, 1)
     ratio = Fraction(target[0], target[1])
     both, first_alone = ratio * skip[1] - skip[0], ratio * skip[1]
@@ -318,8 +315,8 @@ def test_full_rank_factors_do_not_make_m_full_rank():
         assert rebuilt[0, 0] * rebuilt[1, 0] == pytest.approx(rebuilt[0, 1] * rebuilt[1, 1])
 
 
-def test_the_printed_law_has_half_its_mass_at_an_aspect_of_one():
-    """And no mass of 1 at c1 = 1.2 n; 1 / λ with its upper edge read as 1 + sqrt(λ)."""
+def test_printed_law_has_half_its_mass_at_aspect_one():
+    """And not mass 1 at c1 = 1.2 n; with its upper edge read as 1 + sqrt(λ) it is 1 / λ."""
 
     def mass(aspect: float, high: float) -> float:
         low = abs(1 - math.sqrt(aspect))
@@ -335,7 +332,7 @@ def test_the_printed_law_has_half_its_mass_at_an_aspect_of_one():
     assert mass(1.2, 1 + math.sqrt(1.2)) == pytest.approx(1 / 1.2, abs=1e-6)
 
 
-def test_the_density_of_the_example_needs_the_exponent():
+def test_density_of_the_example_needs_the_exponent():
     printed = 1 - (0.2 / 50) ** (1 / 50)
     assert printed == pytest.approx(0.105, abs=5e-4)
     assert printed ** (1 / 10) == pytest.approx(0.798, abs=5e-4)
@@ -347,7 +344,7 @@ def test_the_density_of_the_example_needs_the_exponent():
     assert (1 - (1 - printed) ** 50) ** 50 == pytest.approx(0.8, abs=0.02)  # p^d = printed
 
 
-def test_the_factor_for_disjoint_supports_needs_the_logarithm():
+def test_factor_for_disjoint_supports_needs_the_logarithm():
     fit, each = 0.8**10, 0.9 ** (1 / 5)
     printed, derived = each / (5 * fit), math.log(1 - each) / (5 * math.log1p(-fit))
     assert (round(printed, 2), round(derived, 2)) == (1.82, 6.81)
@@ -355,7 +352,7 @@ def test_the_factor_for_disjoint_supports_needs_the_logarithm():
     assert (1 - (1 - fit) ** (5 * 2)) ** 5 < 0.2
 
 
-def test_the_reference_has_every_public_name():
+def test_reference_has_every_public_name():
     text = (ROOT / "docs/reference.md").read_text()
     directives = set(re.findall(r"auto\w+:: ([\w.]+)", text))
     assert set(bnrecon.__all__) <= directives

@@ -1,11 +1,11 @@
-"""What a GPU requires of the code, shown without one: one device, few waits, CUDA graphs."""
+"""Requirements of a GPU, shown without one: one device, few waits, CUDA graphs."""
 
 import dataclasses
 
 import pytest
 import torch
-from lively import difference, enliven, same_state, small_vgg
-from pretended_gpu import PretendedGpu, on_device
+from fake_gpu import FakeGpu, on_device
+from networks import difference, randomize, same_state, small_vgg
 from random_layer import gaussian, random_layer
 from torch import nn
 
@@ -43,14 +43,14 @@ REQUIRED = TrainingPlan(dataclasses.replace(SPEC, compile="on"), torch.float32, 
 
 @pytest.fixture
 def gpu():
-    with PretendedGpu() as device:
+    with FakeGpu() as device:
         yield device
 
 
-# The pretended device itself.
+# The fake device.
 
 
-def test_operations_of_two_devices_are_refused(gpu):
+def test_operations_on_two_devices_are_refused(gpu):
     here, there = torch.ones(3), torch.ones(3, device="cuda")
     index = torch.tensor([0, 2])
     for mistake in (
@@ -66,7 +66,9 @@ def test_operations_of_two_devices_are_refused(gpu):
     ):
         with pytest.raises(RuntimeError, match="device"):
             mistake()
-    assert torch.equal((there + torch.tensor(2.0)).cpu(), here + 2)  # a number may lie anywhere
+    assert torch.equal(
+        (there + torch.tensor(2.0)).cpu(), here + 2
+    )  # numbers may be on either device
 
 
 def test_waits_are_counted_and_work_is_not(gpu):
@@ -122,8 +124,10 @@ TRAINED = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", TRAINED)
-def test_training_waits_only_where_it_looks(digits, tmp_path, gpu, dtype, family, monkeypatch):
-    """20 steps wait as often as 5, but for the looks; and end at the CPU's numbers."""
+def test_training_waits_only_at_its_synchronizations(
+    digits, tmp_path, gpu, dtype, family, monkeypatch
+):
+    """20 steps wait as often as 5, except at synchronizations, and match the CPU."""
     x, y = digits.train_x[:640], digits.train_y[:640]
     few = dataclasses.replace(digits, train_x=x, train_y=y, _held={})
 
@@ -139,11 +143,11 @@ def test_training_waits_only_where_it_looks(digits, tmp_path, gpu, dtype, family
         log, _ = train(network, few, plan, device, checkpoint, StopRequest())
         return network, log, gpu.waits.total()
 
-    trained_on(gpu.device, 128, 4)  # moves the images
+    trained_on(gpu.device, 128, 4)  # copies the images
     unwatched, watched = trained_on(gpu.device, 128, 1000)[2], trained_on(gpu.device, 32, 4)[2]
     network, log, waits = trained_on(gpu.device, 32, 1000)
     assert waits == unwatched, gpu.waits
-    assert watched == waits + 20 // 4 - 1  # the last look is the epoch's end
+    assert watched == waits + 20 // 4 - 1  # the last one is the epoch's end
     other, other_log, none = trained_on(CPU, 32, 1000)
     assert none == 0
     assert log == other_log
@@ -154,7 +158,7 @@ def test_training_waits_only_where_it_looks(digits, tmp_path, gpu, dtype, family
 
 
 class Replayed(nn.Module):
-    """Memory as CUDA graphs hold it: a call overwrites what the last one and its backward gave."""
+    """CUDA graphs' memory: a call overwrites the results of the last one and its backward."""
 
     def __init__(self, network):
         super().__init__()
@@ -170,7 +174,7 @@ class Replayed(nn.Module):
         return logits
 
 
-def test_nothing_that_a_replay_overwrites_is_read_after_it(digits, tmp_path, monkeypatch):
+def test_nothing_overwritten_by_a_replay_is_read_afterwards(digits, tmp_path, monkeypatch):
     whole, log = trained(digits, tmp_path)
     monkeypatch.setattr(torch, "compile", lambda network, mode: Replayed(network))
     network, compiled_log = trained(digits, tmp_path, COMPILED)
@@ -179,8 +183,8 @@ def test_nothing_that_a_replay_overwrites_is_read_after_it(digits, tmp_path, mon
     assert all(parameter.grad is None for parameter in network.parameters())  # the graphs' memory
 
 
-def test_a_training_is_one_graph_that_is_compiled_once(digits, tmp_path, monkeypatch):
-    """By Dynamo and AOTAutograd, as on a GPU: statistics inside, the rate outside, one shape."""
+def test_training_is_one_graph_compiled_once(digits, tmp_path, monkeypatch):
+    """By Dynamo and AOTAutograd as on a GPU: statistics inside, rate outside, one shape."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
     counter, compiler = CompileCounterWithBackend("aot_eager"), torch.compile
@@ -195,7 +199,7 @@ def test_a_training_is_one_graph_that_is_compiled_once(digits, tmp_path, monkeyp
 
 
 class Breaks(torch.autograd.Function):
-    """A forward pass that runs, and a backward pass that cannot be captured."""
+    """A forward pass that runs, with a backward pass that cannot be captured."""
 
     @staticmethod
     def forward(ctx, logits):
@@ -207,7 +211,7 @@ class Breaks(torch.autograd.Function):
 
 
 def failing(network, calls, in_backward):
-    """A compiled network that fails in its n-th call, before or after statistics have moved."""
+    """A compiled network that fails in its n-th call, before or after statistics change."""
     remaining = [calls]
 
     class Compiled(nn.Module):
@@ -222,7 +226,7 @@ def failing(network, calls, in_backward):
 
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_where_compiling_or_capturing_fails_training_goes_on_to_the_same_numbers(
+def test_training_continues_identically_where_compiling_or_capturing_fails(
     digits, tmp_path, monkeypatch, caplog, call, in_backward
 ):
     whole, log = trained(digits, tmp_path)
@@ -237,8 +241,8 @@ def test_where_compiling_or_capturing_fails_training_goes_on_to_the_same_numbers
     assert same_state(network, whole)
 
 
-def test_without_a_c_compiler_training_goes_on_uncompiled(digits, tmp_path, caplog):
-    """Inductor itself, with a compiler that is not there."""
+def test_training_continues_uncompiled_without_a_c_compiler(digits, tmp_path, caplog):
+    """Inductor with a missing compiler."""
     from torch._inductor import config
 
     with config.patch({"cpp.cxx": ("/nowhere/compiler",)}):
@@ -250,9 +254,7 @@ def test_without_a_c_compiler_training_goes_on_uncompiled(digits, tmp_path, capl
 
 
 @pytest.mark.parametrize("in_backward", [False, True])
-def test_a_failure_is_an_error_where_compiling_was_asked_for(
-    digits, tmp_path, monkeypatch, in_backward
-):
+def test_compile_failure_is_an_error_if_required(digits, tmp_path, monkeypatch, in_backward):
     monkeypatch.setattr(torch, "compile", lambda network, mode: failing(network, 2, in_backward))
     said = r"train\.compile=on: torch\.compile fails here .*or =off$"
     with pytest.raises(UserError, match=said) as error:
@@ -260,7 +262,7 @@ def test_a_failure_is_an_error_where_compiling_was_asked_for(
     assert "\n" not in str(error.value)
 
 
-def test_a_mistake_of_the_network_is_not_blamed_on_compiling(digits, tmp_path, monkeypatch, caplog):
+def test_error_of_the_network_is_not_blamed_on_compiling(digits, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(torch, "compile", lambda network, mode: network)
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         train(
@@ -325,8 +327,8 @@ def test_krylov_methods_wait_less_than_once_in_two_iterations(gpu, solver):
 
 @pytest.mark.parametrize("inner", [cgls, craig])
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-def test_iterations_beyond_an_exact_solution_stand_still(gpu, inner, dtype):
-    """M = 2 I is solved in one iteration; in the nine until the look energies are 0, none NaN."""
+def test_iterations_beyond_an_exact_solution_change_nothing(gpu, inner, dtype):
+    """M = 2 I is solved in one iteration; until the next check energies are 0, never NaN."""
     factors = 2 * torch.eye(16, dtype=dtype), torch.ones(16, 1, dtype=dtype)
     rhs = torch.randn(16, dtype=dtype, generator=torch.Generator().manual_seed(0))
     rhs /= rhs.norm()
@@ -343,8 +345,8 @@ FOUR_WIDTHS = (405, 420, 440, 460)
 
 
 @pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
-def test_iterations_are_counted_as_they_were_done(gpu, solver):
-    """The CPU looks at every iteration, a GPU at every tenth; no more are done than allowed."""
+def test_iterations_are_counted_as_done(gpu, solver):
+    """The CPU checks every iteration, a GPU every tenth; the limit is never exceeded."""
     here, there = (
         [
             solve(system("er_sign", width, device), SolverSpec(solver)).report
@@ -354,7 +356,7 @@ def test_iterations_are_counted_as_they_were_done(gpu, solver):
     )
     assert all(report.converged for report in here + there)
     assert not any(report.iterations % LOOK_EVERY for report in there)
-    # How many it takes depends on the processor's rounding: one may end at a tenth by chance.
+    # The number depends on the processor's rounding and may be a multiple of ten by chance.
     assert any(report.iterations % LOOK_EVERY for report in here)
     limited = SolverSpec(solver, max_iterations=37)
     few = solve(system("er_sign", 405, gpu.device), limited).report
@@ -363,7 +365,7 @@ def test_iterations_are_counted_as_they_were_done(gpu, solver):
 
 
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
-def test_products_of_the_eliminated_system_wait_for_nothing(gpu, skip):
+def test_products_of_the_eliminated_system_never_wait(gpu, skip):
     width = SHAPE.minimum_width + (skip == "inner")
     here = system("he_normal", width, CPU, skip).operator
     there = system("he_normal", width, gpu.device, skip).operator
@@ -408,8 +410,8 @@ def test_deep_sources_are_solved_on_the_targets_device_from_the_same_draws(gpu):
     ids=str,
 )
 def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options, monkeypatch):
-    monkeypatch.setattr("bnrecon.operators.rows.TILE", 50)  # of features that are not in memory
-    target = enliven(small_vgg(), (1, 8, 8)).to(gpu.device)
+    monkeypatch.setattr("bnrecon.operators.rows.TILE", 50)  # for features outside memory
+    target = randomize(small_vgg(), (1, 8, 8)).to(gpu.device)
     images, _ = next(iter(digits.test_batches(100, gpu.device)))
     source = reconstruct(target, FeatureSpec(features, **options), images=images).network
     assert all(on_device(tensor) for tensor in (*source.parameters(), *source.buffers()))
@@ -420,9 +422,9 @@ def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options, monk
 
 @pytest.mark.parametrize("there", [True, False], ids=["to the device", "from the device"])
 @pytest.mark.parametrize("features", ["he_normal", "id_cond"])
-def test_a_source_that_was_moved_computes_where_it_is(gpu, features, there, tmp_path):
+def test_moved_source_computes_on_its_device(gpu, features, there, tmp_path):
     begin, end = (CPU, gpu.device) if there else (gpu.device, CPU)
-    target = enliven(small_vgg(), (1, 8, 8)).to(begin)
+    target = randomize(small_vgg(), (1, 8, 8)).to(begin)
     rebuilt = reconstruct(target, features)
     source, target = rebuilt.network.to(end), target.to(end)
     single = collapse(source)
@@ -439,11 +441,11 @@ def test_a_source_that_was_moved_computes_where_it_is(gpu, features, there, tmp_
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("storage", ["memory", "regenerate"])
 @pytest.mark.parametrize("features", ["he_normal", "sign"])
-def test_a_network_is_rebuilt_on_a_real_gpu(features, storage):
-    model = enliven(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), (2, 8, 8))
+def test_network_is_rebuilt_on_a_real_gpu(features, storage):
+    model = randomize(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), (2, 8, 8))
     rebuilt = reconstruct(model.cuda(), FeatureSpec(features, storage=storage), seed=0)
     x = torch.randn(4, 2, 8, 8, device="cuda")
-    with exact_float32():  # else convolutions are rounded to TF32
+    with exact_float32():  # otherwise convolutions use TF32
         assert difference(rebuilt.network, model, x) < 1e-4
     assert all(layer.converged for layer in rebuilt.layers)
 
@@ -451,7 +453,7 @@ def test_a_network_is_rebuilt_on_a_real_gpu(features, storage):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("room", [0, 10**11])
-def test_products_of_signs_on_a_real_gpu_are_those_of_the_dense_matrix(room, monkeypatch):
+def test_sign_products_on_a_real_gpu_match_the_dense_matrix(room, monkeypatch):
     monkeypatch.setattr("bnrecon.operators.signs.available_memory", lambda _: room)
     features = draw("sign", LayerShape(40, 30, (3, 3)), 20_000, 0, 0, storage="regenerate")
     operator = feature_operator(features, DOUBLE, torch.device("cuda"))

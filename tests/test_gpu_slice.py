@@ -1,4 +1,4 @@
-"""`make gpu-slice`: what travels to a machine without network and git, and what comes home."""
+"""`make gpu-slice`: packing for a machine without network and git, and unpacking results."""
 
 import importlib.metadata
 import os
@@ -12,8 +12,8 @@ import gpu_slice
 import numpy as np
 import pack_for_gpu
 import pytest
-from places import SCRIPTS
 from processes import wait_until
+from repository import SCRIPTS
 
 from bnrecon.config.composition import compose
 from bnrecon.data import DataSpec, load
@@ -31,10 +31,10 @@ import socket
 def refuse(*_): raise OSError("there is no network")
 socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
 """
-# Pieces.
+# Pieces
 
 
-def test_the_pieces_are_commands_that_there_are():
+def test_pieces_are_existing_commands():
     for piece in gpu_slice.PIECES:
         name, *words = piece.command
         if name == "run":
@@ -46,14 +46,14 @@ def test_the_pieces_are_commands_that_there_are():
 
 
 @pytest.mark.process
-def test_a_piece_is_ended_when_the_time_is_over():
+def test_piece_ends_when_the_time_is_over():
     sleeping = [sys.executable, "-c", "import time; time.sleep(3600)"]
     assert gpu_slice.run(sleeping, 0.1) is None
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["pack_for_gpu.py", gpu_slice.TRAIN])
-def test_a_script_starts_by_itself_and_says_what_is_wrong_in_a_line(name, tmp_path):
+def test_script_starts_and_reports_mistakes_in_one_line(name, tmp_path):
     script = SCRIPTS / name if name == gpu_slice.TRAIN else SCRIPTS / "gpu" / name
     line = [sys.executable, str(script)]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -62,7 +62,7 @@ def test_a_script_starts_by_itself_and_says_what_is_wrong_in_a_line(name, tmp_pa
 
 
 @pytest.mark.process
-def test_targets_are_trained_side_by_side_and_saved_when_it_is_stopped(tmp_path, images):
+def test_targets_train_in_parallel_and_are_saved_when_stopped(tmp_path, images):
     words = ("table1", "scale=smoke", "target.groups=[1]", "train.epochs=10000", "device=cpu")
     line = [sys.executable, str(SCRIPTS / gpu_slice.TRAIN), "burkholz2024", *words, "--jobs=2"]
     line += [f"data.root={images}", f"outputs={tmp_path}"]
@@ -72,7 +72,7 @@ def test_targets_are_trained_side_by_side_and_saved_when_it_is_stopped(tmp_path,
         while not all(log.exists() and sign in log.read_text() for log in logs):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGTERM)  # as gpu_slice.py does
+        os.killpg(process.pid, signal.SIGTERM)  # like gpu_slice.py
         errors = process.communicate(timeout=60)[1]
         assert process.returncode == 130, errors
         assert len(list(tmp_path.glob("targets/*/checkpoint.safetensors"))) == 2
@@ -92,14 +92,14 @@ def test_resnet18_is_rebuilt_layer_by_layer(tmp_path, images):
     assert max(layer.equations for layer in result.layers) == 32 * 32 * 9
 
 
-# The commit.
+# The commit
 
 
 @pytest.mark.parametrize(
     ("text", "commit"),
     [("0123456789ab+\n", "0123456789ab+"), ("0123456789ab", "0123456789ab"), ("main", None)],
 )
-def test_without_git_the_commit_is_the_recorded_one(tmp_path, monkeypatch, text, commit):
+def test_recorded_commit_is_used_without_git(tmp_path, monkeypatch, text, commit):
     (tmp_path / "bnrecon" / "runtime").mkdir(parents=True)
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "bnrecon/runtime/provenance.py"))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -113,12 +113,12 @@ def test_without_git_the_commit_is_the_recorded_one(tmp_path, monkeypatch, text,
         provenance.commit.cache_clear()
 
 
-# The rehearsal: the machine is an environment with torch and torchvision and nothing else.
+# The rehearsal: an environment with only torch and torchvision stands for the machine
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
-    """A Python with torch, torchvision and numpy; no network, no git, a home of its own."""
+    """A Python with torch, torchvision and numpy; no network, no git, another home folder."""
     folder = tmp_path_factory.mktemp("machine")
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
@@ -136,7 +136,7 @@ def machine(tmp_path_factory):
     bare = {"HOME": str(folder / "home"), "PATH": str(folder / "path"), "OMP_NUM_THREADS": "1"}
 
     def run(*words, cwd=folder, until=None):
-        """Run Python to its end, or stop it as soon as a condition comes true."""
+        """Run Python to its end, or stop it once a condition holds."""
         line = [str(folder / "venv" / "bin" / "python"), *map(str, words)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(line, env=bare, cwd=cwd, **streams) as process:
@@ -151,7 +151,7 @@ def machine(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """The embedded digits as CIFAR-10 lies on a disk: 32 x 32 pixels, three channels."""
+    """The embedded digits in the form of CIFAR-10: 32 x 32 pixels, three channels."""
     digits = load(DataSpec("digits"))
     arrays = {"train_y": digits.train_y.numpy()[:256], "test_y": digits.test_y.numpy()[:64]}
     for split, pixels in (("train_x", digits.train_x[:256]), ("test_x", digits.test_x[:64])):
@@ -162,12 +162,12 @@ def images(tmp_path_factory):
 
 
 @pytest.mark.process
-def test_a_slice_is_rehearsed_from_the_pack_to_the_tables(machine, images, succeed, tmp_path):
+def test_slice_is_rehearsed_from_packing_to_the_tables(machine, images, succeed, tmp_path):
     pack, home = tmp_path / "pack", tmp_path / "home"
     home.mkdir()
     words = [str(pack), "--data", str(images), "--pieces", "table1-targets", "table1-exact"]
     assert pack_for_gpu.main(words) == 0
-    with pytest.raises(SystemExit):  # what is there stays
+    with pytest.raises(SystemExit):  # existing packs are kept
         pack_for_gpu.main(words)
 
     # The two commands of README.md: one packs the results, the other unpacks them at home.
@@ -175,7 +175,7 @@ def test_a_slice_is_rehearsed_from_the_pack_to_the_tables(machine, images, succe
     packing, unpacking = re.findall(r"^ +(tar .*results.tar.gz.*)$", readme, re.MULTILINE)
     unpacking = unpacking.replace("-C outputs", f"-C {home}")
 
-    # One slice is stopped once a target is trained, the next one once a run is finished.
+    # One slice is stopped after a target is trained, the next one after a run is finished.
     work = ("device=cpu", "scale=smoke", *OPTIONS, "--pieces", "table1-targets", "table1-exact")
     for pattern in ("targets/*/target.json", "runs/*/result.json"):
         line = ("scripts/gpu/gpu_slice.py", "--minutes", "60", *work)
@@ -186,7 +186,7 @@ def test_a_slice_is_rehearsed_from_the_pack_to_the_tables(machine, images, succe
         subprocess.run(f"{packing} && {unpacking}", shell=True, cwd=pack, check=True)
         assert list(home.glob(pattern))
 
-    # At home, where nothing was computed.
+    # At home, where nothing was computed
     request = read("burkholz2024", ["table1", "exact", "scale=smoke", f"outputs={home}", *OPTIONS])
     planned = engine.plan(registry.find("burkholz2024"), request)
     results = [result for part in planned for work in part.work if (result := work.result())]

@@ -1,10 +1,10 @@
-"""The page on installation, the Dockerfile and pyproject.toml say the same."""
+"""The installation page, the Dockerfile and pyproject.toml agree."""
 
 import re
 import shlex
 import tomllib
 
-from places import ROOT
+from repository import ROOT
 
 PAGE = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -16,7 +16,7 @@ def lines_of(*program):
     return [line for line in LINES if tuple(line[: len(program)]) == program]
 
 
-def test_every_extra_is_on_the_page_and_no_other():
+def test_page_lists_exactly_the_extras():
     table = PAGE.partition("| extra |")[2].partition("\n\n")[0]
     first = [row.split("|")[1] for row in table.splitlines()[2:]]
     listed = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
@@ -26,7 +26,7 @@ def test_every_extra_is_on_the_page_and_no_other():
     assert set(named) <= listed
 
 
-def test_torch_and_torchvision_are_always_taken_from_the_same_index():
+def test_torch_and_torchvision_come_from_the_same_index():
     lines = [line for line in lines_of("pip", "install") if "--index-url" in line]
     assert len(lines) == 2
     assert all({"torch", "torchvision"} <= set(line) for line in lines)
@@ -35,12 +35,12 @@ def test_torch_and_torchvision_are_always_taken_from_the_same_index():
     assert set(shlex.split(installed)) == needed
 
 
-def test_the_wheel_has_the_name_of_this_version():
+def test_wheel_name_has_this_version():
     named = set(re.findall(r"bnrecon-(\S+)-py3-none-any\.whl", PAGE))
     assert named == {PROJECT["version"]}
 
 
-def test_the_images_arguments_are_those_of_the_dockerfile():
+def test_image_arguments_match_the_dockerfile():
     arguments = dict(re.findall(r"^ARG (\w+)=(.*)$", DOCKERFILE, re.M))
     passed = re.findall(r"--build-arg (\w+)=([\w.]*)", PAGE + DOCKERFILE)
     assert {name for name, _ in passed} == set(arguments)
@@ -50,13 +50,13 @@ def test_the_images_arguments_are_those_of_the_dockerfile():
     assert set(pythons) <= set(re.findall(r"3\.\d+", PAGE.partition("\n\n")[2][:60]))
 
 
-def test_an_image_is_sent_the_wheel_and_nothing_else():
+def test_image_receives_only_the_wheel():
     kept = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()[1:]
     assert kept == ["*", "!dist", "dist/*", "!dist/bnrecon-*.whl"]
     assert re.findall(r"^COPY (\S+)", DOCKERFILE, re.M) == ["dist/bnrecon-*.whl"]
 
 
-def test_the_commands_of_the_page_are_commands(command):
+def test_commands_of_the_page_exist(command):
     for line in lines_of("bnrecon"):
         assert command(line[1], "--help")[0] == 0, line
     assert {line[1] for line in lines_of("make")} <= set(

@@ -1,4 +1,4 @@
-"""The script that makes docs/models.md: small models of torchvision, resumed, and written down."""
+"""The script behind docs/models.md: small torchvision models, resuming, and the page."""
 
 import model_table
 import pytest
@@ -19,7 +19,7 @@ from torch import nn
         ("vit_b_16", 10**5),
     ],
 )
-def test_models_are_made_small_by_their_arguments_and_torchvision_stays_as_it_was(name, limit):
+def test_models_are_shrunk_by_arguments_without_changing_torchvision(name, limit):
     before = torchvision.models.get_model_builder(name)
     kinds = {kind: getattr(torchvision.models, kind) for kind in model_table.SMALLER}
     model, side = model_table.build(name)
@@ -31,7 +31,7 @@ def test_models_are_made_small_by_their_arguments_and_torchvision_stays_as_it_wa
 
 @pytest.fixture
 def small_model():
-    """A library of a small network, and how often it was built."""
+    """A library of a small network, and the names of its builds."""
     built = []
 
     def build(name):
@@ -43,7 +43,7 @@ def small_model():
     return library, built
 
 
-def test_a_model_whose_smallest_layer_is_too_much_has_none_rebuilt(small_model, tmp_path):
+def test_model_with_too_large_layers_has_none_rebuilt(small_model, tmp_path):
     library, _ = small_model
     file = tmp_path / "rows.jsonl"
     model_table.compute(library, file, operations=1)
@@ -54,7 +54,7 @@ def test_a_model_whose_smallest_layer_is_too_much_has_none_rebuilt(small_model, 
     assert page.split("| a |")[1].splitlines()[0].endswith("| 0 |  |")
 
 
-def test_a_finished_model_is_not_computed_again(small_model, tmp_path):
+def test_finished_model_is_not_recomputed(small_model, tmp_path):
     library, built = small_model
     file = tmp_path / "folder" / "rows.jsonl"
     model_table.compute(library, file, 1e9)
@@ -69,7 +69,7 @@ def test_a_finished_model_is_not_computed_again(small_model, tmp_path):
 
 
 @pytest.mark.parametrize("library", [model_table.TORCHVISION, model_table.TEN_OF_TIMM])
-def test_the_page_that_ships_is_made_of_the_rows_that_ship(library):
+def test_shipped_page_is_generated_from_the_shipped_rows(library):
     rows = model_table.read_rows(model_table.ROOT / f"outputs/models/{library.name}.jsonl")
     assert model_table.page(library, rows) == library.page.read_text(encoding="utf-8")
     for entry in rows.values():

@@ -1,4 +1,4 @@
-"""What ships and what scripts rely on: names of runs and targets, options, keys, library calls."""
+"""Shipped results and public names that scripts rely on stay as they are."""
 
 import dataclasses
 import inspect
@@ -7,10 +7,11 @@ import subprocess
 import tomllib
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from places import OUTPUTS, RESULTS, ROOT, SHIPPED
+from repository import OUTPUTS, RESULTS, ROOT, SHIPPED
 from torch import nn
 
 import bnrecon
@@ -25,29 +26,23 @@ from bnrecon.targets.store import difference
 PUBLIC = json.loads((ROOT / "tests/golden/public.json").read_text(encoding="utf-8"))
 
 
-class Pixels:
-    """Images of which nothing but the checksum is asked for."""
-
-    def __init__(self, checksum):
-        self.checksum = lambda: checksum
-
-
 @pytest.mark.parametrize("name", SHIPPED["runs"])
-def test_a_shipped_run_is_found_again_by_its_command(name):
+def test_shipped_run_keeps_its_name(name):
     assert run_folder(composition.compose(SHIPPED["runs"][name])).name == name
 
 
 @pytest.mark.parametrize("name", SHIPPED["targets"])
-def test_a_shipped_target_is_found_again_by_its_command(shipped_outputs, name):
+def test_shipped_target_keeps_its_name(shipped_outputs, name):
     about = SHIPPED["targets"][name]
     words = [*about["words"], f"outputs={shipped_outputs}"]
-    request, images = composition.compose(words).target_request, Pixels(about["pixels"])
+    request = composition.compose(words).target_request
+    images = SimpleNamespace(checksum=lambda: about["pixels"])
     assert target_folder(request, images, torch.device("cpu")).name == name
     stored = files.read_json(OUTPUTS / "targets" / name / "target.json")
     assert difference(stored, request, images) == ""
 
 
-def test_everything_that_ships_is_known_here():
+def test_everything_shipped_is_listed_in_the_golden_file():
     line = ["git", "ls-files", "outputs/runs", "outputs/targets"]
     tracked = subprocess.run(line, cwd=ROOT, capture_output=True, text=True).stdout.split()
     if not tracked:
@@ -57,7 +52,7 @@ def test_everything_that_ships_is_known_here():
         assert names == set(SHIPPED[kind])
 
 
-def test_everything_that_ships_can_be_read():
+def test_everything_shipped_can_be_read():
     for name, about in SHIPPED["targets"].items():
         target = files.read_json(OUTPUTS / "targets" / name / "target.json")
         assert target["data_checksum"] == about["pixels"]
@@ -82,11 +77,11 @@ def option_names(kind, prefix=""):
             yield prefix + name
 
 
-def test_options_that_scripts_give_are_still_options():
+def test_options_used_by_scripts_still_exist():
     assert set(PUBLIC["options"]) <= set(option_names(schema.RunConfig))
 
 
-def test_a_new_result_has_all_keys_that_scripts_read(smallest_outputs):
+def test_new_result_has_all_keys_that_scripts_read(smallest_outputs):
     result = files.read_json(next(smallest_outputs.glob("runs/*/result.json")))
     parts = {"result": result, "result.layers": result["layers"][0]}
     parts |= {f"result.{name}": result[name] for name in ("target", "source", "data")}
@@ -96,7 +91,7 @@ def test_a_new_result_has_all_keys_that_scripts_read(smallest_outputs):
     assert set(PUBLIC["target.json"]) - {"digest"} <= set(target)
 
 
-def test_the_library_call_that_scripts_make_still_works():
+def test_library_call_of_scripts_still_works():
     assert set(PUBLIC["library"]) <= set(bnrecon.__all__)
     assert (
         list(inspect.signature(bnrecon.reconstruct).parameters)[: len(PUBLIC["reconstruct"])]
@@ -113,7 +108,7 @@ def test_the_library_call_that_scripts_make_still_works():
     assert rebuilt.network(torch.randn(2, 2, 5, 5)).shape == (2, 3, 3, 3)
 
 
-def test_every_folder_of_code_is_in_the_wheel():
+def test_every_package_folder_is_in_the_wheel():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
         "setuptools"
     ]["packages"]

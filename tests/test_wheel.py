@@ -1,4 +1,4 @@
-"""A wheel, built and unpacked: it holds what ships, nothing of its builder, and finds it again."""
+"""A built and unpacked wheel holds the shipped results, nothing of its builder, and works."""
 
 import os
 import shutil
@@ -7,18 +7,18 @@ import tarfile
 import zipfile
 
 import pytest
-from places import ROOT
 from processes import ENVIRONMENT, run
+from repository import ROOT
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-OF_THE_BUILDER = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"
+BUILDERS_RUN = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"
 ARCHIVE = "bnrecon/shipped/results.tar.xz"
 MOST = 3_000_000  # bytes
 
 
 @pytest.fixture(scope="module")
 def tracked():
-    """The checkout's files by name, and those that will be."""
+    """The checkout's files by name, tracked or new."""
     listed = run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT)
     if listed.returncode:
         pytest.skip("this is no checkout: what ships is what git tracks")
@@ -27,7 +27,7 @@ def tracked():
 
 @pytest.fixture(scope="module")
 def wheel(tracked, tmp_path_factory):
-    """Built in a copy of the checkout in which somebody has made a run."""
+    """Built in a copy of the checkout that contains somebody's run."""
     copy, dist = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("dist")
     for name in tracked:
         if not name.endswith((".safetensors", ".png", ".svg")):
@@ -35,8 +35,8 @@ def wheel(tracked, tmp_path_factory):
             shutil.copyfile(ROOT / name, copy / name)
     for line in (["git", "init", "-q"], ["git", "add", "-f", "."]):
         assert run(line, cwd=copy).returncode == 0
-    (copy / OF_THE_BUILDER).parent.mkdir()
-    (copy / OF_THE_BUILDER).write_text("{}")
+    (copy / BUILDERS_RUN).parent.mkdir()
+    (copy / BUILDERS_RUN).write_text("{}")
     done = run([sys.executable, "-c", BUILD, str(dist)], cwd=copy)
     assert done.returncode == 0, done.stderr
     (built,) = dist.iterdir()
@@ -70,7 +70,7 @@ def bnrecon(installed, tmp_path):
 
 
 @pytest.mark.process
-def test_a_wheel_holds_what_ships_and_nothing_of_its_builder(wheel, tracked):
+def test_wheel_holds_only_shipped_results(wheel, tracked):
     with zipfile.ZipFile(wheel) as packages:
         in_shipped = [name for name in packages.namelist() if name.startswith("bnrecon/shipped/")]
         with packages.open(ARCHIVE) as stored, tarfile.open(fileobj=stored) as archive:
@@ -89,9 +89,7 @@ def test_a_wheel_holds_what_ships_and_nothing_of_its_builder(wheel, tracked):
 
 
 @pytest.mark.process
-def test_what_ships_is_found_in_an_empty_folder_and_the_package_is_not_written(
-    bnrecon, installed, tmp_path
-):
+def test_shipped_results_are_read_from_an_unwritten_package(bnrecon, installed, tmp_path):
     def state():
         files = (path for path in installed.rglob("*") if path.is_file() and path.suffix != ".pyc")
         return {path: path.stat().st_mtime_ns for path in files}

@@ -1,4 +1,4 @@
-"""Reports in a real browser, without a network: nothing is fetched, and all of it works."""
+"""Reports in a real browser without a network: nothing is fetched, and everything works."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ import time
 
 import pandas as pd
 import pytest
-from made_study import study_of
+from fake_study import study_of
 
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.experiment import Claim, Experiment
@@ -45,7 +45,7 @@ def browser():
         "--headless=new",
         "--disable-dev-shm-usage",
         "--window-size=1280,900",
-        "--host-resolver-rules=MAP * ~NOTFOUND",  # no name leads anywhere
+        "--host-resolver-rules=MAP * ~NOTFOUND",  # no name resolves
     ):
         options.add_argument(argument)
     if os.geteuid() == 0:
@@ -68,7 +68,7 @@ def report(tmp_path_factory, shipped_outputs):
 
 @pytest.fixture
 def page(browser, report):
-    """The report in the browser, as it is at first."""
+    """The report in the browser, in its initial state."""
     return opened(browser, report)
 
 
@@ -131,7 +131,7 @@ def test_nothing_is_fetched_and_the_console_stays_empty(page):
     assert all(name.startswith("blob:") for name in page.execute_script(entries))
 
 
-def test_a_request_to_elsewhere_is_refused_by_the_page_itself(page):
+def test_page_refuses_requests_to_other_hosts(page):
     page.execute_script("window.refused = 0; fetch('https://example.org').catch(() => refused++)")
     until(lambda: page.execute_script("return refused"))
     assert "Content Security Policy" in "".join(e["message"] for e in page.get_log("browser"))
@@ -147,7 +147,7 @@ def test_numbers_are_sorted_as_numbers(page):
         shown = [float(cell.split()[0]) for cell in column(page, TABLE, 6)]
         assert shown == sorted(before, reverse=direction == "descending")
     as_text = sorted(map(str, before))
-    assert as_text != [str(number) for number in sorted(before)]  # the order tells the two apart
+    assert as_text != [str(number) for number in sorted(before)]  # the orders differ
 
 
 def test_words_among_numbers_come_last_in_either_order(browser, tmp_path):
@@ -159,7 +159,7 @@ def test_words_among_numbers_come_last_in_either_order(browser, tmp_path):
         until(lambda order=wanted: column(page, "paper-part-0", 1) == order)
 
 
-def test_a_table_is_searched(page):
+def test_table_is_searched(page):
     field = page.find_element(By.CSS_SELECTOR, f"input[aria-controls='{TABLE}']")
     rows = len(column(page, TABLE, 1))
     click(page, field)
@@ -192,7 +192,7 @@ def test_claims_are_filtered_by_paper(browser, tmp_path):
     assert "Another paper" in column(page, "claims", 1)[0]
 
 
-def test_a_command_is_copied(page):
+def test_command_is_copied(page):
     grant = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     page.execute_cdp_cmd("Browser.grantPermissions", grant)
     button = page.find_element(By.CSS_SELECTOR, ".part button.copy")
@@ -204,7 +204,7 @@ def test_a_command_is_copied(page):
     assert page.find_element(By.CSS_SELECTOR, ".said").text == "Copied"
 
 
-def test_where_the_clipboard_is_refused_the_command_is_selected(page):
+def test_command_is_selected_if_the_clipboard_is_refused(page):
     page.execute_script("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))")
     button = page.find_element(By.CSS_SELECTOR, ".part button.copy")
     click(page, button)
@@ -213,7 +213,7 @@ def test_where_the_clipboard_is_refused_the_command_is_selected(page):
     assert selected.startswith("bnrecon study giannou2023 ")
 
 
-def test_the_keyboard_reaches_the_content_and_sorts(page):
+def test_keyboard_reaches_the_content_and_sorts(page):
     page.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     focused = page.switch_to.active_element
     assert focused.text == "Skip to the content"
@@ -228,7 +228,7 @@ def test_the_keyboard_reaches_the_content_and_sorts(page):
     until(lambda: heading.get_attribute("aria-sort") == "ascending")
 
 
-def test_it_is_dark_where_the_system_is_and_at_the_press_of_a_button(page):
+def test_dark_mode_follows_the_system_and_the_button(page):
     prefer(page, "light")
     light = background(page)
     prefer(page, "dark")
@@ -242,14 +242,14 @@ def test_it_is_dark_where_the_system_is_and_at_the_press_of_a_button(page):
 
 
 @pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_no_width_makes_the_page_scroll_sideways(page, width):
+def test_page_never_scrolls_sideways(page, width):
     resized(page, width)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     contents = page.find_element(By.ID, "toc")
     until(lambda: (contents.get_attribute("open") is None) == (width < 500))
 
 
-def test_without_scripts_all_of_it_is_there(browser, report):
+def test_report_is_complete_without_scripts(browser, report):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(report.as_uri())
@@ -262,7 +262,7 @@ def test_without_scripts_all_of_it_is_there(browser, report):
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-def test_a_hostile_name_runs_nothing(browser, tmp_path):
+def test_hostile_name_runs_nothing(browser, tmp_path):
     page = opened(browser, made_report(tmp_path, pd.DataFrame({"class": [HOSTILE, "plain"]})))
     assert page.get_log("browser") == []
     assert page.title == "A paper: reproduction with bnrecon"

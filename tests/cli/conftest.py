@@ -1,4 +1,4 @@
-"""The command in this process, and in a process of its own."""
+"""The command in this process, in another process and in a shell."""
 
 import sys
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _folder_of_its_own(tmp_path, monkeypatch):
+def _empty_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
 @pytest.fixture
 def refused(command):
-    """Run a command that is refused in one line, with nothing begun; return the line."""
+    """Run a command that is refused in one line and begins nothing; return the line."""
 
     def run(*words, line=""):
         before = sorted(Path.cwd().rglob("*"))
@@ -35,7 +35,7 @@ def refused(command):
 
 @pytest.fixture
 def process():
-    """Run `bnrecon WORDS` in a process; its last line of errors tells whether torch was loaded."""
+    """Run `bnrecon WORDS` in a process; its last line on stderr says whether torch was loaded."""
 
     def run(*words, start="import sys"):
         code = (

@@ -60,7 +60,7 @@ for words in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """To each line: exit code, standard output and error, and what is loaded by then."""
+    """Exit code, output, errors and slow modules loaded so far, for each command line."""
     lines = [*WITHOUT_TORCH, *MISTAKES]
     line = [sys.executable, "-P", "-c", ANSWER, json.dumps(lines)]
     done = run(line, cwd=tmp_path_factory.mktemp("here"))
@@ -71,7 +71,7 @@ def answers(tmp_path_factory):
 
 @pytest.mark.process
 @pytest.mark.parametrize("words", WITHOUT_TORCH, ids=" ".join)
-def test_help_is_answered_without_loading_torch(answers, words):
+def test_help_does_not_load_torch(answers, words):
     code, out, err, loaded = answers[" ".join(words)]
     assert (code, err, loaded) == (0, "", [])
     assert out
@@ -79,7 +79,7 @@ def test_help_is_answered_without_loading_torch(answers, words):
 
 @pytest.mark.process
 @pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
-def test_a_mistyped_option_or_command_is_answered_without_loading_torch(answers, words):
+def test_mistyped_option_or_command_does_not_load_torch(answers, words):
     code, out, err, loaded = answers[" ".join(words)]
     assert (code, out, loaded) == (2, "", [])
     (line,) = err.splitlines()
@@ -111,27 +111,27 @@ def test_help_names_every_command_and_its_examples_are_commands(command, succeed
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_on_the_command_line_names_what_is_allowed(refused, words, line):
+def test_mistake_on_the_command_line_names_what_is_allowed(refused, words, line):
     refused(*words, line=line)
 
 
 @pytest.mark.parametrize("name", make_parsers()[1])
-def test_a_current_folder_that_was_removed_is_said_in_one_line(command, name):
+def test_removed_current_folder_is_one_line(command, name):
     Path.cwd().rmdir()
     code, out, err = command(name)
     assert (code, out) == (2, "")
     assert err == "bnrecon: the current folder was removed; change to one that exists\n"
 
 
-def test_where_asserts_are_left_out_a_function_in_an_option_is_one_line(shell):
-    """Hydra's grammar takes a function's bracket off in an assert."""
+def test_function_in_an_option_without_asserts_is_one_line(shell):
+    """Hydra's grammar strips a function's bracket in an assert."""
     for words in ('-m "seeds=range(1,3)"', '"seeds=[{a:1}]"'):
         done = shell(f"$BNRECON run {words}", PYTHONOPTIMIZE="1")
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
         assert "run without -O and PYTHONOPTIMIZE" in done.stderr
 
 
-def test_the_command_leaves_signals_streams_and_logging_as_they_were(command):
+def test_command_restores_signals_streams_and_logging(command):
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     arguments, errors, logger = list(sys.argv), sys.stderr.errors, logging.getLogger("bnrecon")
     assert command("-v", "run", "--cfg", "job")[0] == 0
@@ -141,10 +141,10 @@ def test_the_command_leaves_signals_streams_and_logging_as_they_were(command):
     assert "HYDRA_FULL_ERROR" not in os.environ
 
 
-def test_a_reader_that_has_ended_is_no_error(shell):
+def test_closed_reader_is_no_error(shell):
     done = shell("""
         for words in --help "run --help"; do
-            $BNRECON $words | sleep 0  # has ended before anything is printed
+            $BNRECON $words | sleep 0  # ends before anything is printed
             echo ${PIPESTATUS[0]}
         done
         $BNRECON --help > /dev/full
@@ -155,7 +155,7 @@ def test_a_reader_that_has_ended_is_no_error(shell):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_log_that_cannot_be_written_changes_no_exit_code(shell):
+def test_unwritable_log_changes_no_exit_code(shell):
     done = shell("""
         $BNRECON nope 2> /dev/full
         echo $?
@@ -168,14 +168,14 @@ def test_a_log_that_cannot_be_written_changes_no_exit_code(shell):
     assert Path(done.stdout.splitlines()[-2], "target.json").exists()
 
 
-def test_characters_that_the_terminal_lacks_are_escaped(shell):
+def test_characters_missing_in_the_terminal_are_escaped(shell):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = shell("$BNRECON run --help", **plain)
     assert done.returncode == 0, done.stderr
     assert r"Uniform on \xb1sqrt(6 / fan-in)." in done.stdout
 
 
-def test_main_runs_in_a_thread_where_no_signals_arrive(capsys):
+def test_main_runs_in_a_thread_without_signals(capsys):
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
@@ -192,7 +192,7 @@ def test_main_runs_in_a_thread_where_no_signals_arrive(capsys):
         ("$BNRECON train scale=smoke target.groups=[1] train.epochs=1 >&- 2>&-", 0, "", ""),
     ],
 )
-def test_a_closed_stream_changes_no_exit_code(shell, line, code, out, err):
+def test_closed_stream_changes_no_exit_code(shell, line, code, out, err):
     done = shell(line)
     assert done.returncode == code, done.stderr
     assert done.stdout == out
@@ -201,7 +201,7 @@ def test_a_closed_stream_changes_no_exit_code(shell, line, code, out, err):
 
 
 @pytest.mark.process
-def test_what_takes_a_second_to_load_is_loaded_where_it_is_needed():
+def test_slow_modules_are_loaded_only_when_needed():
     slow = {"torch._dynamo", "scipy.integrate", "scipy.stats", "matplotlib.pyplot"}
     code = "import sys, bnrecon.run.main_job, bnrecon.reproduction.engine"
     code += f"; print({slow!r} & {{*sys.modules}})"

@@ -1,4 +1,4 @@
-"""Tab completion: every choice, without loading torch, in real shells where they are installed."""
+"""Tab completion: every choice, without loading torch, in real shells where installed."""
 
 import dataclasses
 import importlib.resources
@@ -88,7 +88,7 @@ def test_values_are_completed(completed, word, completions):
         ("cancel data.root=", []),
     ],
 )
-def test_what_follows_each_command_is_completed(completed, line, completions):
+def test_arguments_of_each_command_are_completed(completed, line, completions):
     assert completed(f"bnrecon {line}") == completions
 
 
@@ -98,7 +98,7 @@ def test_paths_are_left_to_the_shell(completed):
         assert completed(f"bnrecon {line}") == []
 
 
-def test_studies_and_their_parts_are_completed(completed):
+def test_studies_and_parts_are_completed(completed):
     for name in registry.STUDIES:
         assert completed(f"bnrecon study {name[:4]}") == [name]
         study = registry.find(name)
@@ -109,7 +109,7 @@ def test_studies_and_their_parts_are_completed(completed):
             )
 
 
-def test_a_half_typed_line_is_no_error(process):
+def test_half_typed_line_is_no_error(process):
     done = process("completion", "bash", "bnrecon run --config-dir own\0 target=")
     assert (done.returncode, done.stderr) == (0, "False\n")
 
@@ -126,13 +126,13 @@ TYPED = [
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="has no bash")
 @pytest.mark.parametrize(("line", "words", "completion"), TYPED)
-def test_bash_replaces_what_follows_the_last_equals_sign(shell, line, words, completion):
+def test_bash_replaces_the_text_after_the_last_equals_sign(shell, line, words, completion):
     done = shell(f"""
         printf '#!/bin/sh\nexec %s "$@"\n' "$BNRECON" > bnrecon
         chmod +x bnrecon
         PATH="$PWD:$PATH"
         eval "$(bnrecon completion bash)"
-        compopt() {{ :; }}  # which works while bash completes, only
+        compopt() {{ :; }}  # works only while bash completes
         COMP_LINE='bnrecon {line}'
         COMP_POINT=${{#COMP_LINE}}
         COMP_WORDS=(bnrecon {words})
@@ -143,7 +143,7 @@ def test_bash_replaces_what_follows_the_last_equals_sign(shell, line, words, com
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_the_script_of_a_shell_is_printed_and_has_no_error_in_it(command, shell, name):
+def test_shell_script_is_printed_and_valid(command, shell, name):
     code, out, err = command("completion", name)
     assert (code, err) == (0, "")
     assert f"completion {name}" in out

@@ -1,4 +1,4 @@
-"""Every exception has an exit code and a line; only a defect shows a traceback."""
+"""Every exception has an exit code and one line; only a defect shows a traceback."""
 
 import errno
 from concurrent.futures.process import BrokenProcessPool
@@ -35,7 +35,7 @@ from bnrecon.runtime.files import Damaged
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_an_exception_has_an_exit_code_and_one_line(error, code, line, capsys):
+def test_exception_has_an_exit_code_and_one_line(error, code, line, capsys):
     exit_code, text = exit_codes.describe(error)
     assert exit_code == code
     assert (text is None) == (line is None)
@@ -52,7 +52,7 @@ def test_only_a_defect_shows_a_traceback(capsys):
     assert "ValueError: a mistake of ours" in printed
 
 
-def test_what_another_process_reports_is_not_reported_again(capsys):
+def test_error_reported_by_another_process_is_not_repeated(capsys):
     with output.log_to_stderr():
         assert exit_codes.report(ReportedElsewhere("training diverged")) == 1
     assert capsys.readouterr().err == ""

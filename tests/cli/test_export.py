@@ -1,4 +1,4 @@
-"""`bnrecon export`: what was run reaches a tracker afterwards."""
+"""`bnrecon export`: finished runs are sent to a tracker."""
 
 import shutil
 
@@ -11,7 +11,7 @@ pytest.importorskip("tensorboard")
 
 @pytest.fixture
 def outputs(two_seed_outputs, tmp_path):
-    """A run and its target, of which no tracker knows."""
+    """A run and its target that no tracker has logged."""
     return shutil.copytree(two_seed_outputs, tmp_path / "outputs")
 
 
@@ -20,8 +20,8 @@ def only(folder):
     return child
 
 
-def test_what_was_run_is_sent_and_given_again_it_replaces_what_is_there(outputs, succeed):
-    # 2 epochs and their result; of 2 seeds 5 layers, their errors and the seed; the result
+def test_export_sends_runs_and_replaces_earlier_exports(outputs, succeed):
+    # 2 epochs and their result; for each of 2 seeds 5 layers, 5 errors and the seed; the result
     rows = 2 + 1 + 2 * (5 + 5 + 1) + 1
     folder = outputs / "trackers" / "tensorboard"
     for _ in range(2):
@@ -30,11 +30,11 @@ def test_what_was_run_is_sent_and_given_again_it_replaces_what_is_there(outputs,
             f"1 run and 1 target: {rows} rows sent",
             f"tensorboard --logdir {folder}",
         ]
-        # The options of a run are a file of their own, for the tab "HParams"
+        # A run's options have a separate file for the tab "HParams".
         assert len(list((folder / "targets").rglob("events*"))) == 2
 
 
-def test_a_run_is_exported_by_its_folder_and_by_its_name(outputs, command, succeed, tmp_path):
+def test_run_is_exported_by_folder_or_name(outputs, command, succeed, tmp_path):
     run, target = only(outputs / "runs"), only(outputs / "targets")
     code, out, _ = command("export", "tensorboard", str(run))
     assert (code, out.splitlines()[0]) == (0, "1 run and 0 targets: 23 rows sent")
@@ -47,7 +47,7 @@ def test_a_run_is_exported_by_its_folder_and_by_its_name(outputs, command, succe
     assert only(elsewhere / "tensorboard" / "runs").name == run.name
 
 
-def test_a_damaged_result_is_named_and_left_out(outputs, command):
+def test_damaged_results_are_named_and_skipped(outputs, command):
     (outputs / "runs" / "other").mkdir()
     (outputs / "runs" / "other" / "result.json").write_text('{"seeds": [0')
     (outputs / "runs" / "pipe").mkdir()
@@ -73,11 +73,11 @@ def test_a_damaged_result_is_named_and_left_out(outputs, command):
         (("tensorboard", "--all"), "--all is not an option"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(words, said, refused):
+def test_mistake_is_one_line(words, said, refused):
     refused("export", *words, line=said)
 
 
-def test_a_tracker_that_fails_makes_exit_code_1(outputs, command):
+def test_failing_tracker_gives_exit_code_1(outputs, command):
     (outputs / "trackers").write_text("not a folder")
     code, _, err = command("export", "tensorboard", str(outputs))
     assert code == 1
@@ -86,13 +86,13 @@ def test_a_tracker_that_fails_makes_exit_code_1(outputs, command):
 
 
 @pytest.mark.parametrize("first", [("export", "wandb"), ("run", "tracker=wandb")])
-def test_a_missing_library_is_said_before_anything_is_done(first, refused, monkeypatch):
+def test_missing_library_is_reported_first(first, refused, monkeypatch):
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
     line = refused(*first, "outputs=made")
     assert line == "bnrecon: tracker=wandb: wandb is not installed; pip install 'bnrecon[wandb]'\n"
 
 
-def test_a_study_sends_its_runs_and_its_trainings(succeed, tmp_path):
+def test_study_sends_its_runs_and_trainings(succeed, tmp_path):
     words = ("burkholz2024", "pooling", "scale=smoke", "data=digits")
     succeed("study", *words, "tracker=tensorboard", f"outputs={tmp_path}")
     folder = tmp_path / "trackers" / "tensorboard"

@@ -1,11 +1,11 @@
-"""`bnrecon ls` and `compare`: what is there, and what two runs differ by."""
+"""`bnrecon ls` and `compare`: listing results, and differences of two runs."""
 
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-from places import OUTPUTS, RESULTS, SHIPPED
+from repository import OUTPUTS, RESULTS, SHIPPED
 
 from bnrecon.runtime import files
 
@@ -23,7 +23,7 @@ def outputs():
     return Path("outputs")
 
 
-def test_everything_that_ships_is_listed_without_loading_torch(process, shipped_outputs):
+def test_shipped_results_are_listed_without_loading_torch(process, shipped_outputs):
     done = process("ls", str(shipped_outputs))
     assert done.returncode == 0
     assert done.stderr.split() == ["False"]  # torch
@@ -42,7 +42,7 @@ def test_finished_runs_are_compared_without_loading_torch(process, outputs):
     assert RUNS[0] in done.stdout
 
 
-def test_kinds_and_folders_are_given_in_any_order(command, outputs):
+def test_types_and_folders_are_accepted_in_any_order(command, outputs):
     whole = command("ls")
     assert whole[0] == 0
     assert command("ls", "outputs") == command("ls", "outputs=outputs") == whole
@@ -55,7 +55,7 @@ def test_kinds_and_folders_are_given_in_any_order(command, outputs):
         assert out.rstrip() in whole[1]
 
 
-def test_scripts_are_given_json(command, outputs):
+def test_ls_prints_json_for_scripts(command, outputs):
     code, out, err = command("ls", "--json")
     content = json.loads(out)
     assert (code, err, content["outputs"]) == (0, "", "outputs")
@@ -91,17 +91,17 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[" ".join(w)[:60] for w, _ in MISTAKES])
-def test_a_mistake_is_one_line(refused, outputs, words, line):
+def test_mistake_is_one_line(refused, outputs, words, line):
     Path("file").write_text("")
     Path("empty").mkdir()
     refused(*words, line=line)
 
 
-def test_without_an_outputs_folder_nothing_can_be_listed(refused):
+def test_missing_outputs_folder_is_refused(refused):
     refused("ls", line="no folder outputs here; give the outputs folder of your runs")
 
 
-def test_two_runs_are_compared_by_what_their_names_begin_with(command, outputs):
+def test_runs_are_compared_by_prefixes_of_their_names(command, outputs):
     keys = [name.rpartition("-")[2] for name in (RUNS[0], RUNS[-1])]
     whole = command("compare", RUNS[0], RUNS[-1])
     assert whole[::2] == (0, "")
@@ -113,9 +113,7 @@ def test_two_runs_are_compared_by_what_their_names_begin_with(command, outputs):
     assert command("compare", *keys, "outputs=elsewhere")[:2] == (0, moved)
 
 
-def test_what_an_installed_package_brings_is_listed_beside_own_results(
-    command, outputs, monkeypatch
-):
+def test_shipped_results_are_listed_with_the_users(command, outputs, monkeypatch):
     packaged = Path("package").resolve()
     shutil.move("outputs", packaged)
     monkeypatch.setattr("bnrecon.runtime.shipped.packaged", lambda: packaged)

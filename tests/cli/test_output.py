@@ -1,4 +1,4 @@
-"""Products go to standard output, log messages to standard error, and -q and -v choose which."""
+"""Results go to standard output, messages to standard error; -q and -v select them."""
 
 import errno
 import importlib
@@ -16,7 +16,7 @@ from bnrecon.runtime.errors import UserError
 @pytest.mark.parametrize(
     ("level", "shown"), [(logging.DEBUG, 4), (logging.INFO, 3), (logging.WARNING, 2)]
 )
-def test_a_level_shows_what_is_above_it(capsys, level, shown):
+def test_level_shows_messages_from_it_upwards(capsys, level, shown):
     logger = logging.getLogger("bnrecon.run.anything")
     with output.log_to_stderr(level):
         logger.debug("much")
@@ -29,7 +29,7 @@ def test_a_level_shows_what_is_above_it(capsys, level, shown):
     assert captured.out == ""
 
 
-def test_commands_within_commands_show_a_message_once(capsys):
+def test_nested_commands_show_a_message_once(capsys):
     with output.log_to_stderr():
         with output.log_to_stderr(logging.DEBUG):
             logging.getLogger("bnrecon.data").info("once")
@@ -38,7 +38,7 @@ def test_commands_within_commands_show_a_message_once(capsys):
 
 
 @pytest.mark.parametrize("bars", [True, False])
-def test_a_message_that_cannot_be_written_is_lost(monkeypatch, bars):
+def test_unwritable_message_is_dropped(monkeypatch, bars):
     def refuse(number):
         class Refusing(io.StringIO):
             def write(self, _):
@@ -71,19 +71,19 @@ TRAIN = ["train", "scale=smoke", "target.groups=[1]", "train.epochs=1", "outputs
     ],
     ids=["default", "quiet", "quiet behind", "quiet sweep"],
 )
-def test_progress_is_shown_unless_it_is_to_be_quiet(succeed, words, shown):
+def test_quiet_hides_progress(succeed, words, shown):
     out, err = succeed(*words)
     assert ("epoch 1/1" in err) == shown
     assert "epoch" not in out
     assert out.splitlines()[-1].startswith(("out/targets/", "out/sweeps/"))
 
 
-# Tab and newline are a layout's own; the others command a terminal or turn text around.
+# Tab and newline are layout; the others control a terminal or reverse text.
 CONTROLS = [*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F)]
 CONTROLS = {*map(chr, [*CONTROLS, *range(0x2066, 0x206A)])}
 
 
-def test_control_characters_of_values_are_shown_as_escapes(capsys, command):
+def test_control_characters_in_values_are_escaped(capsys, command):
     value = "".join(sorted(CONTROLS)) + "é\u0301 \u200d"
     output.write(f"a\tb\n{value}")
     with output.log_to_stderr():

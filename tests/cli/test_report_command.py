@@ -1,4 +1,4 @@
-"""The command `bnrecon report`: what it writes, what it prints, and what it refuses."""
+"""`bnrecon report`: the file it writes, its output, and what it refuses."""
 
 import importlib.util
 from pathlib import Path
@@ -13,7 +13,7 @@ def _outputs():
     Path("outputs").mkdir()
 
 
-def test_the_report_is_written_into_the_outputs_folder_and_named(command, succeed):
+def test_report_is_written_into_the_outputs_folder_and_named(command, succeed):
     pytest.importorskip("itables")
     pytest.importorskip("markdown_it")
     out, err = succeed("report", "giannou2023", "scale=smoke")
@@ -36,11 +36,11 @@ def test_the_report_is_written_into_the_outputs_folder_and_named(command, succee
         (("target.widht=3",), "did you mean 'target.width'?"),
     ],
 )
-def test_a_slip_is_one_line_that_says_what_to_do(refused, words, line):
+def test_mistake_is_one_line(refused, words, line):
     refused("report", *words, line=line)
 
 
-def test_a_missing_library_is_named_with_the_command_that_installs_it(refused, monkeypatch):
+def test_missing_library_is_named_with_its_installation(refused, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "itables" else find(name)

@@ -59,7 +59,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[words for words, _ in MISTAKES])
-def test_a_mistake_is_one_line_and_nothing_is_begun(refused, words, line):
+def test_mistake_is_one_line_and_nothing_is_begun(refused, words, line):
     refused("run", *words.split(), line=line)
 
 
@@ -73,7 +73,7 @@ PLANNED = [
 
 
 @pytest.mark.parametrize(("words", "line"), PLANNED, ids=[words for words, _ in PLANNED])
-def test_a_mistake_that_a_plan_shows_is_one_line(refused, tmp_path, words, line):
+def test_mistake_found_by_planning_is_one_line(refused, tmp_path, words, line):
     refused("run", *words.split(), f"outputs={tmp_path}", line=line)
 
 
@@ -89,9 +89,7 @@ def test_a_mistake_that_a_plan_shows_is_one_line(refused, tmp_path, words, line)
         ("scale=smoke device=cpu train.compile=on", "there is no no_such_compiler"),
     ],
 )
-def test_what_this_machine_cannot_train_is_refused_before_it_is_built(
-    refused, monkeypatch, words, line
-):
+def test_untrainable_target_is_refused_before_it_is_built(refused, monkeypatch, words, line):
     monkeypatch.setenv("CXX", "no_such_compiler")
     for command in ("run", "train"):
         refused(command, *words.split(), line=line)
@@ -112,7 +110,7 @@ def test_what_this_machine_cannot_train_is_refused_before_it_is_built(
 @pytest.mark.parametrize(
     "words", ["run", "run -m features=he_normal,id_cond", "train", "study random_features"]
 )
-def test_no_command_takes_an_impossible_outputs_folder(refused, words, outputs, line):
+def test_impossible_outputs_folder_is_refused(refused, words, outputs, line):
     Path("file").write_text("")
     refused(*words.split(), "scale=smoke", f"outputs={outputs}", line=line)
 
@@ -121,7 +119,7 @@ FOLDERS = ["größe", "a=b", "it's", 'say "so"', "x[1]", "a,b", "a#b", "{a}", "e
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_may_have_any_letters(name):
+def test_folder_may_have_any_characters(name):
     for prefix in ("", "++"):
         composed = composition.compose(
             [f"{prefix}data.root={name}", f"{prefix}outputs={name}", f"{prefix}targets={name}"]
@@ -129,7 +127,7 @@ def test_a_folder_may_have_any_letters(name):
         assert (composed.data.root, composed.outputs, composed.targets) == (name, name, name)
 
 
-def test_quoted_text_null_and_the_home_folder_are_understood(monkeypatch):
+def test_quotes_null_and_home_folder_are_understood(monkeypatch):
     monkeypatch.setenv("HOME", "/home/it's")
     composed = composition.compose(["data.root=null", "outputs='a b'", "targets=~/x"])
     assert (composed.data.root, composed.outputs, composed.targets) == (None, "a b", "/home/it's/x")
@@ -139,7 +137,7 @@ def test_quoted_text_null_and_the_home_folder_are_understood(monkeypatch):
     ]
 
 
-def test_a_run_and_its_table_are_found_in_a_folder_of_odd_letters(succeed):
+def test_run_and_table_work_in_a_folder_of_odd_characters(succeed):
     name = "größe, it's [1]=#"
     out, err = succeed("run", "scale=smoke", "target.groups=[1]", f"outputs={name}")
     folder = Path(out.splitlines()[-1])
@@ -166,21 +164,21 @@ YAMLS = {
 
 
 @pytest.mark.parametrize("name", YAMLS)
-def test_an_own_yaml_that_cannot_be_read_is_named_in_one_line(refused, name):
+def test_unreadable_user_yaml_is_one_line(refused, name):
     content, line = YAMLS[name]
     Path("own/target").mkdir(parents=True)
     Path(f"own/target/{name}.yaml").write_bytes(content)
     refused("run", "--config-dir=own", f"target={name}", line=line)
 
 
-def test_a_missing_folder_of_yamls_is_refused(refused):
+def test_missing_config_folder_is_refused(refused):
     Path("own/target/mine.yaml").mkdir(parents=True)
     refused("run", "--config-dir=own", "target=mine", line="target=mine: ")
     refused("run", "--config-dir=nowhere", line="no such folder")
     refused("run", "--config-dir=own/target/mine.yaml/x", line="no such folder")
 
 
-def test_an_own_yaml_is_used_whatever_stands_before_the_folder(succeed):
+def test_user_yaml_works_before_and_after_its_folder(succeed):
     Path("own/features").mkdir(parents=True)
     Path("own/features/mine.yaml").write_text("defaults: [schema, _self_]\nname: orthogonal\n")
     for words in (
@@ -200,7 +198,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("source", MODULES)
-def test_what_a_users_module_raises_is_reported_with_its_line(refused, monkeypatch, source):
+def test_error_of_a_users_module_is_reported_with_its_line(refused, monkeypatch, source):
     name = f"users_{list(MODULES).index(source)}"
     Path(f"{name}.py").write_text(f"\n{source}\n")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -229,7 +227,7 @@ def line(shape, classes, width):
 """
 
 
-def test_registered_names_need_no_yaml_and_runs_belong_to_the_pixels(
+def test_registered_names_need_no_yaml_and_runs_depend_on_pixels(
     succeed, command, refused, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -1,10 +1,10 @@
-"""`bnrecon status`: how far a study is, from another process."""
+"""`bnrecon status`: progress of a study, seen from another process."""
 
 import re
 from pathlib import Path
 
 import pytest
-from made_progress import end, kept, pieces, start
+from fake_progress import end, kept, pieces, start
 
 from bnrecon.cli import status
 
@@ -15,7 +15,7 @@ def outputs():
     return Path("outputs")
 
 
-def test_without_a_study_in_progress_it_says_so_and_what_was_last(command, outputs):
+def test_without_a_running_study_the_last_one_is_shown(command, outputs):
     assert command("status") == (0, "No study is in progress in outputs.\n", "")
     with kept(outputs, pieces(theorem1=2), study="burkholz2024"):
         pass
@@ -38,7 +38,7 @@ def test_without_a_study_in_progress_it_says_so_and_what_was_last(command, outpu
     assert command("status", "burkholz2024")[1].startswith("burkholz2024 scale=smoke: finished\n")
 
 
-def test_a_study_in_progress_tells_what_is_done_running_failed_and_left(command, outputs):
+def test_running_study_shows_done_running_failed_and_remaining_tasks(command, outputs):
     work = pieces(theorem1=6, theorem2=2)
     with kept(outputs, work, processes=2) as note:
         for piece in work[:3]:
@@ -74,7 +74,7 @@ def test_watching_ends_with_the_study(command, outputs, monkeypatch):
     assert "\x1b" not in out
 
 
-def test_watching_is_ended_by_ctrl_c_without_a_complaint(command, outputs, monkeypatch):
+def test_ctrl_c_ends_watching_quietly(command, outputs, monkeypatch):
     def interrupt(seconds):
         raise KeyboardInterrupt
 

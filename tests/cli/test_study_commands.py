@@ -1,11 +1,11 @@
-"""`bnrecon study`, `tables` and `figures`: how studies, parts and folders are given."""
+"""`bnrecon study`, `tables` and `figures`: naming studies, parts and folders."""
 
 import errno
 import os
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from repository import ROOT
 
 from bnrecon.reproduction import engine, pages
 from bnrecon.reproduction.experiment import Experiment
@@ -32,7 +32,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[words for words, _ in MISTAKES])
-def test_a_mistake_in_the_request_of_a_study_is_one_line(refused, monkeypatch, words, line):
+def test_mistake_in_a_study_request_is_one_line(refused, monkeypatch, words, line):
     monkeypatch.setenv("CXX", "no_such_compiler")
     refused("study", *(words.split() or [""]), line=line)
 
@@ -55,7 +55,7 @@ def test_a_mistake_in_the_request_of_a_study_is_one_line(refused, monkeypatch, w
         "bn_explained figure4 target.initialization=zero_bias",
     ],
 )
-def test_what_a_part_compares_cannot_be_set(refused, words):
+def test_compared_options_of_a_part_cannot_be_set(refused, words):
     option = words.split()[-1]
     line = f"{option}: the rows of this table differ by {option.partition('=')[0]}"
     refused("study", *words.split(), line=line)
@@ -65,7 +65,7 @@ def test_what_a_part_compares_cannot_be_set(refused, words):
     "folder",
     ["nowhere", "../..", "file", "file/below", "a" * 300, "", "a\0b", "\udcff", "-x", "outputs="],
 )
-def test_tables_of_a_folder_that_is_none_are_refused(refused, folder):
+def test_tables_of_an_invalid_folder_are_refused(refused, folder):
     Path("file").write_text("")
     refused("tables", folder)
     refused("tables", "a", "b", line="give one folder")
@@ -78,7 +78,7 @@ def test_make_reproduces_the_tables_of_every_study():
 
 
 @pytest.mark.parametrize("name", ["study", "tables", "figures"])
-def test_the_help_lists_every_study_with_its_parts(command, name):
+def test_help_lists_every_study_with_its_parts(command, name):
     code, out, err = command(name, "--help")
     assert (code, err) == (0, "")
     listed = set(out.split())
@@ -96,7 +96,7 @@ def test_the_help_lists_every_study_with_its_parts(command, name):
         ["projection", "study=random_features", "scale=smoke"],
     ],
 )
-def test_a_study_is_given_by_its_name_or_as_study(succeed, words):
+def test_study_is_named_directly_or_by_option(succeed, words):
     out, err = succeed("tables", *words)
     assert "bnrecon study random_features projection scale=smoke" in out
     assert out.endswith("\n\noutputs/studies/random_features\n")
@@ -105,9 +105,7 @@ def test_a_study_is_given_by_its_name_or_as_study(succeed, words):
 
 
 @pytest.mark.parametrize(("kind", "code"), [(RunError, 1), (UserError, 2)])
-def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
-    command, monkeypatch, kind, code
-):
+def test_tables_of_finished_tasks_are_printed_after_a_failure(command, monkeypatch, kind, code):
     def fail(*_):
         raise kind("projection: one task failed")
 
@@ -125,7 +123,7 @@ def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
 
 @pytest.fixture
 def finished(succeed):
-    """A finished part's folder, and what its command printed."""
+    """A finished part's folder, and its command's output."""
     out, _ = succeed("study", "giannou2023", "theorem1", "scale=smoke")
     return Path("outputs/studies/giannou2023"), out
 
@@ -140,7 +138,7 @@ REFUSED = "Permission denied: outputs/studies/giannou2023/theorem1-smoke"
         ("study", 2, f"bnrecon: {REFUSED}.png"),
     ],
 )
-def test_tables_are_printed_where_their_files_cannot_be_written(
+def test_tables_are_printed_if_their_files_are_read_only(
     command, finished, monkeypatch, name, code, line
 ):
     def refuse(path, *_):
@@ -152,7 +150,7 @@ def test_tables_are_printed_where_their_files_cannot_be_written(
 
 
 @pytest.mark.parametrize("name", ["tables", "study", "figures"])
-def test_a_part_that_cannot_be_shown_is_a_failure(command, finished, monkeypatch, name):
+def test_part_that_cannot_be_shown_is_a_failure(command, finished, monkeypatch, name):
     def fail(*_):
         raise KeyError("width")
 

@@ -1,4 +1,4 @@
-"""A sweep: runs that fail, die or are stopped cost its table nothing, whoever computes them."""
+"""Sweeps: runs that fail, die or are stopped do not affect the table, under any executor."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def plan(*words):
 
 @pytest.fixture
 def start():
-    """Start sweeps as a terminal does: each in a group of processes, which ends with the test."""
+    """Start sweeps as a terminal does, each in a process group that ends with the test."""
     started = []
 
     def run(*words):
@@ -47,7 +47,7 @@ def start():
         submission.queue().cancel(list(submission.jobs))
 
 
-def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(command, succeed):
+def test_failing_run_does_not_affect_others_and_sets_the_exit_code(command, succeed):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "train.epochs=1")
     code, out, err = command(*words)
     assert code == 2, err
@@ -58,18 +58,18 @@ def test_a_run_that_fails_costs_the_others_nothing_and_decides_the_exit_code(com
     assert len(row) < 120
     assert "he_normal" not in out
     assert out.splitlines()[-1] == str(FOLDER)
-    out, err = succeed(*words, "features=id_cond")  # what is finished is not run again
+    out, err = succeed(*words, "features=id_cond")  # finished runs are not repeated
     assert "1 of 1 runs are done already" in err
     assert "id_cond" in out
 
 
-def test_what_is_wrong_with_one_run_is_said_before_any_begins(refused):
+def test_mistake_in_one_run_is_reported_before_any_begins(refused):
     refused("run", *SWEEP, "seeds=[0],[]", line="seeds=[]: give one or more")
     refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all runs of a sweep need")
 
 
 @pytest.mark.parametrize("who", [(), ("cluster=local",)])
-def test_what_this_machine_lacks_is_said_once_before_any_run_begins(refused, monkeypatch, who):
+def test_missing_device_or_library_is_reported_once_before_any_run(refused, monkeypatch, who):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     refused("run", *SWEEP, "seeds=[0],[1]", "device=cuda", *who, line="device=cuda: torch sees no")
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
@@ -78,13 +78,13 @@ def test_what_this_machine_lacks_is_said_once_before_any_run_begins(refused, mon
     assert not list(Path("out").glob("*/*/jobs"))
 
 
-def test_jobs_are_given_only_where_status_and_cancel_look_for_them(refused):
+def test_jobs_need_a_folder_where_status_and_cancel_look(refused):
     words = ("run", "-m", "scale=smoke", "seeds=[0],[1]", "cluster=local", "hydra.sweep.dir=mine")
     refused(*words, line="hydra.sweep.dir=mine: with cluster=, give a folder in outputs/sweeps")
     refused("cancel", "mine", "outputs=.", line="mine: no such study or sweep in .; ")
 
 
-def test_a_table_of_somebody_else_is_not_taken_for_a_sweeps(refused):
+def test_foreign_table_is_not_overwritten(refused):
     table = Path("mine/table.md")
     table.parent.mkdir()
     table.write_text("mine")
@@ -93,7 +93,7 @@ def test_a_table_of_somebody_else_is_not_taken_for_a_sweeps(refused):
     assert table.read_text() == "mine"
 
 
-def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown():
+def test_sweep_folder_depends_on_options_not_on_verbosity():
     parser = make_parsers()[1]["run"]
     same = (["-m"], ["-m", "-q"], ["--verbose", "-m"], ["-mq"], ["-vm"], ["--multirun"])
     same = (*same, ["-m", "--detach"])
@@ -118,13 +118,13 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
         (["run", "-m", "jobs=2", "hydra/launcher=joblib"], "jobs=2: not with hydra/launcher="),
     ],
 )
-def test_an_option_out_of_place_is_refused(refused, words, line):
+def test_misplaced_option_is_refused(refused, words, line):
     if "joblib" in " ".join(words):
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     refused(*words, line=line)
 
 
-def test_a_users_launcher_and_yaml_files_are_hydras(tmp_path):
+def test_user_launchers_and_yaml_files_go_to_hydra(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     assert plan("hydra/launcher=joblib") is None
     (tmp_path / "experiment").mkdir()
@@ -138,7 +138,7 @@ def test_a_users_launcher_and_yaml_files_are_hydras(tmp_path):
 
 
 @pytest.mark.process
-def test_another_process_has_the_users_modules_before_it_looks_at_a_run():
+def test_worker_imports_the_users_modules_before_unpickling_a_run():
     Path("mine.py").write_text("open('imported', 'a').write('once ')\n")
     [run] = sweeps._runs(plan("imports=[mine]"))
     line = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()).key)"
@@ -149,15 +149,15 @@ def test_another_process_has_the_users_modules_before_it_looks_at_a_run():
     assert Path("imported").read_text() == "once once "
 
 
-def test_a_job_plans_the_same_runs_again():
+def test_job_plans_the_same_runs_again():
     words = [*SWEEP, "features=id_cond,orthogonal"]
     again = sweeps.plan_again(words)
     assert {run.key for run in sweeps._runs(plan(words[-1]))} < set(again)
-    assert sum(key.startswith("target-") for key in again) == 1  # which both read
+    assert sum(key.startswith("target-") for key in again) == 1  # which both runs read
 
 
 @pytest.mark.process
-def test_the_layers_of_one_run_are_shared_by_processes(succeed):
+def test_processes_share_the_layers_of_one_run(succeed):
     words = ("run", *SWEEP[1:-1], "train.epochs=1", "seeds=[4]")
     out, err = succeed(*words, "jobs=2")
     [path] = Path("out/runs").glob("*/result.json")
@@ -174,24 +174,20 @@ def test_the_layers_of_one_run_are_shared_by_processes(succeed):
         assert there.relative_error < 1e-10
 
 
-def is_training(count):
-    return lambda: len(list(Path("out").glob("targets/*/.lock"))) == count
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("words", [("jobs=2",), JOBLIB])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_processes_end_with_the_command_and_save_what_they_have(start, words, how):
+def test_processes_end_with_the_command_and_save_checkpoints(start, words, how):
     if words == JOBLIB:
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     sweep = start("train.epochs=9999,20000", *words)
-    assert wait_until(is_training(2))
-    if words != JOBLIB:  # whose processes notice a killed command a second later
+    assert wait_until(lambda: len(list(Path("out").glob("targets/*/.lock"))) == 2)
+    if words != JOBLIB:  # its processes notice a killed command a second later
         logs = [FOLDER / f"sweep-process-{number}.log" for number in (1, 2)]
         assert wait_until(lambda: all("epoch 1/" in log.read_text() for log in logs))
     children = psutil.Process(sweep.pid).children(recursive=True)
     if how == signal.SIGINT:
-        os.killpg(sweep.pid, how)  # as Ctrl-C in a terminal does
+        os.killpg(sweep.pid, how)  # like Ctrl-C in a terminal
     else:
         sweep.kill()
     code, _, err = finish(sweep)
@@ -204,7 +200,7 @@ def test_processes_end_with_the_command_and_save_what_they_have(start, words, ho
 
 
 @pytest.mark.process
-def test_a_sweep_that_was_left_to_its_jobs_is_collected(command, succeed):
+def test_detached_sweep_is_collected(command, succeed):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "cluster=local")
     out, _ = succeed(*words, "train.epochs=1", "--detach")
     assert re.search(
@@ -221,7 +217,7 @@ def test_a_sweep_that_was_left_to_its_jobs_is_collected(command, succeed):
 
 
 @pytest.mark.process
-def test_hydras_launchers_run_all_and_then_say_what_failed(start):
+def test_hydra_launchers_run_all_and_then_report_failures(start):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = (*JOBLIB, "train.epochs=1")
     code, out, err = finish(start(*words, "features=he_normal,id_cond", "solver=closed_form"))
@@ -232,7 +228,7 @@ def test_hydras_launchers_run_all_and_then_say_what_failed(start):
     assert "Traceback" not in err
 
 
-def test_an_interpolation_is_of_the_run_that_it_belongs_to(tmp_path):
+def test_interpolation_is_resolved_per_run(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "defaults: [run, _self_]\noutputs: ${hydra:runtime.choices.features}\n"
     )
@@ -244,7 +240,7 @@ def test_an_interpolation_is_of_the_run_that_it_belongs_to(tmp_path):
     assert [composed.outputs for _, composed in runs] == ["he_normal", "id_cond"]
 
 
-def test_options_of_hydra_that_a_single_run_cannot_have_are_refused(refused):
+def test_hydra_options_of_sweeps_are_refused_for_single_runs(refused):
     refused("run", "hydra.job.chdir=true", line="hydra.job.chdir=true: has no effect")
     refused("run", "-p", "target", line="--package=target: is for --cfg")
     words = ["experiment=quickstart", "hydra.mode=RUN"]
@@ -252,7 +248,7 @@ def test_options_of_hydra_that_a_single_run_cannot_have_are_refused(refused):
 
 
 @pytest.mark.process
-def test_a_sweep_of_finished_runs_is_known_again(succeed):
+def test_sweep_of_finished_runs_is_recognized(succeed):
     words = ("run", *SWEEP[:-1], "train.epochs=1", "features=id_cond", "solver=closed_form")
     succeed(*words, "seeds=[0],[1]", "hydra.sweep.dir=first")
     for _ in range(2):

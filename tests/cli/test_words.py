@@ -1,4 +1,4 @@
-"""Names and options behind a command: the same words mean the same to each of them."""
+"""Names and options of commands: the same words mean the same to each."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from bnrecon.cli import words
 from bnrecon.runtime.errors import UserError
 
 
-def test_a_path_with_an_equals_sign_is_a_name():
+def test_path_with_an_equals_sign_is_a_name():
     Path("a=b").mkdir()
     assert words.split(["a=b", "outputs=c"], ("outputs",)) == (["a=b"], {"outputs": "c"})
     with pytest.raises(UserError, match="a=c: Allowed: outputs"):
@@ -18,7 +18,7 @@ def test_a_path_with_an_equals_sign_is_a_name():
 @pytest.mark.parametrize(
     "words", [["status"], ["cancel", "giannou2023"], ["ls"], ["compare", "a", "b"], ["report"]]
 )
-def test_the_home_of_nobody_is_no_folder(refused, words):
+def test_unknown_home_folder_is_refused(refused, words):
     refused(*words, "outputs=~nobody_at_all", line="'~nobody_at_all': no such folder; give the")
 
 
@@ -30,7 +30,7 @@ def test_the_home_of_nobody_is_no_folder(refused, words):
         (["output=a"], "output=a: did you mean 'outputs'?"),
     ],
 )
-def test_a_slip_has_the_same_answer_everywhere(refused, name, words, line):
+def test_mistake_has_the_same_answer_everywhere(refused, name, words, line):
     refused(name, *words, line=line)
 
 
@@ -42,5 +42,5 @@ def test_a_slip_has_the_same_answer_everywhere(refused, name, words, line):
         (["burkholz2024", "outputs=.", "scale=smok"], "scale=smok: did you mean 'smoke'?"),
     ],
 )
-def test_a_mistake_in_what_to_cancel_is_one_line(refused, words, line):
+def test_mistake_in_what_to_cancel_is_one_line(refused, words, line):
     refused("cancel", *words, line=line)

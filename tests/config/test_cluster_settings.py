@@ -1,4 +1,4 @@
-"""What jobs ask of Slurm: the user's slurm.yaml, and the command line over it."""
+"""Settings of Slurm jobs: the user's slurm.yaml, overridden by the command line."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from bnrecon.runtime.errors import UserError
 
 @pytest.fixture(autouse=True)
 def user_file(tmp_path, monkeypatch):
-    """The user's own file, which is not there yet."""
+    """The user's file, which does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
     config_file().parent.mkdir(parents=True)
     return config_file()
 
 
-def test_the_command_line_wins_over_a_folders_file_and_that_over_the_users_own(user_file, tmp_path):
+def test_command_line_overrides_a_folders_file_and_that_the_users(user_file, tmp_path):
     user_file.write_text("partition: own\nmem: 1G\n")
     assert read().partition == "own"
     (tmp_path / "dir").mkdir()
@@ -24,11 +24,11 @@ def test_the_command_line_wins_over_a_folders_file_and_that_over_the_users_own(u
     assert (settings.partition, settings.mem, settings.time) == ("line", None, 120)
 
 
-def test_without_a_home_folder_nobody_has_settings(no_home):
+def test_missing_home_folder_gives_default_settings(no_home):
     assert read() == ClusterSettings()
 
 
-def test_lines_of_setup_are_given_as_a_list_a_block_or_a_word(user_file):
+def test_setup_is_a_list_a_block_or_a_word(user_file):
     user_file.write_text("setup:\n  - module load cuda\n  - source env\n")
     assert read().setup == ("module load cuda", "source env")
     user_file.write_text("setup: |\n  module load cuda\n  source env\n")
@@ -41,7 +41,7 @@ def test_lines_of_setup_are_given_as_a_list_a_block_or_a_word(user_file):
     [("90", 90), ("90m", 90), ("36h", 2160), ("2d", 2880), ("1:30:00", 90), ("90:30", 91)]
     + [("1-12", 2160), ("1-12:30", 2190), ("2-00:00:01", 2881)],
 )
-def test_times_are_read_as_sbatch_does_and_as_people_write_them(text, minutes):
+def test_times_are_read_like_sbatchs_and_with_units(text, minutes):
     assert read(None, [f"slurm.time={text}"]).time == minutes
 
 
@@ -58,7 +58,7 @@ def test_times_are_read_as_sbatch_does_and_as_people_write_them(text, minutes):
         ("setup: {a: b}", "a line of shell"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line_with_its_place(user_file, text, message):
+def test_mistake_in_the_file_is_one_line_with_its_location(user_file, text, message):
     user_file.write_text(text)
     with pytest.raises(UserError) as raised:
         read()
@@ -75,6 +75,6 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(user_file, text, messa
         (["slurm.gpus=1", "slurm.gpus=2"], "given twice"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(words, message):
+def test_mistake_on_the_command_line_is_one_line(words, message):
     with pytest.raises(UserError, match=message):
         read(None, words)

@@ -1,4 +1,4 @@
-"""Options: how choices are composed, what help shows, and the specs that are their schema."""
+"""Options: composition of choices, help, and the specs that are their schema."""
 
 import functools
 from pathlib import Path
@@ -13,7 +13,7 @@ from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.spec import NormalizationVggTarget, Resnet9Target, TrainSpec, VggTarget
 
 
-def test_the_target_brings_its_data_and_the_command_line_overrides_it(command):
+def test_target_chooses_its_data_unless_overridden(command):
     _, out, _ = command("run", "target=vgg18", "--cfg", "job")
     assert "name: cifar10" in out
     assert "epochs: 30" in out
@@ -22,7 +22,7 @@ def test_the_target_brings_its_data_and_the_command_line_overrides_it(command):
     assert "epochs: 205" in out
 
 
-def test_help_names_every_option_with_its_meaning_and_what_it_allows():
+def test_help_names_every_option_with_meaning_and_allowed_values():
     listed = help.options()
     assert len({option.name for option in listed}) == len(listed)
     for group in schema.SPECS:
@@ -37,7 +37,7 @@ def test_help_names_every_option_with_its_meaning_and_what_it_allows():
 
 
 @pytest.mark.parametrize("first", ["experiment", "scale", "target", "data"])
-def test_choices_composed_apart_are_what_hydra_composes(first):
+def test_separately_composed_choices_match_hydra(first):
     for number, choice in enumerate(help.choices(first)):
         names = [list(help.choices(group)) for group in ("features", "solver")]
         features, solver = (group[number % len(group)] for group in names)
@@ -47,13 +47,13 @@ def test_choices_composed_apart_are_what_hydra_composes(first):
             assert composition.compose(words) == expected
 
 
-def test_a_path_is_no_choice(tmp_path):
+def test_path_is_no_choice(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [schema, _self_]\nname: lu\n")
     with pytest.raises(UserError, match=r"^solver=.*mine: Allowed: auto, closed_form, "):
         composition.compose([f"solver={tmp_path / 'mine'}"])
 
 
-def test_without_a_home_folder_none_is_written_to(no_home):
+def test_missing_home_folder_is_not_written_to(no_home):
     assert composition.compose([]).outputs == "outputs"
     with pytest.raises(UserError, match=r"^~/runs: you have no home folder"):
         composition.compose(["outputs=~/runs"])
@@ -104,14 +104,14 @@ FOLDED = {"initialization": "folded_statistics"}
         (IMAGENET, {"crop_padding": 4, "flip": False}, "always resized crops"),
     ],
 )
-def test_a_field_of_a_spec_that_is_not_possible_is_named_in_one_line(spec, fields, line):
+def test_impossible_field_of_a_spec_is_one_line(spec, fields, line):
     with pytest.raises(UserError, match=line) as caught:
         spec(**fields)
     assert str(caught.value).startswith(tuple(fields))
     assert "\n" not in str(caught.value)
 
 
-def test_the_specs_are_the_schema_and_name_their_own_fields():
+def test_specs_are_the_schema_and_name_their_fields():
     with pytest.raises(UserError, match=r"^train\.lr=0\.0: must be above 0"):
         composition.compose(["train.lr=0"])
     config = composition.compose(["targets=trained"])

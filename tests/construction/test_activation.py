@@ -1,4 +1,4 @@
-"""First source layers whose activation is only nearly linear (Burkholz 2024, Theorem 2.4)."""
+"""Nearly linear activations in first source layers (Burkholz 2024, Theorem 2.4)."""
 
 import copy
 import dataclasses
@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from lively import NETWORKS, enliven
+from networks import NETWORKS, randomize
 from random_layer import gaussian
 from torch import nn
 
@@ -24,8 +24,8 @@ from bnrecon.runtime.errors import RunError
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])
-def test_the_error_of_an_activation_is_within_its_cubic_bound(name):
-    """|φ(u) - (m u + c)| <= κ |u|³, and no smaller κ would do: the bound is met near 0."""
+def test_activation_error_is_within_its_cubic_bound(name):
+    """|φ(u) - (m u + c)| <= κ |u|³, and no smaller κ holds: the bound is reached near 0."""
     activation = FIRST_ACTIVATIONS[name]
     u = torch.linspace(-3, 3, 6001, dtype=torch.float64)
     u = u[u.abs() > 1e-2]
@@ -39,10 +39,10 @@ def test_the_error_of_an_activation_is_within_its_cubic_bound(name):
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])
 @pytest.mark.parametrize("features", sorted(DISTRIBUTIONS))
 @pytest.mark.parametrize("shape", [(3, 8, 8), (5,)], ids=str)
-def test_a_layer_stays_within_epsilon_of_its_target(shape, features, name, epsilon):
-    """In float64, for every input within the bounds, its corners included."""
+def test_layer_stays_within_epsilon_of_its_target(shape, features, name, epsilon):
+    """In float64, for every input within the bounds, corners included."""
     module = nn.Conv2d(3, 4, 3, padding=1) if len(shape) == 3 else nn.Linear(5, 4)
-    model = enliven(module, shape).double()
+    model = randomize(module, shape).double()
     generator = torch.Generator().manual_seed(3)
     images = torch.rand(8, *shape, generator=generator, dtype=torch.float64) * 2 - 1
     images[0] = 1.0
@@ -56,8 +56,8 @@ def test_a_layer_stays_within_epsilon_of_its_target(shape, features, name, epsil
     assert layer.outside == 0
 
 
-def test_the_printed_scale_violates_the_theorems_hypothesis():
-    """The printed v leaves out Q1³: with Q1 > 1 the error at the edge exceeds ε v / Q2."""
+def test_printed_scale_violates_the_theorems_hypothesis():
+    """The printed v omits Q1³: with Q1 > 1 the error at the edge exceeds ε v / Q2."""
     epsilon, q1, q2 = 0.3, 3.0, 10.0
     printed = min(math.sqrt(3 * epsilon / q2), 1 / q1)
     right = min(math.sqrt(3 * epsilon / (q2 * q1**3)), 1 / q1)
@@ -65,7 +65,7 @@ def test_the_printed_scale_violates_the_theorems_hypothesis():
     assert abs(math.tanh(right * q1) - right * q1) <= epsilon * right / q2
 
 
-def test_the_constants_are_the_theorems():
+def test_constants_are_the_theorems():
     shape = LayerShape(2, 3, (3, 3))
     features = draw("he_normal", shape, 60, 0, 0)
     scales = Scales(
@@ -87,8 +87,8 @@ def test_the_constants_are_the_theorems():
     assert switched_off.factor == 1.0
 
 
-def test_the_second_constant_sums_over_the_features():
-    """With a maximum over the features in its place, c1 equal ones are off by c1 ε."""
+def test_second_constant_sums_over_the_features():
+    """With a maximum over the features instead, c1 equal ones are off by c1 ε."""
     width, epsilon = 50, 1e-3
     ones = Features(
         LayerShape(1, 1, (1, 1)), width, torch.ones(width, 1), torch.ones(1, width, 1, 1)
@@ -106,9 +106,9 @@ def test_the_second_constant_sums_over_the_features():
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])
-def test_a_network_comes_nearer_to_its_target_with_epsilon(name):
+def test_network_approaches_its_target_with_epsilon(name):
     make, shape = NETWORKS["vgg"]
-    model = enliven(make(), shape).double()
+    model = randomize(make(), shape).double()
     images = gaussian(32, *shape, seed=1)
     errors = []
     for epsilon in (1.0, 1e-2, 1e-4):
@@ -134,12 +134,10 @@ LAYERS = {
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])
-def test_a_layer_whose_outputs_are_farther_off_than_epsilon_has_not_converged(
-    name, layer, precision
-):
-    """In float32 a sigmoid's values around 1/2 have too few digits left; all else holds."""
+def test_layer_off_by_more_than_epsilon_has_not_converged(name, layer, precision):
+    """In float32 a sigmoid's values around 1/2 lose too many digits; all other cases hold."""
     target, inputs = LAYERS[layer]
-    net = enliven(nn.Sequential(copy.deepcopy(target)), inputs[1:]).to(precision).eval()
+    net = randomize(nn.Sequential(copy.deepcopy(target)), inputs[1:]).to(precision).eval()
     images = torch.randn(inputs, generator=torch.Generator().manual_seed(0)).to(precision)
     features = FeatureSpec("orthogonal", activation=name, epsilon=1e-4)
     rebuilt = reconstruct(net, features, images=images)
@@ -153,18 +151,18 @@ def test_a_layer_whose_outputs_are_farther_off_than_epsilon_has_not_converged(
 
 
 @pytest.mark.parametrize("name", sorted(FIRST_ACTIVATIONS))
-def test_a_source_is_pickled_whatever_its_activation(name):
+def test_source_is_pickled_with_any_activation(name):
     net = nn.Sequential(nn.Linear(3, 4)).eval()
     source = reconstruct(net, FeatureSpec(activation=name), images=torch.ones(5, 3)).network
     assert len(pickle.dumps(source)) > 0
 
 
-def test_the_negative_slope_of_a_leaky_relu_is_pytorchs():
+def test_leaky_relu_has_pytorchs_negative_slope():
     module = FIRST_ACTIVATIONS["leaky_relu"].module()
     assert float(module(torch.tensor(-2.0))) == pytest.approx(-0.02)
 
 
-def test_the_regions_of_theorem_2_4_follow_from_its_constants():
+def test_regions_of_theorem_2_4_follow_from_its_constants():
     """One feature of weights 2 and 3, input up to 5, scales 1: Q1 = 10 and Q2 = 3 (by hand)."""
     pair = draw("he_normal", LayerShape(1, 1, (1, 1)), 1, 0, 0)
     pair = dataclasses.replace(

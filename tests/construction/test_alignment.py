@@ -44,10 +44,9 @@ def random_target(outputs, inputs, seed):
 def by_the_listing(missing, target, tie=0.0):
     """A.3's svd_permute_fc, candidate by candidate from the singular vectors.
 
-    Of outputs with equal weight the first goes first.
+    Of outputs with equal weight the first is first.
 
-    ``tie``: errors that differ by less are the same, where rounding would decide between
-    candidates.
+    ``tie``: errors that differ by less are equal, as rounding would decide between candidates.
     """
     outputs, inputs = target.shape
     vectors = missing.reshape(outputs, inputs, -1)
@@ -79,7 +78,7 @@ def by_the_listing(missing, target, tie=0.0):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("shape", [(6, 5, 24), (5, 7, 30), (8, 4, 25)])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_search_gives_the_listings_answer(seed, shape, sparse):
+def test_search_matches_the_listing(seed, shape, sparse):
     outputs, inputs, width = shape
     missing = complement(khatri_rao(outputs, inputs, width, seed, sparse))
     target = random_target(outputs, inputs, seed)
@@ -91,8 +90,8 @@ def test_the_search_gives_the_listings_answer(seed, shape, sparse):
 
 @pytest.mark.parametrize("name", FEATURES.values())
 @pytest.mark.parametrize("density", [None, 0.05, 0.2, 0.5])
-def test_the_search_gives_the_listings_answer_for_every_distribution(name, density):
-    """Masks are full of ties, which sparse ID cond features meet without rounding."""
+def test_search_matches_the_listing_for_every_distribution(name, density):
+    """Masks have many ties, which sparse ID cond features meet without rounding."""
     for seed in range(3):
         missing = complement(feature_matrix(name, LayerShape(20, 20), 360, seed))
         target = (
@@ -105,12 +104,12 @@ def test_the_search_gives_the_listings_answer_for_every_distribution(name, densi
         )
 
 
-def test_the_search_gives_the_listings_answer_at_the_size_of_figure_4():
+def test_search_matches_the_listing_at_the_size_of_figure_4():
     missing, target = complement(khatri_rao(50, 50, 2400, 0)), random_target(50, 50, 0)
     assert torch.equal(greedy_permutation(missing, target)[0], by_the_listing(missing, target))
 
 
-def test_the_complement_is_that_of_the_full_svd():
+def test_complement_is_that_of_the_full_svd():
     matrix = khatri_rao(25, 25, 600, 0)
     missing = torch.linalg.svd(matrix)[0][:, 600:]
     basis = complement(matrix)
@@ -118,7 +117,7 @@ def test_the_complement_is_that_of_the_full_svd():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_the_error_is_that_of_least_squares(sparse):
+def test_error_is_that_of_least_squares(sparse):
     """Theorem 4.1 against a least-squares solve with singular values."""
     matrix, target = khatri_rao(6, 5, 22, 1, sparse), random_target(6, 5, 1)
     missing = complement(matrix)
@@ -134,7 +133,7 @@ def test_the_error_is_that_of_least_squares(sparse):
         )
 
 
-def test_the_projection_onto_the_last_n_minus_r_components_and_not_the_last_r():
+def test_projection_uses_the_last_n_minus_r_components_not_the_last_r():
     """Theorem 4.1 prints I_r and "its last r components"; the projector has rank n - r."""
     matrix, target = khatri_rao(5, 4, 14, 3), random_target(5, 4, 3).reshape(-1)
     vectors = torch.linalg.svd(matrix)[0]
@@ -143,8 +142,8 @@ def test_the_projection_onto_the_last_n_minus_r_components_and_not_the_last_r():
     assert float((vectors[:, -14:].T @ target).norm()) != pytest.approx(residual, rel=0.01)
 
 
-def test_the_last_r_components_are_not_the_error_of_two_columns():
-    """docs/errata.md, entry 10: n = 3, r = 2, singular values apart: U is given."""
+def test_last_r_components_are_not_the_error_of_two_columns():
+    """docs/errata.md, entry 10: n = 3, r = 2; distinct singular values determine U."""
     matrix = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=DOUBLE)
     target = torch.tensor([0.0, 1.0, 0.0], dtype=DOUBLE)
     components = torch.linalg.svd(matrix)[0].T @ target
@@ -154,7 +153,7 @@ def test_the_last_r_components_are_not_the_error_of_two_columns():
 
 
 def test_dependent_features_widen_the_complement():
-    """Empty and repeated features: the complement of the true range; the listing counts columns."""
+    """Empty and repeated features: complement of the true range; the listing counts columns."""
     matrix = khatri_rao(5, 4, 12, 4)
     matrix[:, 3] = 0
     matrix[:, 7] = 2 * matrix[:, 5]
@@ -165,7 +164,7 @@ def test_dependent_features_widen_the_complement():
     assert complement(khatri_rao(4, 4, 20, 0)).shape == (16, 0)
 
 
-def test_dependence_that_no_pivot_shows_is_found_too():
+def test_dependence_without_a_small_pivot_is_detected():
     # Pivots of 1, a singular value of 2^-59.
     triangle = torch.eye(60, dtype=DOUBLE) - torch.ones(60, 60, dtype=DOUBLE).triu(1)
     matrix = torch.cat([triangle, torch.zeros(5, 60, dtype=DOUBLE)])
@@ -185,8 +184,8 @@ def of_all_permutations(missing, target):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_assignment_is_the_best_of_all_permutations(seed):
-    """Of sparse ID cond features, by their mask: the singular vectors are entries of the target."""
+def test_assignment_is_the_best_of_all_permutations(seed):
+    """For sparse ID cond features by their mask: singular vectors are entries of the target."""
     generator = torch.Generator().manual_seed(seed)
     mask = (torch.rand(6, 4, generator=generator) < 0.5).double()
     target = random_target(6, 4, seed)
@@ -198,7 +197,7 @@ def test_the_assignment_is_the_best_of_all_permutations(seed):
 
 
 @pytest.mark.parametrize("name", FEATURES.values())
-def test_the_error_is_a_sum_over_outputs_for_id_cond_features_alone(name):
+def test_error_is_a_sum_over_outputs_only_for_id_cond(name):
     missing = complement(feature_matrix(name, LayerShape(6, 5), 25, 0))
     target = random_target(6, 5, 0)
     if name == "id_cond":
@@ -230,7 +229,7 @@ def by_the_second_listing(mask, target, as_printed):
     ordered = target.abs().flatten().sort(descending=True).values
     threshold = ordered[min(int(size * 2 * share / (1 + share)), size - 1)]
     large = (target.abs() > threshold).double()
-    # NumPy's root, as torch's is rounded otherwise on some processors, which tells ties apart.
+    # NumPy's root: some processors round torch's differently, which breaks ties.
     distances = np.sqrt((large[:, None] - mask[None]).square().sum(2).numpy())
     matched = scipy.optimize.linear_sum_assignment(distances)[1]
     return min(now**0.5, float(((1 - mask)[matched] * target).norm()))
@@ -239,7 +238,7 @@ def by_the_second_listing(mask, target, as_printed):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("outputs", "inputs"), [(9, 6), (25, 20)])
 @pytest.mark.parametrize("as_printed", [False, True])
-def test_the_search_by_masks_is_the_listings_and_no_better_than_the_assignment(
+def test_mask_search_matches_the_listing_and_never_beats_the_assignment(
     outputs, inputs, seed, as_printed
 ):
     generator = torch.Generator().manual_seed(seed)
@@ -255,7 +254,7 @@ def test_the_search_by_masks_is_the_listings_and_no_better_than_the_assignment(
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_after_the_exchanges_no_exchange_of_two_outputs_helps(seed, sparse):
+def test_no_exchange_helps_after_the_exchanges(seed, sparse):
     missing, target = complement(khatri_rao(7, 5, 29, seed, sparse)), random_target(7, 5, seed)
     start, greedy = greedy_permutation(missing, target)
     kept = start.clone()
@@ -272,8 +271,8 @@ def test_after_the_exchanges_no_exchange_of_two_outputs_helps(seed, sparse):
         assert alignment_error(scores, exchanged) >= error * (1 - 1e-9)
 
 
-def test_exchanges_improve_on_the_greedy_pass_and_are_near_the_best_of_all():
-    """Figure 4's ID cond features, 50 x 50, 100 missing; from any start."""
+def test_exchanges_improve_the_greedy_pass_and_approach_the_best():
+    """Figure 4's ID cond features, 50 x 50, 100 missing, from any start."""
     missing = complement(feature_matrix("id_cond", LayerShape(50, 50), 2400, 0))
     target = random_target(50, 50, 0)
     start, greedy = greedy_permutation(missing, target)
@@ -283,7 +282,7 @@ def test_exchanges_improve_on_the_greedy_pass_and_are_near_the_best_of_all():
         assert best <= exchanged < 1.3 * best < 0.8 * greedy
 
 
-def test_the_best_of_random_permutations_is_the_best_of_those():
+def test_best_of_random_permutations():
     missing, target = complement(khatri_rao(6, 5, 24, 0)), random_target(6, 5, 0)
     scores = row_scores(missing, target)
     generator = torch.Generator().manual_seed(9)

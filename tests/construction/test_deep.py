@@ -28,8 +28,8 @@ def scales_for(widths, seed=0):
     return [torch.randn(width, generator=generator, dtype=DOUBLE) for width in widths]
 
 
-def test_the_chain_composes_to_one_convolution():
-    """Against PyTorch's own convolutions, one after another, borders included."""
+def test_chain_composes_to_one_convolution():
+    """Against PyTorch's convolutions in sequence, borders included."""
     widths = (7, 6, 5, 4)
     weights, scales = draw_deep(3, 9, widths, 1), scales_for(widths)
     x = torch.randn(2, 3, 6, 7, dtype=DOUBLE)
@@ -41,7 +41,7 @@ def test_the_chain_composes_to_one_convolution():
 
 
 @pytest.mark.parametrize("widths", [(9, 4), (7, 6, 4), (5, 6, 5, 4)])
-def test_the_jacobian_is_the_derivative(widths):
+def test_jacobian_is_the_derivative(widths):
     weights, scales = draw_deep(3, 1, widths, 2), scales_for(widths, 3)
     by_autograd = torch.autograd.functional.jacobian(
         lambda x: compose_deep(weights, x.split(list(widths))).flatten(), torch.cat(scales)
@@ -52,7 +52,7 @@ def test_the_jacobian_is_the_derivative(widths):
 
 
 @pytest.mark.parametrize("layers", [2, 3, 4])
-def test_the_count_of_scales_is_what_the_dimension_asks_for(layers):
+def test_number_of_scales_is_what_the_dimension_requires(layers):
     """With n + L - 2 scales n - 1 dimensions are reached; the theorem's n + L is one too many."""
     outputs, inputs = 4, 4
     for beyond, rank in ((-1, 15), (0, 16), (1, 16)):
@@ -60,12 +60,11 @@ def test_the_count_of_scales_is_what_the_dimension_asks_for(layers):
         assert generic_rank(draw_deep(inputs, 1, widths, 0)) == rank
 
 
-def test_a_first_layer_narrower_than_its_fan_in_is_a_counterexample_to_the_theorem():
+def test_first_layer_narrower_than_its_fan_in_is_a_counterexample():
     """c2 = c0 = 2, a 3x3 kernel first, L = 4: only c2 · c1 = 26 of 36 dimensions are reached.
 
-    And yet Σ c_l = n + L and all c_l >= c0.
-
-    The rows of W' lie in the row space of C_1, of dimension c1 = 13 of 18, whatever the scales.
+    Yet Σ c_l = n + L and all c_l >= c0. The rows of W' lie in the row space of C_1, of dimension
+    c1 = 13 of 18, whatever the scales.
     """
     narrow = balanced_widths(least_total_width(36, 4) + 1, 2, 4)
     assert sum(narrow) == 36 + 4
@@ -79,10 +78,10 @@ def test_a_first_layer_narrower_than_its_fan_in_is_a_counterexample_to_the_theor
 @pytest.mark.parametrize(
     ("widths", "rank"), [((12, 13, 13, 2), 27), ((13, 13, 12, 2), 25), ((18, 10, 10, 2), 21)]
 )
-def test_a_kernel_in_the_last_layer_is_a_counterexample_as_well(widths, rank):
+def test_kernel_in_the_last_layer_is_a_counterexample(widths, rank):
     """c2 = c0 = 2, a 3x3 kernel last, L = 4, Σ c_l = n + L: the Jacobian's rank is below n = 36.
 
-    The last scales are one for each output, not for each of its taps.
+    There is one last scale per output, not per tap.
     """
     taps, outputs = 9, widths[-1]
     assert sum(widths) == 36 + 4
@@ -96,15 +95,15 @@ def test_a_kernel_in_the_last_layer_is_a_counterexample_as_well(widths, rank):
     assert torch.linalg.matrix_rank(jacobian) == rank
 
 
-def test_a_last_hidden_layer_narrower_than_the_output_is_a_counterexample_too():
-    """Linear layers of widths (20, 3, 10), c0 = 3: 18 of 30 dimensions, and yet Σ c_l = n + L."""
+def test_last_hidden_layer_narrower_than_the_output_is_a_counterexample():
+    """Linear layers of widths (20, 3, 10), c0 = 3: 18 of 30 dimensions, although Σ c_l = n + L."""
     assert sum((20, 3, 10)) == 30 + 3
     assert generic_rank(draw_deep(3, 1, (20, 3, 10), 0)) == 18
     assert generic_rank(draw_deep(3, 1, (12, 11, 10), 0)) == 30
 
 
 def test_two_layers_are_theorem_2_2():
-    """The linear system of Lemma 2.1 has the same solution, up to a factor between the layers."""
+    """The linear system of Lemma 2.1 has the same solution, up to a factor between layers."""
     outputs, inputs = 3, 4
     widths = balanced_widths(least_total_width(12, 2), outputs, 2)
     first, second = draw_deep(inputs, 1, widths, 6)
@@ -123,7 +122,7 @@ def test_two_layers_are_theorem_2_2():
 def by_scipy(target, weights, start):
     """MINPACK's Levenberg-Marquardt from one start: scales and relative error.
 
-    It needs as many residuals as unknowns: some more are zero.
+    It needs at least as many residuals as unknowns, so zeros are appended.
     """
     widths = [len(weight) for weight in weights]
     more = max(0, sum(widths) - target.numel())
@@ -148,7 +147,7 @@ def by_scipy(target, weights, start):
 @pytest.mark.parametrize(
     ("shape", "layers"), [((4, 4, 1), 3), ((4, 4, 1), 4), ((4, 3, 9), 3), ((3, 2, 9), 4)]
 )
-def test_a_target_is_found_with_a_few_scales_beyond_the_count_as_scipy_finds_it(shape, layers):
+def test_target_is_reached_with_a_few_extra_scales_as_by_scipy(shape, layers):
     outputs, inputs, taps = shape
     target = gaussian(outputs, inputs * taps, seed=5)
     total = least_total_width(target.numel(), layers) + 8
@@ -161,7 +160,7 @@ def test_a_target_is_found_with_a_few_scales_beyond_the_count_as_scipy_finds_it(
     assert again < 1e-9
 
 
-def test_levenberg_marquardt_ends_in_scipys_minimum_where_no_solution_exists():
+def test_levenberg_marquardt_reaches_scipys_minimum_without_a_solution():
     """Too few scales: the best of the same starts has the same error as MINPACK's."""
     target = gaussian(4, 4, seed=6)
     weights = draw_deep(4, 1, balanced_widths(least_total_width(16, 3) - 4, 4, 3), 1)
@@ -170,4 +169,4 @@ def test_levenberg_marquardt_ends_in_scipys_minimum_where_no_solution_exists():
     assert ours.relative_error > 0.01
     assert ours.relative_error == pytest.approx(theirs, rel=1e-6)
     again, error = by_scipy(target, weights, torch.cat(ours.scales))
-    assert error == pytest.approx(ours.relative_error, rel=1e-9)  # nothing is left to gain
+    assert error == pytest.approx(ours.relative_error, rel=1e-9)  # no further gain

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lively import NETWORKS, enliven, outputs
+from networks import NETWORKS, outputs, randomize
 from random_layer import gaussian
 from torch import nn
 
@@ -33,15 +33,15 @@ def random_target(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
 @pytest.mark.parametrize("skip", ["inner", "outer"])
-def test_a_block_with_a_skip_connection_composes_to_the_target(skip, name, shape):
-    """Against an independent sum over features, the skip's kernel at the centre tap."""
+def test_block_with_a_skip_connection_composes_to_the_target(skip, name, shape):
+    """Against an independent sum over features, with the skip's kernel at the centre tap."""
     target = random_target(shape)
     least = minimum_width(shape, skip)
     for width in {
         "id_cond": [shape.equations],
         "ortho_cond": [shape.equations],
         "sparse_id_cond": [shape.equations],
-        "sign": [shape.equations + 5],  # so few signs may repeat each other
+        "sign": [shape.equations + 5],  # so few signs may repeat
     }.get(name, [least, shape.equations + 5]):
         features = draw(name, shape, width, seed=1, layer=2, skip=skip)
         system = layer_system(target, features, CPU, DISTRIBUTIONS[name].orthogonal)
@@ -57,8 +57,8 @@ def test_a_block_with_a_skip_connection_composes_to_the_target(skip, name, shape
 
 
 @pytest.mark.parametrize("name", ["he_normal", "orthogonal", "sparse_he_normal"])
-def test_inside_the_normalization_a_skip_connection_saves_one_feature_and_no_more(name):
-    """There are n - c2 equations: n - c2 features suffice; without a skip n - c2 + 1 are needed."""
+def test_inner_skip_connection_saves_exactly_one_feature(name):
+    """With n - c2 equations n - c2 features suffice; without a skip n - c2 + 1 are needed."""
     shape = LayerShape(4, 4, (3, 3))
     target, least = random_target(shape), minimum_width(shape, "outer")
     assert least == shape.equations - shape.outputs == minimum_width(shape, "inner") - 1
@@ -69,8 +69,8 @@ def test_inside_the_normalization_a_skip_connection_saves_one_feature_and_no_mor
         assert (residual < 1e-9) == solvable
 
 
-def test_without_the_last_term_of_the_right_hand_side_the_target_is_not_rebuilt():
-    """Legible of Eq. (3) is c = (w_r / w_p) s_p: without - s_r the solution is wrong."""
+def test_last_term_of_the_right_hand_side_is_needed():
+    """Eq. (3) legibly has c = (w_r / w_p) s_p: without - s_r the solution is wrong."""
     shape = LayerShape(3, 3, (3, 3))
     target, features = random_target(shape), draw("he_normal", shape, 78, 0, 0, skip="outer")
     system = layer_system(target, features, CPU, False)
@@ -88,12 +88,10 @@ def test_without_the_last_term_of_the_right_hand_side_the_target_is_not_rebuilt(
 @pytest.mark.parametrize("width", ["minimum", "maximum"])
 @pytest.mark.parametrize("skip", ["inner", "outer"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_networks_of_residual_blocks_compute_the_targets_function(
-    network, skip, width, features, tmp_path
-):
+def test_residual_networks_compute_the_targets_function(network, skip, width, features, tmp_path):
     make, shape = NETWORKS[network]
-    torch.manual_seed(3)  # at other draws an output may be hardly reached at its pivot (Eq. 3)
-    model = enliven(make(), shape)
+    torch.manual_seed(3)  # in other draws a pivot (Eq. 3) may be near zero
+    model = randomize(make(), shape)
     images = torch.randn(16, *shape, generator=torch.Generator().manual_seed(1))
     rebuilt = reconstruct(
         model,
@@ -113,8 +111,8 @@ def test_networks_of_residual_blocks_compute_the_targets_function(
 
 
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
-def test_the_second_normalization_holds_the_statistics_of_what_it_sees(skip):
-    model = enliven(
+def test_second_normalization_holds_the_statistics_of_its_inputs(skip):
+    model = randomize(
         nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
         (3, 9, 9),
     )
@@ -134,12 +132,12 @@ def test_the_second_normalization_holds_the_statistics_of_what_it_sees(skip):
 
 
 @pytest.mark.parametrize("skip", ["inner", "outer"])
-def test_a_target_small_beside_the_skip_connection_still_converges(skip):
-    """The solver's tolerance is of W - s, the layer's of W: here a thousandth of it.
+def test_target_much_smaller_than_the_skip_connection_converges(skip):
+    """The solver's tolerance is relative to W - s, the layer's to W, a thousandth of it.
 
     In float32 the cancellation shows, and the report says so.
     """
-    model = enliven(nn.Conv2d(6, 6, 3), (6, 5, 5))
+    model = randomize(nn.Conv2d(6, 6, 3), (6, 5, 5))
     with torch.no_grad():
         model.weight.mul_(1e-3)
     rounded = reconstruct(model, FeatureSpec(skip=skip)).layers[0]
@@ -150,8 +148,8 @@ def test_a_target_small_beside_the_skip_connection_still_converges(skip):
     assert layer.relative_error < 1e-10
 
 
-def test_one_entry_an_output_leaves_no_equation():
-    model = enliven(nn.Linear(1, 5), (1,))
+def test_one_entry_per_output_leaves_no_equation():
+    model = randomize(nn.Linear(1, 5), (1,))
     rebuilt = reconstruct(model, FeatureSpec(width="minimum", skip="outer"))
     x = torch.randn(7, 1)
     torch.testing.assert_close(rebuilt.network(x), model(x))
@@ -159,9 +157,9 @@ def test_one_entry_an_output_leaves_no_equation():
 
 
 @pytest.mark.parametrize("features", ["he_normal", "id_cond", "ortho_cond"])
-def test_a_changed_skip_connection_or_frozen_weight_is_noticed(features):
+def test_changed_skip_connection_or_frozen_weight_is_detected(features):
     network = reconstruct(
-        enliven(nn.Conv2d(3, 3, 3), (3, 5, 5)), FeatureSpec(features, skip="inner")
+        randomize(nn.Conv2d(3, 3, 3), (3, 5, 5)), FeatureSpec(features, skip="inner")
     ).network
     before = network.frozen_digest()
     for weight, by in ((network.skip.data, 1), (network.first.weight.data, 1e-6)):

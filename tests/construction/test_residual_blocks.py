@@ -1,16 +1,10 @@
-"""Residual blocks (Burkholz 2024, Sect. 2.4) against a convolution, and what they train."""
+"""Residual blocks (Burkholz 2024, Sect. 2.4) against a convolution, and their scales."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from bnrecon.construction.residual_blocks import residual_blocks
-
-
-def run(blocks, state):
-    for block in blocks:
-        state = block(state)
-    return state
 
 
 def drawn(outputs, inputs, kernel):
@@ -23,22 +17,21 @@ def drawn(outputs, inputs, kernel):
 @pytest.mark.parametrize(
     ("outputs", "inputs", "kernel"), [(5, 3, (3, 3)), (5, 4, (1, 1)), (6, 2, (3, 1))]
 )
-def test_blocks_keep_x_and_write_what_the_target_makes_of_it(
-    outputs, inputs, kernel, blocks, overwrite
-):
+def test_blocks_keep_x_and_add_the_targets_output(outputs, inputs, kernel, blocks, overwrite):
     torch.manual_seed(0)
     target, state = drawn(outputs, inputs, kernel)
     x = state[:, :inputs]
     if not overwrite:
         state = torch.cat([x, torch.zeros_like(state[:, inputs:])], 1)
-    written = run(residual_blocks(target, blocks, overwrite=overwrite), state)
-    assert torch.equal(written[:, :inputs], x)
+    for block in residual_blocks(target, blocks, overwrite=overwrite):
+        state = block(state)
+    assert torch.equal(state[:, :inputs], x)
     wanted = F.conv2d(x, target, padding="same")
-    assert (written[:, inputs:] - wanted).abs().max() < 1e-9 * wanted.abs().max()
+    assert (state[:, inputs:] - wanted).abs().max() < 1e-9 * wanted.abs().max()
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
-def test_they_train_as_many_scales_as_the_docstring_says(blocks):
+def test_scales_match_the_docstring(blocks):
     target, _ = drawn(8, 6, (3, 3))
     zeros = blocks * (8 + 6) - 8
     for overwrite, entries in (

@@ -20,7 +20,7 @@ from bnrecon.construction.sparse_invertibility import (
 
 
 def by_definition(mask):
-    """Definition 4, as it is printed."""
+    """Definition 4 as printed."""
     if len(mask) == 1:
         return bool(mask[0, 0])
     minors = (np.delete(np.delete(mask, i, 0), 0, 1) for i in range(len(mask)))
@@ -28,14 +28,14 @@ def by_definition(mask):
 
 
 @pytest.mark.parametrize("density", [0.2, 0.4, 0.6])
-def test_the_boolean_determinant_is_a_perfect_matching(density):
+def test_boolean_determinant_is_a_perfect_matching(density):
     draw = np.random.default_rng(0).random((60, 5, 5)) < density
     determinants = [boolean_determinant(mask) for mask in draw]
     assert determinants == [by_definition(mask) for mask in draw]
     assert sum(determinants) + (density > 0.5) > 0
 
 
-def test_the_mask_of_the_product_is_where_both_factors_are_nonzero():
+def test_product_mask_is_where_both_factors_are_nonzero():
     first, second = bernoulli_masks(3, 0.5, seed=4)
     expected = [
         [first[i, c] and second[j, c] for c in range(9)] for i in range(3) for j in range(3)
@@ -54,8 +54,8 @@ def test_rank_is_full_exactly_where_the_boolean_determinant_is_one():
     assert seen == {True, False}
 
 
-def test_a_bernoulli_matrix_of_density_log_n_over_n_is_mostly_singular():
-    """Step 4 in print: with probability at most n^-c. Twice the density is enough."""
+def test_bernoulli_matrix_of_density_log_n_over_n_is_mostly_singular():
+    """Step 4 prints a probability of at most n^-c. Twice the density suffices."""
     size, draws, random = 64, 300, np.random.default_rng(0)
 
     def shares(multiple):
@@ -70,7 +70,7 @@ def test_a_bernoulli_matrix_of_density_log_n_over_n_is_mostly_singular():
 
 
 def test_staircases_are_the_worst_sets_of_their_row_sizes():
-    """Erratum 20: for given rows with u = 1 their union is at least as large as the largest."""
+    """Erratum 20: with u = 1 in given rows, their union is at least as large as the largest."""
     cells = list(itertools.product(range(3), repeat=2))
     outcomes = list(itertools.product((0, 1), repeat=6))
     for chosen in itertools.chain.from_iterable(
@@ -95,7 +95,7 @@ def test_zero_columns_bound_the_probability():
 
 
 @pytest.mark.parametrize("rows", [(2, 1), (3, 1, 1), (2, 2), (3, 2, 0)])
-def test_the_probability_of_a_zero_sum_is_the_sum_over_all_outcomes(rows):
+def test_probability_of_a_zero_sum_is_the_sum_over_outcomes(rows):
     density, width, total = 0.3, max(rows), 0.0
     for u in itertools.product((0, 1), repeat=len(rows)):
         for v in itertools.product((0, 1), repeat=width):
@@ -122,8 +122,8 @@ def test_lemma_10_holds_for_every_staircase(side):
             assert product_zero_probability(rows, p) <= iid_zero_probability(rows, q) + 1e-12
 
 
-def test_the_proof_of_lemma_10_takes_the_wrong_square():
-    """Rows (2, 1) hold no 2x2 square, and yet h = 2 is the smallest with at most h such rows."""
+def test_proof_of_lemma_10_uses_the_wrong_square():
+    """Rows (2, 1) hold no 2x2 square, yet h = 2 is the smallest with at most h such rows."""
     rows, p = (2, 1), 0.3
     smallest = next(h for h in range(1, 4) if sum(size >= h for size in rows) <= h)
     largest = max(h for h in range(1, 4) if sum(size >= h for size in rows) >= h)

@@ -1,4 +1,4 @@
-"""When second scales are eliminated, and the error of a weight."""
+"""Elimination of second scales, and the error of a weight."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from bnrecon.operators.khatri_rao import KhatriRao
 
 
 @pytest.mark.parametrize(("width", "rows"), [(7, 12), (8, 12), (9, 9), (11, 9), (12, 12), (18, 12)])
-def test_second_scales_are_eliminated_from_n_minus_c2_plus_1_up_to_n(width, rows):
+def test_second_scales_are_eliminated_from_n_minus_c2_plus_1_to_n(width, rows):
     """N = 12 equations, c2 = 4 outputs: from 9 features on (Burkholz 2024, Theorem 2.2)."""
     torch.manual_seed(0)
     matrix = KhatriRao(torch.randn(width, 4).double(), torch.randn(width, 3).double())
@@ -17,14 +17,14 @@ def test_second_scales_are_eliminated_from_n_minus_c2_plus_1_up_to_n(width, rows
     assert len(system.rhs) == rows
 
 
-def test_the_elimination_fixes_the_pivot_of_largest_size():
+def test_elimination_fixes_the_largest_pivot():
     torch.manual_seed(0)
     matrix = KhatriRao(torch.randn(10, 4).double(), torch.randn(10, 3).double())
     weight = torch.tensor([[1.0, 2, 3], [-9, 1, 1], [4, 0, 0], [0, 5, 0]], dtype=torch.float64)
     assert linear_system(matrix, weight).operator.fixed == 1
 
 
-def test_an_eliminated_matrix_of_orthogonal_features_is_not_taken_for_orthogonal():
+def test_eliminated_matrix_is_not_marked_orthogonal():
     torch.manual_seed(0)
     matrix = KhatriRao(torch.randn(10, 4).double(), torch.randn(10, 3).double())
     assert not linear_system(matrix, torch.randn(4, 3).double(), orthogonal=True).orthogonal
@@ -32,7 +32,7 @@ def test_an_eliminated_matrix_of_orthogonal_features_is_not_taken_for_orthogonal
     assert linear_system(square, torch.randn(4, 3).double(), orthogonal=True).orthogonal
 
 
-def test_the_relative_error_is_of_norms_and_absolute_where_the_target_is_zero():
+def test_relative_error_is_absolute_for_a_zero_target():
     target = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     assert relative_error(target + torch.tensor([[0.0, 3.0], [4.0, 0.0]]), target) == 1
     assert relative_error(target, torch.zeros(2, 2)) == 5

@@ -8,7 +8,7 @@ from local_server import serving
 
 @pytest.fixture
 def serve(monkeypatch):
-    """Start servers, each of one answer; gives their addresses."""
+    """Start servers that give one answer each; returns their addresses."""
     monkeypatch.setenv("no_proxy", "*")
     with contextlib.ExitStack() as servers:
         yield lambda answer: servers.enter_context(serving(answer))

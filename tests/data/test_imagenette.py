@@ -1,4 +1,4 @@
-"""Imagenette: torchvision's folders, downloaded whole or not at all; centre crops in memory."""
+"""Imagenette: torchvision's folders, downloaded completely or not at all; centre crops."""
 
 import hashlib
 import io
@@ -26,7 +26,7 @@ def _few_images(monkeypatch):
 
 
 def folders(folder):
-    """Two training images and one of ``val`` a class, whose grey tells the class and the split."""
+    """Two training images and one of ``val`` per class; grey levels tell class and split."""
     for split, count in (("train", 2), ("val", 1)):
         for number, wnid in enumerate(WNIDS):
             (folder / split / wnid).mkdir(parents=True)
@@ -55,7 +55,7 @@ def test_classes_and_splits_are_torchvisions(tmp_path, subfolder):
 
 
 @pytest.mark.parametrize("size", [(96, 64), (64, 128)])
-def test_the_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
+def test_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
     folders(tmp_path)
     generator = np.random.default_rng(0)
     coarse = Image.fromarray(generator.integers(0, 256, (6, 9, 3), dtype=np.uint8))
@@ -70,7 +70,7 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
     assert abs(loaded - np.asarray(picture.resize((32, 32)))).mean() > 20
 
 
-def test_the_smallest_size_that_need_not_be_enlarged_is_read(tmp_path, caplog):
+def test_smallest_size_that_needs_no_enlarging_is_read(tmp_path, caplog):
     folders(tmp_path / "imagenette2-160")
     line = "^imagenette is not in .*imagenette2-320 or imagenette2, or allow"
     refused(spec_of(tmp_path, side=161), line)
@@ -97,7 +97,7 @@ MISSING = {
 
 @pytest.mark.parametrize("download", [False, True])
 @pytest.mark.parametrize("missing", MISSING)
-def test_a_published_folder_that_is_not_complete_is_refused(tmp_path, missing, download):
+def test_incomplete_published_folder_is_refused(tmp_path, missing, download):
     folder, (gone, held) = folders(tmp_path / "imagenette2-160"), MISSING[missing]
     for path in list(folder.glob(gone)):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -121,7 +121,7 @@ def published(root, monkeypatch, serve, damage=lambda content: content):
     monkeypatch.setitem(datasets.Imagenette._ARCHIVES, "160px", entry)
 
 
-def test_it_is_downloaded_by_torchvision(tmp_path, monkeypatch, serve):
+def test_torchvision_downloads_it(tmp_path, monkeypatch, serve):
     published(tmp_path / "published", monkeypatch, serve)
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -133,7 +133,7 @@ def test_it_is_downloaded_by_torchvision(tmp_path, monkeypatch, serve):
     assert again.checksum() == first.checksum()
 
 
-def test_a_download_that_arrives_damaged_leaves_nothing_behind(tmp_path, monkeypatch, serve):
+def test_damaged_download_leaves_nothing_behind(tmp_path, monkeypatch, serve):
     published(tmp_path / "published", monkeypatch, serve, lambda content: content[:500])
     mine = tmp_path / "mine"
     mine.mkdir()

@@ -1,4 +1,4 @@
-"""A user's own images, in all the forms in which libraries give them, are the same pixels."""
+"""A user's images are the same pixels in every form that libraries use."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ TENSORS = torch.stack([pil_to_tensor(picture) for picture in PICTURES])
 
 
 class Vision(VisionDataset):
-    """As torchvision's: pairs, names of classes, an optional transform, no iterator."""
+    """Like torchvision's data sets: pairs, class names, an optional transform, no iterator."""
 
     classes = ("a", "b", "c")
 
@@ -60,17 +60,17 @@ def test_every_form_gives_the_same_images(form):
     assert data.classes == (("a", "b", "c") if named else ("0", "1", "2"))
 
 
-def test_classes_that_are_numbered_differently_in_the_test_images_are_refused():
+def test_differently_numbered_classes_are_refused():
     others = Vision()
     others.classes = ("b", "c")
     with pytest.raises(UserError, match="train has the classes a, b, c, test b, c"):
         read(Vision(), others)
-    others.classes = ("a", "b")  # numbered alike, as no class at all
+    others.classes = ("a", "b")  # the same numbers, as without names
     assert read(Vision(), others).classes == ("a", "b", "c")
     assert read((PIXELS, LABELS), Vision()).classes == ("0", "1", "2")
 
 
-def test_grey_images_have_one_channel_and_rounding_is_said(caplog):
+def test_grey_images_have_one_channel_and_rounding_is_noted(caplog):
     grey = torch.rand(4, 6, 6, generator=torch.Generator().manual_seed(0))
     data = read((grey, torch.zeros(4, dtype=torch.long)))
     assert data.shape == (1, 6, 6)
@@ -88,12 +88,12 @@ def test_grey_images_have_one_channel_and_rounding_is_said(caplog):
         (None, "data mine: TypeError: 'NoneType'"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(split, line):
+def test_unreadable_images_are_one_line(split, line):
     with pytest.raises(UserError, match=line):
         read(split)
 
 
-def test_one_archive_holds_images_of_any_size_with_or_without_names(tmp_path):
+def test_archive_holds_images_of_any_size_with_or_without_names(tmp_path):
     arrays = {"train_x": PIXELS, "train_y": LABELS, "test_x": PIXELS, "test_y": LABELS}
     for names in ({}, {"classes": ["a", "b", "c"]}):
         np.savez(tmp_path / "images.npz", **arrays, **names)

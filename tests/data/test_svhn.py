@@ -1,4 +1,4 @@
-"""SVHN: torchvision's MATLAB files, archives and trees give the same images; damage is named."""
+"""SVHN: MATLAB files, archives and trees give the same images; damage is named."""
 
 import hashlib
 import pickle
@@ -21,7 +21,7 @@ PIXELS = {"train": pixels(12, 1), "test": pixels(12, 0)}
 
 
 def torchvision_files(root, monkeypatch):
-    """Write torchvision's files, whose checksums it then expects; returns their contents."""
+    """Write torchvision's files with the checksums it expects; return their contents."""
     root.mkdir(exist_ok=True)
     expected = {}
     for split in ("train", "test"):
@@ -50,9 +50,7 @@ def lay_out(root, layout, monkeypatch):
 
 
 @pytest.mark.parametrize("layout", ["torchvision", "archive", "tree", "bare tree"])
-def test_every_layout_holds_the_same_images_and_the_label_10_is_the_digit_0(
-    tmp_path, monkeypatch, layout
-):
+def test_every_layout_holds_the_same_images_and_label_10_is_0(tmp_path, monkeypatch, layout):
     lay_out(tmp_path, layout, monkeypatch)
     data = load(DataSpec("svhn", str(tmp_path), download=False))
     assert data.classes == tuple("0123456789")
@@ -64,7 +62,7 @@ def test_every_layout_holds_the_same_images_and_the_label_10_is_the_digit_0(
         assert loaded == {picture.tobytes(): label for picture, label in written}
 
 
-def test_one_folder_holds_svhn_beside_a_tree_of_cifar(tmp_path, monkeypatch):
+def test_svhn_and_a_tree_of_cifar_share_a_folder(tmp_path, monkeypatch):
     for split in ("train", "test"):
         (tmp_path / split / "airplane").mkdir(parents=True)
     torchvision_files(tmp_path / "files", monkeypatch)
@@ -74,7 +72,7 @@ def test_one_folder_holds_svhn_beside_a_tree_of_cifar(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["train_32x32.mat", "test_32x32.mat"])
-def test_a_damaged_file_is_neither_read_nor_unpickled(tmp_path, monkeypatch, name):
+def test_damaged_file_is_neither_read_nor_unpickled(tmp_path, monkeypatch, name):
     files = torchvision_files(tmp_path, monkeypatch)
     flipped = files[name][:1000] + bytes([files[name][1000] ^ 1]) + files[name][1001:]
     spec = DataSpec("svhn", str(tmp_path), download=False)
@@ -84,7 +82,7 @@ def test_a_damaged_file_is_neither_read_nor_unpickled(tmp_path, monkeypatch, nam
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serve):
+def test_download_replaces_missing_and_damaged_files(tmp_path, monkeypatch, serve):
     files = torchvision_files(tmp_path / "published", monkeypatch)
     for about in datasets.SVHN.split_list.values():
         about[0] = f"{serve(answer(files[about[1]]))}/{about[1]}"

@@ -1,4 +1,4 @@
-"""Held-out training images: tested on instead of the test images, and not trained on."""
+"""Held-out training images replace the test images and are not trained on."""
 
 import dataclasses
 
@@ -17,17 +17,17 @@ CPU = torch.device("cpu")
 
 
 def streamed(root, **fields):
-    """ImageNet-like folders of three classes, 40 training and 2 test images each."""
+    """ImageNet-like folders of three classes, with 40 training and 2 test images each."""
     tree(root, ("ant", "bee", "cow"), train=40, test=2, tests="val")
     return DataSpec("imagenet", root=str(root), side=8, workers=0, **fields)
 
 
 def rows(images):
-    """Every image as bytes, to compare sets of them."""
+    """Every image as bytes, for comparing sets."""
     return {bytes(image.numpy()) for image in images}
 
 
-def test_held_out_digits_are_the_last_training_images_and_no_test_image():
+def test_held_out_digits_are_the_last_training_images():
     whole, held = load(DataSpec("digits")), load(DataSpec("digits", validation=300))
     assert held.sizes == (1137, 300)
     assert torch.equal(torch.cat([held.train_x, held.test_x]), whole.train_x)
@@ -37,21 +37,21 @@ def test_held_out_digits_are_the_last_training_images_and_no_test_image():
     assert held.checksum() != whole.checksum()
 
 
-def test_images_are_normalized_by_those_that_are_left():
+def test_remaining_images_determine_the_normalization():
     held = load(DataSpec("digits", validation=1000))
     mean, _ = held.moments()
     assert mean.item() == pytest.approx(held.train_x.double().mean().item() / 255, rel=1e-6)
     assert held.moments() != load(DataSpec("digits")).moments()
 
 
-def test_limits_come_before_and_after_images_are_held_out():
+def test_limits_apply_before_and_after_holding_out():
     held = load(DataSpec("digits", train_limit=200, test_limit=30, validation=50))
     first = load(DataSpec("digits", train_limit=200))
     assert held.sizes == (150, 30)
     assert torch.equal(held.test_x, first.train_x[150:180])
 
 
-def test_streamed_images_are_held_out_by_name_alone(tmp_path):
+def test_streamed_images_are_held_out_by_name(tmp_path):
     spec = streamed(tmp_path / "a")
     whole = load(spec)
     held = load(dataclasses.replace(spec, validation=60))
@@ -66,13 +66,13 @@ def test_streamed_images_are_held_out_by_name_alone(tmp_path):
     assert fewer.sizes == (100, 5)
 
 
-def test_each_number_of_held_out_streamed_images_is_another_data_set(tmp_path):
+def test_each_number_of_held_out_images_is_another_data_set(tmp_path):
     spec = streamed(tmp_path)
     checksums = {load(dataclasses.replace(spec, validation=n)).checksum() for n in range(1, 119)}
     assert len(checksums | {load(spec).checksum()}) == 119
 
 
-def test_held_out_images_make_another_run_and_another_target():
+def test_held_out_images_change_run_and_target():
     assert "data.validation" not in VOLATILE
     plain, held = (
         composition.compose(["data=digits", *words]) for words in ([], ["data.validation=300"])
@@ -84,7 +84,7 @@ def test_held_out_images_make_another_run_and_another_target():
     assert len(targets) == 2
 
 
-def test_an_accuracy_is_measured_on_the_held_out_images(succeed, tmp_path):
+def test_accuracy_is_measured_on_held_out_images(succeed, tmp_path):
     words = ("train", "scale=smoke", "target.groups=[1]", "train.epochs=1", f"outputs={tmp_path}")
     succeed(*words, "data.validation=250", "data.test_limit=null")
     about = files.read_json(next(tmp_path.glob("targets/*/target.json")))

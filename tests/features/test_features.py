@@ -1,4 +1,4 @@
-"""Feature distributions and their specs: reproducible to the bit, with the stated law."""
+"""Feature distributions and specs: bit-reproducible, with the stated law."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ GOLDEN = {
     "sparse_id_cond": "8ebd941dbd837e3a",
     "id_cond": "identity 6x4x3x3",
 }
-# Computed by LAPACK, whose last bits differ by machine: A's and B's first two numbers.
+# LAPACK's last bits differ by machine: the first two numbers of A and B.
 GOLDEN_NUMBERS = {
     "orthogonal": [0.0671271, -0.0026585, 0.0002034, 0.0263172],
     "ortho_cond": [0.6390709, 0.6695253, 0.0017896, -0.1067339],
@@ -52,12 +52,12 @@ def dense(features):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_one_seed_gives_one_draw_and_another_seed_or_layer_another(name):
+def test_draw_depends_on_seed_and_layer(name):
     same = [
         torch.equal(a, b) for a, b in zip(one(name).weights(), one(name).weights(), strict=True)
     ]
     assert all(same)
-    if name not in ("id_cond", "sparse_id_cond"):  # of width n both are the whole identity
+    if name not in ("id_cond", "sparse_id_cond"):  # both are the whole identity at width n
         assert one(name).digest() != one(name, seed=1).digest()
         assert one(name).digest() != one(name, layer=1).digest()
 
@@ -69,7 +69,7 @@ def test_draws_are_the_recorded_bits(name):
 
 @pytest.mark.parametrize("skip", ["none", "inner"])
 @pytest.mark.parametrize("name", ALL)
-def test_the_default_dtype_of_torch_changes_nothing(name, skip):
+def test_default_dtype_does_not_change_draws(name, skip):
     shape = LayerShape(4, 4, (3, 3))
     expected = one(name, shape=shape, skip=skip).digest()
     torch.set_default_dtype(torch.float64)
@@ -86,13 +86,13 @@ def test_draws_through_lapack_are_the_recorded_numbers(name):
     assert drawn == pytest.approx(GOLDEN_NUMBERS[name], abs=1e-5)
 
 
-def test_a_long_draw_begins_like_a_short_one():
-    """Blocks have keys of their own: any part can be drawn alone, in parallel."""
+def test_long_draw_begins_like_a_short_one():
+    """Blocks have separate keys, so any part can be drawn alone or in parallel."""
     stream = Stream(3, 2)
     assert torch.equal(stream.normal((BLOCK + 5,), "w")[:100], stream.normal((100,), "w"))
 
 
-def test_any_bytes_of_a_stream_are_those_of_the_whole():
+def test_any_bytes_of_a_stream_match_the_whole():
     stream, size = Stream(3, 2), 4 * BLOCK
     whole = stream.bits(2 * BLOCK + 100, "w").astype("<u4").view("u1")
     rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_any_bytes_of_a_stream_are_those_of_the_whole():
 
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
-def test_any_runs_of_numbers_are_those_of_the_whole_bit_for_bit(law):
+def test_any_runs_of_numbers_match_the_whole_bit_for_bit(law):
     draw_numbers = getattr(Stream(3, 2), law)
     whole = draw_numbers((2 * BLOCK + 100,), "w", 0.3)
     rng = np.random.default_rng(0)
@@ -135,13 +135,13 @@ def test_as_many_threads_draw_as_torch_may_use(monkeypatch):
         assert all(map(np.array_equal, drawn, numbers[0]))
 
 
-def test_bits_stay_what_they_were_when_results_began_to_ship():
+def test_bits_are_unchanged_since_results_ship():
     bits = Stream(3, 2).bits(2 * BLOCK + 100, "w").astype("<u4")
     assert hashlib.sha256(bits.tobytes()).hexdigest()[:16] == "8ba1d698635a49cc"
 
 
 @pytest.mark.parametrize(("name", "storage"), ELSEWHERE)
-def test_features_drawn_or_read_by_parts_are_those_in_memory(name, storage, monkeypatch):
+def test_features_drawn_or_read_by_parts_match_those_in_memory(name, storage, monkeypatch):
     monkeypatch.setattr(pair, "RUN_BYTES", {"cpu": 1})
     shape = LayerShape(5, 4, (3, 2))
     width = shape.equations if DISTRIBUTIONS[name].at_most_n else 173
@@ -181,7 +181,7 @@ def test_he_variances_are_two_over_fan_in():
         assert features.second.var() == pytest.approx(2 / (4000 * 9), rel=0.02)
 
 
-def test_orthogonal_weights_are_orthonormal_as_flattened():
+def test_orthogonal_weights_are_orthonormal_when_flattened():
     features = one("orthogonal")
     assert torch.allclose(features.first.T @ features.first, torch.eye(4), atol=1e-5)
     flat = features.second.flatten(1)
@@ -189,7 +189,7 @@ def test_orthogonal_weights_are_orthonormal_as_flattened():
 
 
 @pytest.mark.parametrize("name", ["sparse_he_normal", "er_sign"])
-def test_half_of_sparse_entries_are_zero_and_signs_of_one_magnitude_as_often_negative(name):
+def test_half_of_sparse_entries_are_zero_and_signs_are_balanced(name):
     features = draw(name, LayerShape(32, 64, (3, 3)), 2000, 0, 0)
     for weight, fan_in in ((features.first, 64), (features.second, 2000 * 9)):
         magnitude = (2 / fan_in) ** 0.5
@@ -199,7 +199,7 @@ def test_half_of_sparse_entries_are_zero_and_signs_of_one_magnitude_as_often_neg
         assert (weight > 0).float().mean() == pytest.approx(0.25, abs=0.01)
 
 
-def test_signs_are_of_he_variance_as_often_negative_and_independent():
+def test_signs_have_he_variance_are_balanced_and_independent():
     features = draw("sign", LayerShape(32, 64, (3, 3)), 2000, 0, 0)
     for weight, fan_in in zip(features.weights(), (64, 2000 * 9), strict=True):
         signs = weight.transpose(0, 1).flatten(1) if weight.ndim == 4 else weight
@@ -244,7 +244,7 @@ def test_id_cond_is_the_identity_and_ortho_cond_is_orthogonal():
     )
 
 
-def test_the_sum_of_ortho_cond_has_a_factor_for_each_side():
+def test_sum_of_ortho_cond_has_a_factor_per_side():
     """M M^T has entries Σ_q u2_iq u2_i'q · Σ_d u1_dj u1_dj', for any U2 and U1."""
     generator = torch.Generator().manual_seed(2)
     u2, u1 = (torch.randn(side, side, generator=generator).double() for side in (4, 3))
@@ -263,7 +263,7 @@ def test_id_cond_of_minimum_width_shares_one_feature():
     assert matrix.shape == (216, 211)
     assert matrix.sum(0).tolist() == [6.0] + [1.0] * 210
     assert torch.equal(matrix.sum(1), torch.ones(216, dtype=torch.float64))
-    # One weight of every output, c0 · 9 rows apart.
+    # One weight of each output, c0 · 9 rows apart.
     assert matrix[:, 0].nonzero()[:, 0].tolist() == list(range(0, 216, 36))
 
 
@@ -277,7 +277,7 @@ def test_sparse_id_cond_is_a_random_part_of_the_identity():
     assert not torch.equal(matrix(0), matrix(1))
     assert torch.equal(matrix(0, 216), torch.eye(216, dtype=torch.float64))
     share = torch.stack([matrix(seed).sum(1) for seed in range(200)]).mean(0)
-    # Every entry is as likely as the others.
+    # All entries are equally likely.
     assert float((share - 43 / 216).abs().max()) < 5 * (0.2 * 0.8 / 200) ** 0.5
 
 
@@ -285,7 +285,7 @@ def test_sparse_id_cond_is_a_random_part_of_the_identity():
     ("name", "width"),
     [("id_cond", 100), ("id_cond", 217), ("ortho_cond", 211), ("sparse_id_cond", 217)],
 )
-def test_widths_that_a_distribution_does_not_have_are_refused(name, width):
+def test_impossible_widths_of_a_distribution_are_refused(name, width):
     with pytest.raises(UserError, match=r"features for a layer of|has at most n"):
         draw(name, SHAPE, width, 0, 0)
 
@@ -308,13 +308,13 @@ def test_every_registered_distribution_is_tested():
         draw("henormal", SHAPE, 10, 0, 0)
 
 
-def test_a_skip_connection_between_other_channels_has_the_variance_2_over_its_inputs():
+def test_skip_between_different_channels_has_variance_2_over_inputs():
     skip = draw("he_normal", LayerShape(64, 50), 10, 0, 0, skip="inner").skip_weight
     assert skip.shape == (64, 50)
     assert float(skip.var()) == pytest.approx(2 / 50, rel=0.1)
 
 
-def test_every_activation_is_one_that_a_theorem_covers():
+def test_every_activation_is_covered_by_a_theorem():
     assert set(ACTIVATIONS) == set(FIRST_ACTIVATIONS)
     inexact = {name for name in ACTIVATIONS if not FIRST_ACTIVATIONS[name].exact}
     for name in ACTIVATIONS:

@@ -1,4 +1,4 @@
-"""The law of singular values (Random features, Theorem 2.2) against quadrature and simulation."""
+"""The law of singular values (Random features, Theorem 2.2), by quadrature and simulation."""
 
 import math
 
@@ -13,7 +13,7 @@ from bnrecon.studies.random_features.feature_matrices import feature_matrix, nor
 
 
 @pytest.mark.parametrize("aspect", [0.25, 0.8, 1.0, 1.2, 3.0])
-def test_the_law_is_a_probability_with_the_second_moment_of_the_matrix(aspect):
+def test_law_is_a_probability_with_the_matrix_second_moment(aspect):
     """The mean of x² over min(n, c1) values is ‖M‖² / min(n, c1) = max(1, λ)."""
     low, high = spectrum.edges(aspect)
     mass, _ = integrate.quad(
@@ -40,7 +40,7 @@ def test_distribution_and_quantile_are_the_integral_and_its_inverse(aspect):
     )
 
 
-def test_at_an_aspect_of_one_it_is_the_quarter_circle():
+def test_law_is_the_quarter_circle_at_aspect_one():
     x = np.linspace(0.01, 1.99, 50)
     np.testing.assert_allclose(spectrum.density(x, 1.0), np.sqrt(4 - x**2) / math.pi, rtol=1e-12)
     quarter = (x * np.sqrt(4 - x**2) / 2 + 2 * np.arcsin(x / 2)) / math.pi
@@ -60,7 +60,7 @@ def test_independent_entries_follow_the_law(aspect):
     [("he_normal", 0.03), ("orthogonal", 0.03), ("er_sign", 0.03), ("sparse_he_normal", 0.08)],
 )
 def test_feature_matrices_follow_the_law(name, far):
-    """Entries of M are products and dependent; the law is a limit. n = 900, at c1 = n and 1.2 n."""
+    """Entries of M are dependent products; the law is a limit. n = 900, at c1 = n and 1.2 n."""
     for aspect in (1.0, 1.2):
         matrix = normalize(feature_matrix(name, LayerShape(30, 30), round(aspect * 900), seed=0))
         distance = spectrum.distance(np.linalg.svd(matrix.numpy(), compute_uv=False), aspect)
@@ -68,7 +68,7 @@ def test_feature_matrices_follow_the_law(name, far):
 
 
 @pytest.mark.parametrize("name", ["he_normal", "orthogonal", "er_sign", "sparse_he_normal"])
-def test_condition_numbers_peak_at_as_many_features_as_equations(name):
+def test_condition_numbers_peak_at_n_features(name):
     def condition(width):
         matrix = feature_matrix(name, LayerShape(12, 12), width, seed=0)
         return orthogonality(matrix)["condition_number"]
@@ -76,8 +76,8 @@ def test_condition_numbers_peak_at_as_many_features_as_equations(name):
     assert condition(144) > 4 * max(condition(115), condition(173))
 
 
-def test_for_fewer_features_than_equations_the_printed_edges_are_wrong():
-    """c1 = 0.8 n, entries of variance 1/n: print has |1 ∓ sqrt(n/c1)|, 0.118 and 2.118."""
+def test_printed_edges_are_wrong_below_n_features():
+    """c1 = 0.8 n, entries of variance 1/n; printed: |1 ∓ sqrt(n/c1)|, 0.118 and 2.118."""
     n, width = 1000, 800
     matrix = np.random.default_rng(0).normal(0, n**-0.5, (n, width))
     values = np.linalg.svd(matrix, compute_uv=False)
@@ -87,7 +87,7 @@ def test_for_fewer_features_than_equations_the_printed_edges_are_wrong():
 
 
 @pytest.mark.parametrize(("size", "near"), [(20, 0.11), (40, 0.06)])
-def test_weights_that_are_not_centred_follow_the_law_on_another_scale(size, near):
+def test_uncentred_weights_follow_the_law_on_another_scale(size, near):
     """docs/errata.md, entry 8: mean and deviation 1 in both factors, c0 = c2, c1 = n."""
     n, rng = size**2, np.random.default_rng(0)
     first, second = rng.normal(1, 1, (2, n, size))
@@ -105,7 +105,7 @@ def test_quantiles_reach_both_edges(condition):
 
 
 @pytest.mark.parametrize("condition", [1.5, 5413, 10123, 1541601])
-def test_aspects_give_the_condition_numbers_asked_for(condition):
+def test_aspects_give_the_requested_condition_numbers(condition):
     aspect = spectrum.aspect_of_condition(condition)
     assert aspect < 1
     assert spectrum.condition_of_aspect(aspect) == pytest.approx(condition, rel=1e-6)

@@ -1,4 +1,4 @@
-"""A study whose work is computed by processes that outlive the command: cluster=local."""
+"""Studies computed by processes that outlive the command: cluster=local."""
 
 import dataclasses
 import logging
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import cluster_study
 import pytest
-from made_tasks import calls, task_work
+from fake_tasks import calls, task_work
 from processes import has_ended, start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
@@ -24,8 +24,8 @@ from bnrecon.runtime.errors import RunError, UserError
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """Asks for parts of the study ``made`` in this process; its folder is ``tmp_path``."""
-    cluster_study.make_known(tmp_path, monkeypatch)
+    """Requests parts of the study ``made`` in this process; its folder is ``tmp_path``."""
+    cluster_study.register(tmp_path, monkeypatch)
 
     def read(*words, cluster="local", **flags):
         words = (*words, "scale=smoke", f"cluster={cluster}", f"outputs={tmp_path / 'out'}")
@@ -39,20 +39,20 @@ def run(asked):
 
 
 def start_command(tmp_path, *words):
-    """The command in a process of its own."""
+    """Start the command in another process."""
     options = ("scale=smoke", "cluster=local", f"outputs={tmp_path / 'out'}")
     return start("made", *words, *options, command="study")
 
 
 @pytest.mark.process
-def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
+def test_two_processes_compute_every_task_once(made, tmp_path):
     asked = made("good", "jobs=2")
     outcome = run(asked)
     assert outcome.error is None
     assert [calls(tmp_path, name) for name in "abc"] == [1, 1, 1]
     rows = [cluster_study.rows_of(asked, name)[0] for name in "abc"]
     assert len({row["process"] for row in rows}) == 2
-    assert os.getsid(0) not in {row["session"] for row in rows}  # Ctrl-C does not reach them
+    assert os.getsid(0) not in {row["session"] for row in rows}  # out of reach of Ctrl-C
     [folder] = cluster_study.jobs_folders(asked)
     again = run(asked)
     assert again.text == outcome.text
@@ -60,7 +60,7 @@ def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
 
 
 @pytest.mark.process
-def test_a_failure_is_told_once_with_its_log_and_tried_by_the_next_command(
+def test_failure_is_reported_once_with_its_log_and_retried_next_time(
     made, tmp_path, caplog, command
 ):
     asked = made("bad")
@@ -72,13 +72,13 @@ def test_a_failure_is_told_once_with_its_log_and_tried_by_the_next_command(
     log = Path(line.partition("see ")[2])
     assert "bad failure failed: " in log.read_text(encoding="utf-8")
     assert [calls(tmp_path, name) for name in ("failure", "mistake", "between")] == [1, 1, 1]
-    assert record.states(asked.folder) == []  # the user knows all of it
+    assert record.states(asked.folder) == []  # all of it has been reported
     run(asked)
     assert [calls(tmp_path, name) for name in ("failure", "mistake", "between")] == [2, 2, 1]
 
 
 @pytest.mark.process
-def test_work_whose_process_dies_is_named_and_what_came_after_it_was_not_tried(made, caplog):
+def test_dead_process_is_named_and_the_tasks_after_it_are_not_tried(made, caplog):
     with caplog.at_level(logging.ERROR):
         error = run(made("dying")).error
     assert "2 failed of 3 tasks" in str(error)
@@ -90,7 +90,7 @@ def test_work_whose_process_dies_is_named_and_what_came_after_it_was_not_tried(m
 
 
 @pytest.mark.process
-def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(made, tmp_path):
+def test_next_command_waits_for_the_processes_of_a_killed_one(made, tmp_path):
     asked = made("long", "good")
     with start_command(tmp_path, "long", "good") as leader:
         assert wait_until(lambda: calls(tmp_path, "counted"))
@@ -104,7 +104,7 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(m
 
 
 @pytest.mark.process
-def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(
+def test_detached_jobs_are_listed_cancelled_and_resumed(
     made, tmp_path, command, succeed, monkeypatch
 ):
     monkeypatch.setenv(cluster_study.STEPS, "600")
@@ -129,10 +129,10 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(
 
 
 @pytest.mark.process
-def test_what_its_jobs_have_done_while_nobody_waited_is_collected(made, tmp_path, command):
+def test_results_of_detached_jobs_are_collected_later(made, tmp_path, command):
     asked = made("good", "long", detach=True)
     assert run(asked).error is None
-    assert wait_until(lambda: not any(map(is_open, record.states(asked.folder))))
+    assert wait_until(lambda: not any(s.queued or s.running for s in record.states(asked.folder)))
     assert "its jobs have ended" in command("status", "made", f"outputs={tmp_path / 'out'}")[1]
     assert run(made("good", "long")).error is None
     assert record.submissions(asked.folder) == []
@@ -141,12 +141,8 @@ def test_what_its_jobs_have_done_while_nobody_waited_is_collected(made, tmp_path
     assert "4 of 4 done" in told
 
 
-def is_open(state):
-    return state.queued or state.running
-
-
 @pytest.mark.process
-def test_ctrl_c_says_what_goes_on_and_how_to_stop_it(made, tmp_path):
+def test_ctrl_c_says_what_continues_and_how_to_stop_it(made, tmp_path):
     with start_command(tmp_path, "long") as leader:
         assert wait_until(lambda: calls(tmp_path, "counted"))
         leader.send_signal(signal.SIGINT)
@@ -159,7 +155,7 @@ def test_ctrl_c_says_what_goes_on_and_how_to_stop_it(made, tmp_path):
     assert calls(tmp_path, "counted") == 1
 
 
-def test_small_pieces_share_a_job_and_long_ones_have_their_own(tmp_path):
+def test_small_tasks_share_a_job_and_long_ones_do_not(tmp_path):
     work = [task_work(tmp_path, name) for name in "abcdef"]
     sizes = [len(taken) for taken in cluster.bundle(work, {"part": 250.0}, 300.0, 10)]
     assert sizes == [2, 2, 2]
@@ -169,7 +165,7 @@ def test_small_pieces_share_a_job_and_long_ones_have_their_own(tmp_path):
     assert cluster.bundle([], {}, 5.0, 10) == []
 
 
-def test_a_damaged_report_says_nothing(tmp_path):
+def test_damaged_report_is_ignored(tmp_path):
     reports, outcome = Reports(tmp_path), Outcome("key", "label", "done", "done", 1.0, "log")
     reports.end(outcome)
     assert reports.outcomes(["key", "other"]) == {"key": outcome}
@@ -178,7 +174,7 @@ def test_a_damaged_report_says_nothing(tmp_path):
     assert reports.outcomes(["key"]) == {}
 
 
-def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
+def test_damaged_record_is_named_and_its_jobs_are_left_alone(tmp_path, caplog):
     batch = Batch(tmp_path, "smoke", "bnrecon study made")
     submission = record.new_submission(batch, "local").with_jobs({"1": ("a",)})
     assert record.submissions(tmp_path) == [submission]
@@ -196,7 +192,7 @@ def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
     assert record.states(tmp_path) == []
 
 
-def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch, tmp_path):
+def test_command_of_a_request_names_its_cluster_but_a_job_does_not(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     words = ["cluster=slurm", "slurm.mem=8G", "minutes_per_job=5", "device=cpu"]
     asked = request.read("random_features", words)
@@ -205,7 +201,7 @@ def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch,
     assert asked.words_without_executor == ["random_features", "scale=laptop", "device=cpu"]
 
 
-def test_a_cluster_that_is_not_here_is_said_in_one_line(made, monkeypatch, tmp_path):
+def test_missing_cluster_is_one_line(made, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     asked = made(cluster="slurm")
@@ -213,7 +209,7 @@ def test_a_cluster_that_is_not_here_is_said_in_one_line(made, monkeypatch, tmp_p
         run(asked)
 
 
-def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypatch):
+def test_job_runs_without_locks_on_file_systems_without_them(tmp_path, monkeypatch):
     def refused(*_, **__):
         raise OSError(38, "Function not implemented")
 
@@ -227,7 +223,7 @@ def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypat
 
 
 class OneArrayTaken:
-    """A queue that takes one array and refuses the next, as a limit on jobs does."""
+    """A queue that takes one array and refuses the next, like a limit on jobs."""
 
     name, grace = "a queue", 0.0
 
@@ -241,7 +237,7 @@ class OneArrayTaken:
         return self.taken
 
 
-def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkeypatch, caplog):
+def test_accepted_jobs_are_recorded_when_later_ones_are_refused(made, monkeypatch, caplog):
     monkeypatch.setattr(cluster, "open_queue", lambda *_: OneArrayTaken())
     monkeypatch.setattr(cluster, "MOST_JOBS", 1)
     asked = made("good", "jobs=2")
@@ -254,7 +250,7 @@ def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkey
 
 
 @pytest.mark.process
-def test_processes_that_began_before_one_could_not_are_ended(made, tmp_path, monkeypatch):
+def test_started_processes_are_ended_when_another_cannot_start(made, tmp_path, monkeypatch):
     begin, begun = subprocess.Popen, []
 
     def begin_one(words, **settings):
@@ -290,4 +286,4 @@ def test_processes_of_another_machine_are_not_taken_for_ended(made, command, tmp
     assert re.search(message, err)
     elsewhere.reports.end(Outcome(item.key, "a", "failed", "x", 1.0, "log"))
     elsewhere.collect([item.key])
-    assert record.states(asked.folder) == []  # it holds nobody up for ever
+    assert record.states(asked.folder) == []  # it does not block forever

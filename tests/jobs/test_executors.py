@@ -1,4 +1,4 @@
-"""Who computes: this process or several; what fails, dies or is stopped costs nothing else."""
+"""Executors: this process or several; a failed, dead or stopped task affects no other."""
 
 import contextlib
 import logging
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from made_tasks import calls, die, fail, task_work, train
+from fake_tasks import calls, die, fail, task_work, train
 from processes import ENVIRONMENT, wait_until
 
 from bnrecon.jobs import local_processes
@@ -48,7 +48,7 @@ def rows_of(item):
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_each_piece_is_computed_once_whatever_becomes_of_it(who, executors, tmp_path):
+def test_each_task_is_computed_once_whatever_its_outcome(who, executors, tmp_path):
     good = [task_work(tmp_path, name) for name in "abc"]
     bad = [task_work(tmp_path, kind, fail, kind=kind) for kind in ("mistake", "failure", "defect")]
     by_label = outcomes(executors[who](), [*bad, *good])
@@ -65,9 +65,7 @@ def test_each_piece_is_computed_once_whatever_becomes_of_it(who, executors, tmp_
 
 
 @pytest.mark.process
-def test_processes_share_the_threads_leave_the_terminals_session_and_begin_stage_by_stage(
-    executors, tmp_path
-):
+def test_processes_share_threads_leave_the_session_and_run_stage_by_stage(executors, tmp_path):
     first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
     order = [(type(event), event.key) for event in executors["two"]().run([first, second])]
     ended = max(order.index((Outcome, item.key)) for item in first)
@@ -76,11 +74,11 @@ def test_processes_share_the_threads_leave_the_terminals_session_and_begin_stage
     rows = [rows_of(item) for item in (*first, *second)]
     assert {row["threads"] for row in rows} == {max(1, torch.get_num_threads() // 2)}
     assert os.getpid() not in {row["process"] for row in rows}
-    assert all(row["session"] == row["process"] for row in rows)  # Ctrl-C does not reach it
+    assert all(row["session"] == row["process"] for row in rows)  # out of reach of Ctrl-C
 
 
 @pytest.mark.process
-def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
+def test_each_process_has_its_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     work = [task_work(tmp_path, name) for name in "abcd"]
     executor = LocalProcesses(2, tmp_path, tmp_path / "smoke.log", torch.device("cuda"))
@@ -97,7 +95,7 @@ def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executors, tmp_path):
+def test_killed_process_loses_only_its_task(executors, tmp_path):
     work = [task_work(tmp_path, "dies", die), *(task_work(tmp_path, name) for name in "abc")]
     by_label = outcomes(executors["two"](), work)
     assert by_label["part dies"].kind == "failed"
@@ -106,8 +104,8 @@ def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executor
     assert calls(tmp_path, "dies") == 1
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that is always there")
-def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_truncates_only_the_log(tmp_path, capfd):
     work = [task_work(tmp_path, "bad", fail, kind="defect"), task_work(tmp_path, "good")]
     by_label = outcomes(InProcess(tmp_path / ".locks", Path("/dev/full")), work)
     assert [by_label[f"part {name}"].kind for name in ("bad", "good")] == ["failed", "done"]
@@ -115,20 +113,20 @@ def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_what_another_command_is_at_comes_last_and_is_not_computed_again(who, executors, tmp_path):
+def test_task_of_another_command_comes_last_and_is_not_recomputed(who, executors, tmp_path):
     held, free = task_work(tmp_path, "held"), task_work(tmp_path, "free")
     with contextlib.ExitStack() as stack:
         assert stack.enter_context(locks.lock_work(held.key, tmp_path / ".locks"))
         for event in executors[who]().run([[held, free]]):
             if isinstance(event, Outcome) and event.key == free.key:
-                held.compute()  # as the other command does
+                held.compute()  # like the other command
                 stack.close()
         assert calls(tmp_path, "held") == 1
         assert calls(tmp_path, "free") == 1
 
 
 @pytest.mark.process
-def test_processes_stop_at_a_safe_point_when_their_iterator_is_closed(executors, tmp_path):
+def test_processes_stop_at_a_checkpoint_when_their_iterator_closes(executors, tmp_path):
     events = executors["two"]().run([[task_work(tmp_path, "long", train)]])
     next(events)
     assert wait_until(lambda: calls(tmp_path, "long") == 1)
@@ -139,7 +137,7 @@ def test_processes_stop_at_a_safe_point_when_their_iterator_is_closed(executors,
 
 
 @pytest.mark.process
-def test_a_time_limit_in_another_process_stops_the_study(executors, tmp_path, monkeypatch):
+def test_time_limit_in_another_process_stops_the_study(executors, tmp_path, monkeypatch):
     work = [task_work(tmp_path, "long", train)]
     events = executors["two"]().run([work])
     next(events)
@@ -153,7 +151,7 @@ LEADER = """
 import sys
 from pathlib import Path
 import torch
-from made_tasks import task_work, train
+from fake_tasks import task_work, train
 from bnrecon.jobs.local_processes import LocalProcesses
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
@@ -170,8 +168,8 @@ if __name__ == "__main__":
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_is_left_and_each_saves_what_it_has(sent, tmp_path):
-    """Whether the leading process is killed or interrupted; nothing of the folder is executed."""
+def test_no_process_remains_and_each_saves_its_checkpoint(sent, tmp_path):
+    """Whether the leading process is killed or interrupted; no code in the folder is executed."""
     (tmp_path / "random.py").write_text("open('executed', 'w')\n")
     (tmp_path / "leader.py").write_text(LEADER)
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
@@ -186,7 +184,7 @@ def test_no_process_is_left_and_each_saves_what_it_has(sent, tmp_path):
         leader.send_signal(sent)
         said = leader.communicate(timeout=120)[1]
     if sent == signal.SIGINT:
-        assert said == ""  # nobody warns of semaphores that are left
+        assert said == ""  # no warning of leaked semaphores
     assert leader.returncode == (130 if sent == signal.SIGINT else -signal.SIGKILL)
     assert wait_until(lambda: not any(map(psutil.pid_exists, workers)))
     for name in names:
@@ -194,7 +192,7 @@ def test_no_process_is_left_and_each_saves_what_it_has(sent, tmp_path):
     assert not (tmp_path / "executed").exists()
 
 
-def test_more_processes_than_cores_memory_or_gpus_carry_are_refused(monkeypatch):
+def test_jobs_beyond_cores_memory_or_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(local_processes.hardware, "processor_count", lambda: 4)
     monkeypatch.setattr(local_processes.hardware, "available_memory", lambda device: 10**11)
     local_processes.require_room(4, CPU)
@@ -214,7 +212,7 @@ def test_more_processes_than_cores_memory_or_gpus_carry_are_refused(monkeypatch)
 
 
 @pytest.mark.parametrize("name", registry.STUDIES)
-def test_all_work_of_a_study_can_be_sent_to_another_process(name, tmp_path):
+def test_all_work_of_a_study_can_be_pickled(name, tmp_path):
     request = read(name, ["scale=smoke", f"outputs={tmp_path}"])
     work = [item for part in engine.plan(registry.find(name), request) for item in part.work]
     again = pickle.loads(pickle.dumps(work))
@@ -223,7 +221,7 @@ def test_all_work_of_a_study_can_be_sent_to_another_process(name, tmp_path):
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tmp_path, caplog):
+def test_progress_file_records_successes_and_failures(who, executors, tmp_path, caplog):
     batch = Batch(tmp_path / "paper", "smoke", "bnrecon study paper")
     work = [task_work(tmp_path, "a"), task_work(tmp_path, "b", fail, kind="failure")]
     with (
@@ -245,11 +243,11 @@ def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tm
     assert f"details go to {details}" in caplog.text
     assert str(raised.value).endswith(details)
     assert stored.failed[0].log in caplog.text
-    engine.compute_missing(work[:1], executors[who](), batch)  # nothing is missing
+    engine.compute_missing(work[:1], executors[who](), batch)  # already computed
     assert calls(tmp_path, "a") == 1
 
 
-def test_the_progress_file_says_what_is_at_work_and_that_it_was_interrupted(executors, tmp_path):
+def test_progress_file_records_running_tasks_and_interruption(executors, tmp_path):
     batch = Batch(tmp_path / "paper", "smoke", "bnrecon study paper")
     work = [task_work(tmp_path, "a"), task_work(tmp_path, "b")]
     with (
@@ -266,13 +264,13 @@ def test_the_progress_file_says_what_is_at_work_and_that_it_was_interrupted(exec
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limits of files")
-def test_a_full_disk_cuts_off_the_progress_file_and_nothing_else(tmp_path):
+def test_full_disk_truncates_only_the_progress_file(tmp_path):
     import resource
 
     batch, item = Batch(tmp_path, "smoke", "again"), task_work(tmp_path, "a")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
-    try:  # an error of the block's end would come instead of that of the block
+    try:  # an error on exit would replace one of the block
         with progress.keep(batch, InProcess(tmp_path, tmp_path / "log"), [item]) as kept:
             for _ in range(20):
                 kept.note(Started(item.key))
@@ -282,7 +280,7 @@ def test_a_full_disk_cuts_off_the_progress_file_and_nothing_else(tmp_path):
     assert progress.read(batch.progress).total == 1
 
 
-def test_a_progress_file_without_a_line_is_none_yet(tmp_path):
+def test_empty_progress_file_counts_as_missing(tmp_path):
     path = tmp_path / "progress-smoke.jsonl"
     for text in ("", '{"study": '):
         path.write_text(text)
@@ -291,7 +289,7 @@ def test_a_progress_file_without_a_line_is_none_yet(tmp_path):
 
 
 @pytest.mark.process
-def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
+def test_shared_targets_are_trained_first_and_once(tmp_path, caplog):
     options = ["scale=smoke", f"outputs={tmp_path}", "layers", "jobs=2"]
     study = registry.find("burkholz2024")
     request = read(study.name, [*options, "data=digits"])
@@ -309,7 +307,7 @@ def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
 
 
 @pytest.mark.process
-def test_what_reads_a_target_that_diverged_is_not_tried(tmp_path):
+def test_tasks_of_a_diverged_target_are_not_tried(tmp_path):
     options = ["scale=smoke", f"outputs={tmp_path}", "layers", "data=digits", "train.lr=1e30"]
     study = registry.find("burkholz2024")
     request = read(study.name, options)

@@ -1,4 +1,4 @@
-"""M by tiles of rows, of signs, drawn numbers and files: the same numbers, the same products."""
+"""M by tiles of rows, from signs, drawn numbers and files: same numbers, same products."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def held(request, monkeypatch):
 @pytest.mark.parametrize("many", [(), (1,), (3,)])
 @pytest.mark.parametrize("rows", [None, 1, 16, 40])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_are_those_of_the_dense_matrix(shape, rows, many, monkeypatch):
+def test_products_match_the_dense_matrix(shape, rows, many, monkeypatch):
     monkeypatch.setattr(signs, "DRAWN_BYTES", 100)
     set_tiles(monkeypatch, rows)
     stored, operator = operators(shape)
@@ -68,7 +68,7 @@ def test_products_are_those_of_the_dense_matrix(shape, rows, many, monkeypatch):
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize(("name", "storage"), [("sign", "regenerate"), ("he_uniform", "disk")])
-def test_a_section_has_its_rows_and_so_has_a_section_of_it(name, storage, held):
+def test_sections_and_nested_sections_have_their_rows(name, storage, held):
     for rows in (
         operators(SHAPES[0], 77, name, storage)[1].first,
         operators(SHAPES[0])[1].transposed,
@@ -86,10 +86,10 @@ def test_a_section_has_its_rows_and_so_has_a_section_of_it(name, storage, held):
     ("name", "storage"), [("he_normal", "regenerate"), ("he_uniform", "disk"), ("er_sign", "disk")]
 )
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_of_drawn_and_mapped_rows_are_those_of_the_dense_matrix(
+def test_products_of_drawn_and_mapped_rows_match_the_dense_matrix(
     shape, name, storage, monkeypatch
 ):
-    monkeypatch.setattr(rows_module, "TILE", 100)  # so that nothing is kept in float64
+    monkeypatch.setattr(rows_module, "TILE", 100)  # keeps nothing in float64
     stored, operator = operators(shape, 77, name, storage)
     assert isinstance(operator.transposed, TableRows) == (77 * operator.transposed.columns > 100)
     dense, x, y = stored.dense(), gaussian(77), gaussian(shape.equations, seed=1)
@@ -107,8 +107,8 @@ def test_products_of_drawn_and_mapped_rows_are_those_of_the_dense_matrix(
         assert (product - dense @ x).norm() < most * (dense @ x).norm()
 
 
-def test_exact_rows_are_never_whole_in_memory():
-    """Each product reads every row once, a tile at a time; iterations read a rounded copy."""
+def test_exact_rows_are_never_all_in_memory():
+    """Each product reads every row once, by tiles; iterations read a rounded copy."""
     read = []
 
     def table(start, stop):
@@ -129,7 +129,7 @@ def test_exact_rows_are_never_whole_in_memory():
 
 
 @pytest.mark.usefixtures("held")
-def test_rounded_products_round_vectors_but_no_sign():
+def test_rounded_products_round_vectors_but_no_signs():
     shape = LayerShape(6, 4, (3, 3))
     stored, operator = operators(shape, 500)
     x, y = gaussian(500), gaussian(shape.equations)
@@ -149,7 +149,7 @@ def test_rounded_products_round_vectors_but_no_sign():
     assert torch.equal(column, operator.matvec(ones.double()).float())
 
 
-def test_rows_in_any_order_and_size_are_the_same_bits():
+def test_rows_are_the_same_bits_in_any_order_and_size():
     factor = draw("sign", LayerShape(6, 4, (3, 3)), 1001, 0, 0).by_rows()[1]
     whole = factor.signs(slice(None), torch.float32)
     assert whole.shape == (1001, 54)
@@ -167,7 +167,7 @@ def test_rows_in_any_order_and_size_are_the_same_bits():
     )
 
 
-def test_each_bit_is_the_sign_of_one_entry_in_every_type():
+def test_each_bit_is_the_sign_of_one_entry_in_every_dtype():
     words = torch.from_numpy(np.arange(-(2**15), 2**15, dtype=np.int16)[None])
     bits = (words.int() >> torch.arange(16)[:, None]) & 1
     for dtype in (torch.int8, torch.bfloat16, torch.float32, torch.float64):
@@ -176,7 +176,7 @@ def test_each_bit_is_the_sign_of_one_entry_in_every_type():
 
 @pytest.mark.parametrize("rows", [None, 1, 16, 40])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_signs_that_a_gpu_keeps_in_bf16_have_the_products_of_their_bits(shape, rows, monkeypatch):
+def test_bf16_signs_kept_by_a_gpu_give_the_products_of_their_bits(shape, rows, monkeypatch):
     set_tiles(monkeypatch, rows)
     exact, asked = operators(shape)[1], []
     bits = exact.to(BFLOAT16)
@@ -192,13 +192,13 @@ def test_signs_that_a_gpu_keeps_in_bf16_have_the_products_of_their_bits(shape, r
     for one, other in ((bits, kept), (bits.leading(50), kept.leading(50))):
         assert torch.equal(one.matvec(x[: one.shape[1]]), other.matvec(x[: one.shape[1]]))
         assert torch.equal(one.rmatvec(y), other.rmatvec(y))
-    assert kept.to(BFLOAT16).transposed is kept.transposed  # not expanded again
+    assert kept.to(BFLOAT16).transposed is kept.transposed  # not expanded twice
     assert kept.leading(50).transposed.table.data_ptr() == kept.transposed.table.data_ptr()
     assert isinstance(kept.to(FLOAT64).transposed, SignMatrix)
     assert torch.equal(kept.to(FLOAT64).dense(), exact.dense())
 
 
-def test_a_gpu_keeps_signs_in_bf16_where_half_of_its_memory_less_three_tiles_suffices(monkeypatch):
+def test_gpu_keeps_bf16_signs_if_half_its_memory_minus_three_tiles_suffices(monkeypatch):
     gpu, numbers = torch.device("cuda"), 10**9
     least = 2 * (2 * numbers + 3 * CHUNK_BYTES["cuda"])
     for free, enough in ((least, True), (least - 2, False), (0, False)):
@@ -206,8 +206,8 @@ def test_a_gpu_keeps_signs_in_bf16_where_half_of_its_memory_less_three_tiles_suf
         assert signs.has_room_for_signs(numbers, gpu) == enough
 
 
-def test_no_factor_is_ever_formed_inside_a_product(monkeypatch):
-    """Every tile is of the wanted size, and few bits are drawn at once."""
+def test_no_factor_is_formed_inside_a_product(monkeypatch):
+    """Every tile has the requested size, and few bits are drawn at once."""
     monkeypatch.setattr(signs, "HELD_BYTES", 0)
     monkeypatch.setattr(signs, "DRAWN_BYTES", 2**12)
     drawn = []

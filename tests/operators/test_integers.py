@@ -1,4 +1,4 @@
-"""Products of random signs in 8-bit integers: exact for vectors that are rounded beforehand."""
+"""Products of random signs in 8-bit integers, exact for pre-rounded vectors."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ WAYS = [("sign", "memory"), ("er_sign", "memory"), ("sign", "regenerate")]
 @pytest.mark.parametrize("tile", [1, 16, 10**6])
 @pytest.mark.parametrize(("name", "storage"), WAYS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_of_rounded_vectors_are_those_of_the_dense_matrix(
+def test_products_of_rounded_vectors_match_the_dense_matrix(
     shape, name, storage, tile, many, bits, monkeypatch
 ):
     monkeypatch.setattr(integers, "TILE_ROWS", tile)
@@ -62,8 +62,8 @@ def test_products_of_rounded_vectors_are_those_of_the_dense_matrix(
     assert torch.allclose(operator.rmatvec(y), dense.T @ y, rtol=1e-13, atol=1e-13)
 
 
-def test_a_users_signs_are_found_by_their_values():
-    """Whatever drew them, and with zeros; a single other number is seen."""
+def test_signs_of_a_user_are_recognized_by_value():
+    """From any source and with zeros; a single different number is detected."""
     draw_signs = torch.Generator().manual_seed(0)
     tables = [torch.randint(-1, 2, (5000, side), generator=draw_signs) * 0.3 for side in (6, 2)]
     matrix = KhatriRao(*(table.double() for table in tables))
@@ -76,14 +76,14 @@ def test_a_users_signs_are_found_by_their_values():
     assert find_signs(KhatriRao(torch.ones(0, 3), torch.ones(0, 2))) is None
 
 
-def test_each_vector_is_rounded_to_levels_of_its_own():
+def test_each_vector_has_its_own_rounding_levels():
     vectors = torch.stack([gaussian(1000), 1e-9 * gaussian(1000, seed=1)], 1)
     levels, steps = round_to_levels(vectors)
     assert levels.abs().amax(0).tolist() == [127, 127]
     assert ((levels * steps - vectors).abs() <= 0.5000001 * steps).all()
 
 
-def test_a_rounded_vector_is_not_rounded_again():
+def test_rounding_is_idempotent():
     operator = IntegerProducts(operator_of(SHAPES[0]))
     vector = operator.nearest(gaussian(WIDTH))
     assert torch.allclose(operator.nearest(vector), vector, rtol=1e-15, atol=0)
@@ -95,8 +95,8 @@ def test_products_with_zero_are_zero():
     assert not operator.rmatvec(torch.zeros(SHAPES[0].equations, dtype=torch.float64)).any()
 
 
-def test_sums_that_could_leave_32_bits_are_kept_in_64(monkeypatch):
-    """Those of 2^31 / 127 features or equations and more; pretended by a lower limit."""
+def test_sums_that_may_overflow_32_bits_use_64(monkeypatch):
+    """Possible from 2^31 / 127 features or equations on; a lower limit stands in."""
     exact, x, y = operator_of(SHAPES[0]), gaussian(WIDTH), gaussian(SHAPES[0].equations)
     whole = IntegerProducts(exact)
     expected = whole.matvec(x), whole.rmatvec(y)
@@ -113,7 +113,7 @@ def test_sums_that_could_leave_32_bits_are_kept_in_64(monkeypatch):
     monkeypatch.setattr(torch, "zeros", zeros_seen)
     monkeypatch.setattr(torch.Tensor, "sum", sum_seen)
     whole.matvec(x), whole.rmatvec(y)
-    assert set(kinds) == {torch.int32}  # once a block, whose number depends on the threads
+    assert set(kinds) == {torch.int32}  # once per block; the number of blocks depends on threads
     kinds.clear()
     monkeypatch.setattr(integers, "SUM_LIMIT", 127)
     assert torch.equal(whole.matvec(x), expected[0])
@@ -132,10 +132,10 @@ def test_tiny_vectors_keep_their_signs(size):
 @pytest.mark.parametrize("precision", [BFLOAT16, FLOAT32])
 @pytest.mark.parametrize("stored", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sides", [(90, 8), (8, 90), (30, 30), (1, 5)])
-def test_gradients_in_integers_are_off_by_a_hundredth_and_images_not(
+def test_integer_gradients_are_off_by_a_hundredth_and_images_exact(
     sides, stored, precision, monkeypatch
 ):
-    """The longer rows and y are rounded to 255 levels: 1% of a normal number each."""
+    """The longer rows and y are rounded to 255 levels, with 1% error of a normal number each."""
     monkeypatch.setattr(integers, "TILE_ROWS", 16)
     monkeypatch.setattr(integers, "TILE_BYTES", 0)
     second, first = (gaussian(WIDTH, side, seed=i).to(stored) for i, side in enumerate(sides))
@@ -149,7 +149,7 @@ def test_gradients_in_integers_are_off_by_a_hundredth_and_images_not(
     assert 1e-4 < (near - gradient).norm() / gradient.norm() < 0.02
 
 
-def test_sums_beyond_32_bits_are_not_begun():
-    """127^2 times the longer row."""
+def test_sums_beyond_32_bits_are_not_attempted():
+    """The limit is 127^2 times the longer row."""
     assert IntegerGradients.suit(KhatriRao(torch.zeros(1, 133_144), torch.zeros(1, 1)))
     assert not IntegerGradients.suit(KhatriRao(torch.zeros(1, 1), torch.zeros(1, 133_145)))

@@ -1,4 +1,4 @@
-"""The operators against their dense forms and against PyTorch's own convolutions."""
+"""Operators against their dense forms and against PyTorch's convolutions."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ SHAPES = [
 
 
 def random_sides(seed):
-    """Outputs, inputs, width and the sides of both kernels."""
+    """Outputs, inputs, width, and the sides of both kernels."""
     generator = torch.Generator().manual_seed(seed)
     return [
         int(torch.randint(1, top + 1, (1,), generator=generator)) for top in (5, 5, 30, 3, 3, 3, 3)
@@ -44,7 +44,7 @@ def operators():
         matrix = feature_operator(features, torch.float64, CPU)
         weight = gaussian(shape.outputs, shape.equations // shape.outputs, seed=1)
         if number == 2:
-            weight[3] = 0  # an output that is switched off
+            weight[3] = 0  # a dead output
         yield pytest.param(matrix, id=f"khatri-rao-{number}")
         yield pytest.param(Eliminated(matrix, weight), id=f"pivoted-{number}")
         beside_skip = Eliminated(matrix, weight, skip=gaussian(*weight.shape, seed=2))
@@ -62,7 +62,7 @@ def operators():
 
 
 @pytest.mark.parametrize("operator", list(operators()))
-def test_products_agree_with_the_dense_form_in_float64_and_float32(operator):
+def test_products_match_the_dense_form_in_float64_and_float32(operator):
     dense = operator.dense()
     rows, columns = operator.shape
     assert dense.shape == operator.shape
@@ -82,8 +82,8 @@ def test_products_agree_with_the_dense_form_in_float64_and_float32(operator):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_m_x_is_what_two_convolutions_with_larger_kernels_do(seed):
-    """Burkholz 2024, Eq. 2: the composed kernel is what the pair computes on a padded image."""
+def test_m_x_is_two_convolutions_with_larger_kernels(seed):
+    """Burkholz 2024, Eq. 2: the composed kernel is the pair's function of a padded image."""
     c2, c0, c1, k1h, k1w, k2h, k2w = random_sides(seed)
     first, second, x = (
         gaussian(c1, c0, k1h, k1w),
@@ -100,8 +100,8 @@ def test_m_x_is_what_two_convolutions_with_larger_kernels_do(seed):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chunk_bytes", [1, 500, 2**25])
-def test_two_convolutions_in_a_row_are_the_composed_weight(shape, chunk_bytes, monkeypatch):
-    """PyTorch runs A, the scales and B one after the other, independently of the operator."""
+def test_two_convolutions_in_sequence_are_the_composed_weight(shape, chunk_bytes, monkeypatch):
+    """PyTorch applies A, the scales and B in sequence, independently of the operator."""
     features = draw("he_uniform", shape, 23, seed=5, layer=1)
     monkeypatch.setitem(CHUNK_BYTES, "cpu", chunk_bytes)
     operator = KhatriRao.of(*features.weights(), torch.float64, CPU)
@@ -137,19 +137,19 @@ def test_temporaries_stay_below_the_bound(chunk_bytes, many, monkeypatch):
     assert 0 < largest <= chunk_bytes
 
 
-def test_a_kronecker_product_of_any_two_factors_is_the_dense_one():
+def test_kronecker_product_matches_torch():
     u2, u1 = gaussian(4, 4), gaussian(3, 3, seed=1)
     assert torch.allclose(Kronecker(u2, u1).dense(), torch.kron(u2, u1))
 
 
-def test_the_leading_part_has_the_first_columns():
+def test_leading_part_has_the_first_columns():
     matrix, weights = KhatriRao(gaussian(20, 12), gaussian(20, 6, seed=1)), gaussian(2, 4, 18)
     for operator in (matrix, Eliminated(matrix, weights[0], skip=weights[1])):
         count = operator.shape[1] // 2
         assert torch.equal(operator.leading(count).dense(), operator.dense()[:, :count])
 
 
-def test_dense_forms_are_stored_by_columns_for_lapack():
+def test_dense_forms_are_column_major_for_lapack():
     operator = KhatriRao(gaussian(40, 12), gaussian(40, 6))
     weight = gaussian(4, 18, seed=3)
     for matrix in (operator, Eliminated(operator, weight)):
@@ -168,7 +168,7 @@ def test_bf16_products_are_within_its_rounding():
         assert 1e-5 < (actual.double() - expected).norm() / expected.norm() < 1e-2
 
 
-def test_a_dead_output_and_a_single_weight_pass_the_elimination():
+def test_elimination_handles_a_dead_output_and_a_single_weight():
     weight = torch.zeros(3, 4, 1, 1, dtype=torch.float64)
     weight[0, 2] = 1.5
     target = TargetLayer("t", weight, torch.zeros(3))
@@ -184,7 +184,7 @@ def test_a_dead_output_and_a_single_weight_pass_the_elimination():
 @pytest.mark.parametrize(
     ("k1", "k2", "kt"), [(1, 3, 3), (3, 3, 5), (2, 2, 3), (3, 3, 3), (3, 1, 1)]
 )
-def test_a_target_is_rebuilt_in_the_composed_kernel(k1, k2, kt, excess):
+def test_target_is_rebuilt_in_the_composed_kernel(k1, k2, kt, excess):
     """With n = c2 c0 |dim(k2, k1)|, n - c2 + 1 features suffice, also where Δk > 0."""
     c2, c0, side = 3, 2, k1 + k2 - 1
     n = c2 * c0 * side**2
@@ -202,7 +202,7 @@ def test_a_target_is_rebuilt_in_the_composed_kernel(k1, k2, kt, excess):
     assert torch.allclose(reached, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_embedded_target_lies_in_the_middle():
+def test_embedded_target_is_centred():
     weight = gaussian(2, 3, 3, 1)
     wide = embed(weight, (5, 4))
     assert torch.equal(wide[:, :, 1:4, 1:2], weight)
@@ -216,15 +216,15 @@ def test_mismatched_factors_are_refused():
         KhatriRao(torch.zeros(3, 2), torch.zeros(4, 2))
 
 
-def test_factors_are_rounded_to_another_precision_and_never_widened():
-    """Half of float64's memory; products widen a block at a time."""
+def test_factors_are_rounded_to_lower_precision_but_never_widened():
+    """Half of float64's memory; products widen one block at a time."""
     matrix = KhatriRao(torch.randn(9, 4), torch.randn(9, 3))
     widened, rounded = matrix.to(FLOAT64), matrix.to(BFLOAT16)
     assert (widened.first.dtype, widened.dtype) == (torch.float32, torch.float64)
     assert rounded.first.dtype == rounded.transposed.dtype == torch.bfloat16
 
 
-def test_products_are_those_of_the_matrix_with_columns_of_norm_1():
+def test_scaled_products_are_those_of_columns_of_norm_1():
     torch.manual_seed(0)
     matrix = KhatriRao(torch.randn(9, 4).double(), torch.randn(9, 3).double())
     scaled = Scaled(matrix, inverse_norms(matrix.column_norms()))
@@ -234,7 +234,7 @@ def test_products_are_those_of_the_matrix_with_columns_of_norm_1():
     torch.testing.assert_close(scaled.rmatvec(y), dense.T @ y)
 
 
-def test_columns_of_zeros_and_of_subnormal_norm_stay_finite():
+def test_columns_of_zero_or_subnormal_norm_stay_finite():
     norms = torch.tensor([0.0, 1e-310, 2.0], dtype=torch.float64)
     inverses = inverse_norms(norms)
     assert inverses.isfinite().all()

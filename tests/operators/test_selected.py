@@ -1,4 +1,4 @@
-"""Some columns of every kind of operator, against the same columns of its dense form."""
+"""Selected columns of every operator type, against those of its dense form."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def whole(name):
 
 
 @pytest.mark.parametrize("name", ["he_normal", "sign", "id_cond", "ortho_cond"])
-def test_selected_columns_are_those_of_the_dense_matrix(name):
+def test_selected_columns_match_the_dense_matrix(name):
     part, wanted = select_columns(whole(name), INDEX), whole(name).dense()[:, INDEX]
     x, y = torch.randn(4, 2).double(), torch.randn(SHAPE.equations, 2).double()
     assert part.shape == wanted.shape

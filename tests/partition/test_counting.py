@@ -1,4 +1,4 @@
-"""Counts of folded hyperplanes in a ball: exact in the plane, by local maps, and by sampling."""
+"""Counts of folded hyperplanes in a ball: exact in the plane, by local maps, by sampling."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def points():
     return np.random.default_rng(0).uniform(-1, 1, (300, 2))
 
 
-def test_counts_in_a_slice_are_those_of_every_distance(network, plane, points):
+def test_counts_in_a_slice_match_all_distances(network, plane, points):
     folds = partition(network, plane).folds
     a, b = folds.ends[:, 0], folds.ends[:, 1]
     for facets in (False, True):
@@ -47,13 +47,13 @@ def test_counts_in_a_slice_are_those_of_every_distance(network, plane, points):
     assert counts.max() > 5
 
 
-def test_the_local_map_is_exact_in_the_first_layer(network, plane, points):
+def test_local_map_is_exact_in_the_first_layer(network, plane, points):
     folds = partition(network, plane).folds
     local = count_by_local_map(network, plane.inputs(points), 0.1)
     assert (local[:, 0] == count_in_slice(folds.of(0), points, 0.1)).all()
 
 
-def test_the_local_map_is_exact_where_no_earlier_unit_folds_in_the_ball(network, plane, points):
+def test_local_map_is_exact_where_no_earlier_unit_folds_in_the_ball(network, plane, points):
     folds = partition(network, plane).folds
     radius = 0.003
     local = count_by_local_map(network, plane.inputs(points), radius)
@@ -68,16 +68,14 @@ def test_the_local_map_is_exact_where_no_earlier_unit_folds_in_the_ball(network,
     assert compared > 20
 
 
-def test_local_maps_agree_with_exact_counts_on_average_when_balls_are_folded(
-    network, plane, points
-):
+def test_local_maps_match_exact_counts_on_average_in_folded_balls(network, plane, points):
     folds = partition(network, plane).folds
     local = count_by_local_map(network, plane.inputs(points), 0.05)
     exact = np.stack([count_in_slice(folds.of(layer), points, 0.05) for layer in range(3)], 1)
     assert local.sum(0) == pytest.approx(exact.sum(0), rel=0.1)
 
 
-def test_many_samples_of_the_plane_find_nearly_all_that_is_there(network, plane, points):
+def test_many_samples_of_the_plane_find_nearly_everything(network, plane, points):
     folds = partition(network, plane).folds
     some = points[:60]
     exact = np.stack([count_in_slice(folds.of(layer), some, 0.05) for layer in range(3)], 1)
@@ -86,7 +84,7 @@ def test_many_samples_of_the_plane_find_nearly_all_that_is_there(network, plane,
     assert sampled.sum() > 0.95 * exact.sum()
 
 
-def test_the_share_that_sampling_finds_in_high_dimension_is_predicted():
+def test_share_found_by_sampling_in_high_dimension_is_predicted():
     torch.manual_seed(0)
     dimension, samples, radius = 100, 256, 0.5
     network = nn.Sequential(nn.Linear(dimension, 400), nn.ReLU()).double()
@@ -99,7 +97,7 @@ def test_the_share_that_sampling_finds_in_high_dimension_is_predicted():
     assert sampled < 0.6 * (distances <= radius).sum()
 
 
-def test_distances_are_those_of_autograd_in_a_convolutional_network():
+def test_distances_match_autograd_in_a_convolutional_network():
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), nn.LeakyReLU(0.1)
@@ -123,7 +121,7 @@ def test_probes_estimate_the_distances():
     assert error == pytest.approx((1 / 800) ** 0.5, rel=0.4)
 
 
-def test_a_dead_unit_is_infinitely_far():
+def test_dead_unit_is_infinitely_far():
     network = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 1), nn.ReLU())
     with torch.no_grad():
         network[0].weight.fill_(1.0), network[0].bias.fill_(-9.0), network[2].bias.fill_(1.0)
@@ -134,7 +132,7 @@ def test_ball_samples_are_uniform():
     samples = sample_ball(40_000, 3, torch.Generator().manual_seed(0))
     radii = samples.norm(dim=1)
     assert radii.max() <= 1
-    assert (radii**3).mean() == pytest.approx(0.5, abs=0.01)  # the volume below is uniform
+    assert (radii**3).mean() == pytest.approx(0.5, abs=0.01)  # the enclosed volume is uniform
     assert samples.mean(0).abs().max() < 0.01
     beyond = (samples[:, 0] > 0.4).double().mean()
     assert beyond == pytest.approx(float(detection_probability(0.4, 1, 3, 1)), abs=0.01)

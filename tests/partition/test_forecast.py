@@ -1,4 +1,4 @@
-"""How many regions there will be, beside how many there are."""
+"""Forecasts of the number of regions, against the actual number."""
 
 import re
 
@@ -11,37 +11,31 @@ from bnrecon.partition import forecast, partition, random_network
 from bnrecon.runtime.errors import UserError
 
 
-@pytest.mark.parametrize("units", [1, 5, 30])
-def test_it_is_exact_for_lines_in_general_position(units):
+class Pooled(nn.Sequential):
+    """Units in pairs; the larger one counts."""
+
+    def forward(self, x):
+        return nn.functional.max_pool1d(super().forward(x).view(-1, 1, 16), 2)
+
+
+@pytest.mark.parametrize(("kind", "units"), [*((nn.ReLU, n) for n in (1, 5, 30)), (Pooled, 16)])
+def test_forecast_is_exact_for_lines_and_poolings_in_general_position(kind, units):
     torch.manual_seed(units)
-    network = nn.Sequential(nn.Linear(2, units), nn.ReLU())
+    linear = nn.Linear(2, units)
+    network = Pooled(linear) if kind is Pooled else nn.Sequential(linear, nn.ReLU())
     window = plane(2 * SQUARE)
     assert forecast(network, window) == len(partition(network, window).regions)
 
 
 @pytest.mark.parametrize("side", [0.25, 1.0])
 @pytest.mark.parametrize(("width", "depth"), [(30, 2), (60, 2), (30, 4)])
-def test_it_is_near_for_deep_networks(width, depth, side):
+def test_forecast_is_near_for_deep_networks(width, depth, side):
     network = random_network(width, depth, batch_norm=False)
     window = plane(side * SQUARE)
     assert 0.4 < forecast(network, window) / len(partition(network, window).regions) < 2
 
 
-class Pooled(nn.Sequential):
-    """Units in pairs, of which the larger counts."""
-
-    def forward(self, x):
-        return nn.functional.max_pool1d(super().forward(x).view(-1, 1, 16), 2)
-
-
-def test_a_pooling_changes_where_its_two_largest_values_are_equal():
-    torch.manual_seed(0)
-    network = Pooled(nn.Linear(2, 16))
-    window = plane(2 * SQUARE)
-    assert forecast(network, window) == len(partition(network, window).regions)
-
-
-def test_of_many_lines_some_pairs_are_compared(monkeypatch):
+def test_many_lines_are_compared_by_sampled_pairs(monkeypatch):
     network = random_network(300, 1, batch_norm=False)
     window = plane(2 * SQUARE)
     whole = forecast(network, window)
@@ -50,9 +44,9 @@ def test_of_many_lines_some_pairs_are_compared(monkeypatch):
 
 
 @pytest.mark.parametrize("depth", [2, 4])
-def test_what_has_too_many_regions_is_told_a_smaller_window(depth):
+def test_too_many_regions_suggest_a_smaller_window(depth):
     network, side = random_network(60, depth, batch_norm=False), plane(2 * SQUARE)
-    least = forecast(network, side) + 1  # what it has is more than the forecast
+    least = forecast(network, side) + 1  # the actual number exceeds the forecast
     with pytest.raises(UserError, match=f"max_regions={least} ") as refused:
         partition(network, side, max_regions=least)
     assert "at 0.5 times its sides" in str(refused.value)

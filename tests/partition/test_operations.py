@@ -1,4 +1,4 @@
-"""Every operation that a partition takes, and how a network may call it: exact, or refused."""
+"""Every operation and call style that a partition supports is exact; others are refused."""
 
 import warnings
 from types import MethodType
@@ -77,7 +77,7 @@ CONSTANT_SLOPE = {"identity", "affine", "flatten", "reshape", "sum", "product"}
 
 
 class Calls(nn.Module):
-    """A layer of twelve units in a shape, and what is computed from it."""
+    """A layer of twelve units in a shape, and an operation on it."""
 
     def __init__(self, shape, operation):
         super().__init__()
@@ -89,7 +89,7 @@ class Calls(nn.Module):
 
 
 def exact(network):
-    """The partition, which equals the network at a random point of every region."""
+    """The partition, checked against the network at a random point of every region."""
     network.double().eval()
     parts = partition(network, plane())
     corners, maps = parts.regions.polygons.vertices, parts.regions.maps
@@ -112,7 +112,7 @@ def name_of(target):
 
 
 @pytest.mark.parametrize("target", OPERATIONS, ids=name_of)
-def test_affine_maps_equal_the_network_for_every_operation(target):
+def test_affine_maps_match_the_network_for_every_operation(target):
     shape, example = EXAMPLES[name_of(target)]
 
     function = target if callable(target) else method(target)
@@ -121,7 +121,7 @@ def test_affine_maps_equal_the_network_for_every_operation(target):
 
 
 @pytest.mark.parametrize(("shape", "module"), MODULES, ids=str)
-def test_affine_maps_equal_the_network_for_every_module(shape, module):
+def test_affine_maps_match_the_network_for_every_module(shape, module):
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         nn.init.uniform_(module.running_mean)
         nn.init.uniform_(module.running_var, 0.5, 2.0)
@@ -174,11 +174,11 @@ def with_forward(module):
     ],
     ids=["subclass", "norm", "call", "hook", "hook of the network", "forward"],
 )
-def test_what_a_network_computes_beside_its_layers_is_part_of_its_partition(network, count):
+def test_computations_besides_layers_are_part_of_the_partition(network, count):
     assert len(exact(network).layers) == count
 
 
-def test_hooks_and_forwards_of_all_modules_are_part_of_a_partition(monkeypatch):
+def test_global_hooks_and_forwards_are_part_of_the_partition(monkeypatch):
     handle = nn.modules.module.register_module_forward_hook(clip)
     try:
         assert len(exact(mlp()).layers) == 1 + 2 * 4
@@ -203,7 +203,7 @@ def test_hooks_and_forwards_of_all_modules_are_part_of_a_partition(monkeypatch):
     ],
     ids=["pruned", "weight_norm", "spectral_norm", "weight", "spectral", "reads"],
 )
-def test_hooks_that_compute_a_weight_or_nothing_are_taken(change):
+def test_hooks_that_compute_a_weight_or_nothing_are_accepted(change):
     network = mlp()
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         change(network[2])
@@ -233,7 +233,7 @@ class Skip(nn.Module):
     ],
     ids=["skip", "leaky", "chain", "out", "dropout", "view", "size"],
 )
-def test_what_is_changed_in_place_is_read_changed(inner):
+def test_in_place_changes_are_tracked(inner):
     exact(Skip(inner))
 
 
@@ -248,7 +248,7 @@ def test_what_is_changed_in_place_is_read_changed(inner):
         (lambda second, x: x * x, "mul: not supported"),
     ],
 )
-def test_what_would_be_wrong_is_refused(inner, message):
+def test_unsupported_uses_are_refused(inner, message):
     with pytest.raises(UserError, match=message):
         partition(Skip(inner).double(), plane())
 
@@ -264,7 +264,7 @@ def test_what_would_be_wrong_is_refused(inner, message):
         {"groups": 2, "padding": 1},
     ],
 )
-def test_a_convolution_of_few_positions_is_pytorchs(size, options):
+def test_convolution_of_few_positions_matches_pytorch(size, options):
     torch.manual_seed(0)
     x = torch.randn(3, 4, *(size if isinstance(size, tuple) else (size, size)), dtype=torch.float64)
     groups = options.get("groups", 1)
@@ -275,7 +275,7 @@ def test_a_convolution_of_few_positions_is_pytorchs(size, options):
         torch.testing.assert_close(conv2d(x, weight, bias, **options), expected)
 
 
-def test_a_wrong_convolution_of_ours_is_seen_by_the_comparison_with_the_network(monkeypatch):
+def test_wrong_convolution_is_detected_by_comparison_with_the_network(monkeypatch):
     torch.manual_seed(0)
     layers = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 2), nn.Flatten())
     images = slice_of(torch.rand(3, 1, 4, 4))

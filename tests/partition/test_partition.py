@@ -1,10 +1,10 @@
-"""The exact partition of a slice, against dense grids, known counts and the network itself."""
+"""The exact partition of a slice, against dense grids, known counts and the network."""
 
 import numpy as np
 import pytest
 import torch
 import torchvision
-from lively import Composed
+from networks import Composed
 from planes import SQUARE, plane
 from torch import nn
 
@@ -91,7 +91,7 @@ def at(maps, points):
 
 
 def states(network, slice_, points):
-    """Every unit's state by hooks: the sign before activations, the winner of poolings."""
+    """Every unit's state by hooks: signs before activations, winners of poolings."""
     by_module = []
 
     def note(module, inputs, output):
@@ -110,7 +110,7 @@ def states(network, slice_, points):
     return torch.cat(by_module, 1).numpy()
 
 
-def test_affine_maps_are_the_network_inside_every_region_and_these_fill_the_window(case):
+def test_affine_maps_match_the_network_in_all_regions_which_fill_the_window(case):
     network, slice_, parts = case
     areas = parts.regions.areas()
     assert areas.min() > 0
@@ -126,19 +126,19 @@ def test_affine_maps_are_the_network_inside_every_region_and_these_fill_the_wind
     )
 
 
-def test_points_of_a_dense_grid_share_a_state_exactly_where_they_share_a_region(digits):
+def test_grid_points_share_a_state_exactly_if_they_share_a_region(digits):
     network = random_network(12, 3)
     parts = partition(network, plane())
     points = grid(plane(), 61)
     region = parts.regions.locate(points)
     pattern = states(network, plane(), points)
     keys = np.unique(pattern, axis=0, return_inverse=True)[1].ravel()
-    # One state in each region, and one region for each state: the same partition of the points.
+    # One state per region and one region per state: the same partition of the points.
     pairs = {(int(a), int(b)) for a, b in zip(region, keys, strict=True)}
     assert len(pairs) == len(set(region)) == len(set(keys)) > 30
 
 
-def test_no_unit_changes_its_state_within_a_region_of_a_convolutional_network(digits):
+def test_no_unit_changes_state_within_a_region_of_a_convolutional_network(digits):
     network, slice_ = next(row[1:] for row in networks(digits) if row[0] == "convolutional")
     network.eval()
     regions = partition(network, slice_).regions
@@ -149,14 +149,14 @@ def test_no_unit_changes_its_state_within_a_region_of_a_convolutional_network(di
         points += list(0.95 * corners + 0.05 * corners.mean(0))
         region += [index] * len(corners)
     pattern = states(network, slice_, np.array(points))
-    # Ties of zeros behind a ReLU have no winner: the value is the same whichever is taken.
+    # Ties of zeros after a ReLU have no winner; the value is the same for either.
     _, first = np.unique(region, return_index=True)
     owner = np.searchsorted(np.sort(first), np.arange(len(region)), side="right") - 1
     signs = np.r_[0 : 3 * 64, 3 * 64 + 3 * 16 : 3 * 64 + 3 * 16 + 4 * 16]
     assert (pattern[:, signs] == pattern[np.sort(first)[owner]][:, signs]).all()
 
 
-def test_neighbours_agree_on_their_shared_edges(case):
+def test_neighbours_agree_on_shared_edges(case):
     network, slice_, parts = case
     regions = parts.regions
     rng = np.random.default_rng(0)
@@ -177,7 +177,7 @@ def test_neighbours_agree_on_their_shared_edges(case):
     assert compared > 50
 
 
-def test_the_network_is_continuous_along_folds_to_rounding(case):
+def test_network_is_continuous_along_folds_up_to_rounding(case):
     network, slice_, parts = case
     middle = parts.folds.ends.mean(1)
     normal = np.diff(parts.folds.ends, axis=1)[:, 0] @ np.array([[0.0, 1.0], [-1.0, 0.0]])
@@ -202,7 +202,7 @@ def test_lines_in_general_position_give_1_plus_n_plus_n_choose_2_regions(count):
     assert len(parts.folds) == count
 
 
-def test_a_window_sees_1_plus_its_lines_plus_the_crossings_inside():
+def test_window_has_1_plus_lines_plus_inner_crossings_regions():
     rng = np.random.default_rng(0)
     normals, offsets = rng.normal(size=(150, 2)), rng.normal(size=150)
     parts = partition(arrangement(normals, offsets), plane())
@@ -224,7 +224,7 @@ def test_concurrent_and_coincident_lines_leave_no_slivers(shift):
         arrangement(doubled, np.concatenate([offsets, -3 * offsets + shift])), plane()
     )
     assert len(parts.regions) == 80
-    assert len(parts.folds) == 80  # of each pair both are recorded
+    assert len(parts.folds) == 80  # both of each pair are recorded
 
 
 def test_nearly_parallel_lines_are_all_cut():
@@ -267,7 +267,7 @@ def test_folds_hold_every_sign_change_along_a_line(case):
     assert changes == (across & (np.abs(where) < 0.999)).sum()
 
 
-def test_a_zero_set_along_an_earlier_fold_is_recorded_once():
+def test_zero_set_along_an_earlier_fold_is_recorded_once():
     network = nn.Sequential(*arrangement([[1.0, 0.0]], [0.2]), nn.Linear(1, 1), nn.LeakyReLU(0.1))
     network.double()
     with torch.no_grad():
@@ -301,7 +301,7 @@ def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
     assert nearest == pytest.approx(0.0, abs=1e-12)  # every boundary ends at the origin
 
 
-def test_a_residual_network_of_torchvision_is_partitioned(digits):
+def test_torchvision_residual_network_is_partitioned(digits):
     torch.manual_seed(0)
     block = torchvision.models.resnet.BasicBlock(4, 4)
     network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), block)
@@ -317,7 +317,7 @@ def test_a_residual_network_of_torchvision_is_partitioned(digits):
     assert at(maps, points) == pytest.approx(outputs(network, slice_, points), abs=1e-11)
 
 
-def test_the_decision_boundary_is_where_an_output_is_zero():
+def test_decision_boundary_is_where_an_output_is_zero():
     network = random_network(10, 2)
     with torch.no_grad():
         network[-1].bias -= network(torch.zeros(1, 2, dtype=torch.float64))[0]
@@ -327,7 +327,7 @@ def test_the_decision_boundary_is_where_an_output_is_zero():
     assert network(middle).abs().max() < 1e-12
 
 
-def test_an_output_of_one_number_an_input_is_an_output():
+def test_one_number_per_input_is_an_output():
     class Mean(nn.Sequential):
         def forward(self, x):
             return super().forward(x).mean(1)

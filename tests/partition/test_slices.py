@@ -1,12 +1,12 @@
-"""Slices, what a partition refuses, its drawing and its cost."""
+"""Slices, refusals, drawings and the cost of a partition."""
 
 import tracemalloc
 
 import numpy as np
 import pytest
 import torch
-from lively import Composed
 from matplotlib.figure import Figure
+from networks import Composed
 from planes import SQUARE, plane
 from torch import nn
 
@@ -24,7 +24,7 @@ def test_slices_keep_distances_and_recover_coordinates(digits):
     assert slice_of(images, margin=0.0).window.min(0) == pytest.approx(at_images.min(0))
 
 
-def test_through_one_or_two_inputs_the_other_directions_are_random(digits):
+def test_slices_through_one_or_two_inputs_have_random_directions(digits):
     images = digits.train_x[:2].double() / 255
     for count, window in ((1, SQUARE), (2, None)):
         first, again, other = (slice_of(images[:count], window, seed=seed) for seed in (0, 0, 1))
@@ -34,7 +34,7 @@ def test_through_one_or_two_inputs_the_other_directions_are_random(digits):
         gram = first.directions.flatten(1) @ first.directions.flatten(1).T
         assert gram.sub(torch.eye(2)).abs().max() < 1e-14
         assert not torch.allclose(first.directions[1], other.directions[1])
-    length = (images[1] - images[0]).norm().item()  # the window of both reaches half as far beyond
+    length = (images[1] - images[0]).norm().item()  # the window extends by half of it
     assert first.window.min(0) == pytest.approx([-length / 2, -length / 2])
     assert first.window.max(0) == pytest.approx([1.5 * length, length / 2])
     with pytest.raises(UserError, match="window"):
@@ -50,7 +50,7 @@ def test_through_one_or_two_inputs_the_other_directions_are_random(digits):
         (nn.Bilinear(2, 2, 2), r"\(Bilinear\): cannot be traced"),
     ],
 )
-def test_what_is_not_supported_is_refused_in_one_line(network, message):
+def test_unsupported_networks_are_refused_in_one_line(network, message):
     with pytest.raises(UserError, match=message) as caught:
         partition(network, plane())
     assert "\n" not in str(caught.value)
@@ -65,14 +65,14 @@ def test_what_is_not_supported_is_refused_in_one_line(network, message):
         lambda x: x + torch.ones(3, 2),
     ],
 )
-def test_an_operation_on_the_whole_batch_is_refused(operation):
+def test_operation_across_the_batch_is_refused(operation):
     network = Composed(lambda self, x: operation(self.layer(x).relu()), layer=nn.Linear(2, 2))
     with pytest.raises(UserError, match=r"joins the inputs of a batch|does not fit"):
         partition(network, plane())
 
 
-def test_what_a_trace_does_not_show_is_noticed_in_one_region_of_a_thousand():
-    """Only tensors are clipped, not the values of a trace, beside the largest value of a grid."""
+def test_computation_hidden_from_the_trace_is_detected_in_one_region_of_a_thousand():
+    """Clips tensors but not a trace's symbols, above all but one of a grid's values."""
 
     class Clipped(nn.Linear):
         def forward(self, input):
@@ -89,8 +89,8 @@ def test_what_a_trace_does_not_show_is_noticed_in_one_region_of_a_thousand():
         partition(network, plane())
 
 
-def test_more_regions_than_allowed_are_refused_before_they_fill_the_memory():
-    """The layer cuts the window into more than a million regions."""
+def test_too_many_regions_are_refused_before_they_fill_the_memory():
+    """The layer cuts the window into over a million regions."""
     with pytest.raises(UserError, match="max_regions=10 "):
         partition(random_network(20, 1), plane(), max_regions=10)
     network = random_network(2000, 1, batch_norm=False)
@@ -108,7 +108,7 @@ def test_numbers_are_not_rounded_to_float32():
     assert slice_.inputs(np.zeros((1, 2)))[0].tolist() == [0.1, 0.3]
 
 
-def test_a_triangular_window_given_clockwise_is_taken():
+def test_clockwise_triangular_window_is_accepted():
     parts = partition(random_network(6, 2), plane([[0, 1], [1, -1], [-1, -1]]))
     assert parts.regions.areas().sum() == pytest.approx(2.0)
 
@@ -126,7 +126,7 @@ def test_drawings_are_vector_lines_in_the_layers_colours():
     assert (coloured.get_array() == parts.folds.of(2).unit).all()
 
 
-def test_regions_are_filled_by_the_slopes_that_autograd_finds():
+def test_regions_are_filled_by_autograds_slopes():
     network = random_network(6, 2)
     parts = partition(network, plane())
     frame = parts.regions.to_frame()
@@ -142,7 +142,7 @@ def test_regions_are_filled_by_the_slopes_that_autograd_finds():
         parts.fill(Figure().subplots(), np.zeros(3))
 
 
-def test_the_network_is_not_changed():
+def test_network_is_not_changed():
     network = random_network(5, 2).float().train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     partition(network, plane())

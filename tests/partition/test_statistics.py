@@ -1,4 +1,4 @@
-"""BatchNorm statistics that are set from data, layer by layer (Theorem 1)."""
+"""BatchNorm statistics set from data, layer by layer (Theorem 1)."""
 
 import pytest
 import torch
@@ -17,10 +17,10 @@ def network_with_norms():
 def norm_inputs(network, inputs):
     """Every BatchNorm's input when the network runs in eval mode."""
     seen = {}
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     handles = [
-        norm.register_forward_pre_hook(lambda norm, args: seen.update({norm: args[0]}))
-        for norm in norms
+        module.register_forward_pre_hook(lambda norm, args: seen.update({norm: args[0]}))
+        for module in network.modules()
+        if isinstance(module, nn.BatchNorm2d)
     ]
     with torch.no_grad():
         network.eval()(inputs)
@@ -29,7 +29,7 @@ def norm_inputs(network, inputs):
     return seen
 
 
-def test_statistics_are_those_that_every_layer_sees_in_eval_mode():
+def test_statistics_are_those_of_every_layer_in_eval_mode():
     inputs = torch.randn(12, 3, 32, 32, dtype=torch.float64)
     network = set_statistics(network_with_norms(), inputs)
     seen = norm_inputs(network, inputs)
@@ -48,7 +48,7 @@ def test_modes_and_hooks_are_restored():
     assert not any(module._forward_pre_hooks for module in network.modules())
 
 
-def test_a_norm_that_runs_twice_is_refused():
+def test_norm_that_runs_twice_is_refused():
     norm = nn.BatchNorm1d(3)
     network = nn.Sequential(nn.Linear(3, 3), norm, nn.Linear(3, 3), norm)
     with pytest.raises(UserError, match="1: runs twice"):

@@ -1,11 +1,11 @@
-"""Attention and transformers: projections become source layers, and nothing goes past them."""
+"""Attention and transformers: projections become source layers, which no path bypasses."""
 
 import itertools
 
 import pytest
 import torch
 import torchvision
-from lively import Composed
+from networks import Composed
 from torch import nn
 
 import bnrecon
@@ -26,7 +26,7 @@ def attention(**options):
 
 
 def sequences(module, batched=True):
-    """Query, key and value of lengths 5 and 6, in the order that the module takes."""
+    """Query, key and value of lengths 5 and 6, in the module's order of dimensions."""
     generator = torch.Generator().manual_seed(1)
     sides = [(5, 8), (6, module.kdim), (6, module.vdim)]
     batch = (3,) if batched else ()
@@ -55,7 +55,7 @@ def close(ours, theirs):
     ],
     ids=str,
 )
-def test_an_attention_computes_what_pytorchs_does_in_all_its_forms(options, batched):
+def test_attention_matches_pytorch_with_all_options(options, batched):
     model = attention(**options)
     rebuilt = reconstruct(model, oversampling=2)
     assert [layer.name for layer in rebuilt.layers] == PROJECTIONS
@@ -97,8 +97,8 @@ def test_attention_is_saved_loaded_and_collapsed(tmp_path):
     assert isinstance(model["a"], nn.MultiheadAttention)
 
 
-def test_an_attention_that_was_kept_is_loaded_as_it_was_kept(tmp_path):
-    """As files were written when no attention could be rebuilt."""
+def test_kept_attention_is_loaded_as_kept(tmp_path):
+    """Files from before attention could be rebuilt look like this."""
     model = nn.ModuleDict({"a": attention(), "b": nn.Linear(8, 3).double()}).eval()
     hook = model["a"].register_forward_hook(lambda *_: None)
     with pytest.raises(UserError, match="a: its forward hooks would be lost with it"):
@@ -112,7 +112,7 @@ def test_an_attention_that_was_kept_is_loaded_as_it_was_kept(tmp_path):
     assert torch.equal(loaded["a"].in_proj_weight, model["a"].in_proj_weight)
 
 
-def test_an_attention_of_ones_own_is_refused():
+def test_attention_subclass_is_refused():
     class Doubled(nn.MultiheadAttention):
         def forward(self, query, *others, **options):
             return super().forward(2 * query, *others, **options)
@@ -121,7 +121,7 @@ def test_an_attention_of_ones_own_is_refused():
         reconstruct(Doubled(4, 2).eval())
 
 
-def test_projections_that_do_not_fit_into_memory_stay_linear_layers(tmp_path, monkeypatch):
+def test_projections_beyond_memory_stay_linear_layers(tmp_path, monkeypatch):
     model = nn.ModuleDict({"a": attention(), "b": nn.Linear(3, 3).double()}).eval()
     monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda _: 20_000)
     rebuilt = reconstruct(model, unsupported="keep")
@@ -133,13 +133,13 @@ def test_projections_that_do_not_fit_into_memory_stay_linear_layers(tmp_path, mo
 
 
 @pytest.mark.parametrize("with_images", [True, False], ids=["run", "trace"])
-def test_a_packed_weight_that_is_read_elsewhere_is_seen(with_images):
-    def read_past_the_attention(self, x):
+def test_packed_weight_read_elsewhere_is_detected(with_images):
+    def read_packed_weight(self, x):
         x = x + nn.functional.linear(x, self.attention.in_proj_weight[:8])
         return self.head(self.attention(x, x, x)[0])
 
     parts = {"attention": attention(batch_first=True), "head": nn.Linear(8, 3).double()}
-    model, x = Composed(read_past_the_attention, **parts).eval(), torch.randn(4, 5, 8).double()
+    model, x = Composed(read_packed_weight, **parts).eval(), torch.randn(4, 5, 8).double()
     images = x if with_images else None
     with pytest.raises(UserError, match=r"attention\.q_proj: its weight is read outside"):
         reconstruct(model, images=images)
@@ -156,8 +156,8 @@ def transformer_layer(**options):
 
 
 @torch.no_grad()
-def change_each_scale(network, model, x):
-    """How much the output, which is the model's, moves with one scale of each source layer."""
+def output_changes(network, model, x):
+    """How much the output, equal to the model's, moves with one scale of each source layer."""
     before, moved = network(x), {}
     assert close(before, model(x))
     for name, layer in source_layers(network).items():
@@ -169,20 +169,20 @@ def change_each_scale(network, model, x):
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_the_fast_path_of_an_encoder_layer_does_not_go_past_its_sources(norm_first, activation):
+def test_encoder_fast_path_does_not_bypass_source_layers(norm_first, activation):
     model = transformer_layer(norm_first=norm_first, activation=activation)
     x = torch.randn(4, 5, 8).double()
     rebuilt = reconstruct(model, images=x)
     names = [*(f"self_attn.{name}" for name in PROJECTIONS), "linear1", "linear2"]
     assert [layer.name for layer in rebuilt.layers] == names
     assert rebuilt.difference.largest < 1e-9
-    moved = change_each_scale(rebuilt.network, model, x)
+    moved = output_changes(rebuilt.network, model, x)
     assert set(moved) == set(names)
     assert min(moved.values()) > 1e-9
 
 
 @pytest.mark.parametrize("part", ["linear1", "self_attn"])
-def test_the_fast_path_is_off_where_only_a_part_is_rebuilt(part):
+def test_fast_path_is_off_where_only_a_part_is_rebuilt(part):
     model = transformer_layer()
     kept = model.self_attn if part == "linear1" else model.linear1
     kept.register_forward_hook(lambda *_: None)
@@ -190,12 +190,12 @@ def test_the_fast_path_is_off_where_only_a_part_is_rebuilt(part):
     network = reconstruct(model, unsupported="keep", images=x).network
     for module in network.modules():
         module._forward_hooks.clear()
-    moved = change_each_scale(network, model, x)
+    moved = output_changes(network, model, x)
     assert moved
     assert min(moved.values()) > 1e-9
 
 
-def test_a_whole_transformer_is_rebuilt_with_its_masks_and_loaded(tmp_path):
+def test_transformer_is_rebuilt_with_masks_and_loaded(tmp_path):
     torch.manual_seed(0)
     model = nn.Transformer(8, 2, 2, 2, 12, batch_first=True).double().eval()
     rebuilt = reconstruct(model)
@@ -214,11 +214,11 @@ def test_a_whole_transformer_is_rebuilt_with_its_masks_and_loaded(tmp_path):
         padding[0, -2:] = True
         ours = encoder(source, src_key_padding_mask=padding)
         theirs = model.encoder(source, src_key_padding_mask=padding)
-        seen = ~padding  # PyTorch's fast path writes zeros where there is padding
+        seen = ~padding  # PyTorch's fast path writes zeros at padding
         assert close(ours[seen], theirs[seen])
 
 
-def test_a_vision_transformer_of_torchvision_is_rebuilt_whole():
+def test_torchvision_vision_transformer_is_rebuilt():
     torch.manual_seed(0)
     model = torchvision.models.VisionTransformer(8, 4, 2, 2, 8, 12, num_classes=3).eval()
     nn.init.normal_(model.heads.head.weight)
@@ -229,7 +229,7 @@ def test_a_vision_transformer_of_torchvision_is_rebuilt_whole():
     assert rebuilt.difference.largest < 1e-4 * rebuilt.difference.size
 
 
-def test_the_model_itself_keeps_its_attention_and_its_weights():
+def test_plan_keeps_the_models_attention_and_weights():
     model = transformer_layer()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plan = plan_layers(model)

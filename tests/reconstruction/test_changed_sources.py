@@ -1,11 +1,11 @@
-"""Networks that were changed after they were planned or rebuilt: followed, refused or named."""
+"""Networks changed after planning or rebuilding: followed, refused or named."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from lively import Composed
+from networks import Composed
 from torch import nn
 
 import bnrecon
@@ -37,7 +37,7 @@ def swapped(network):
 
 
 @pytest.mark.parametrize("change", [changed_seed, changed_head, swapped])
-def test_a_source_that_its_seed_does_not_give_is_saved_in_full_or_not(change, images, tmp_path):
+def test_source_with_other_features_is_saved_only_in_full(change, images, tmp_path):
     rebuilt = bnrecon.reconstruct(chain())
     change(rebuilt.network)
     with pytest.raises(UserError):
@@ -46,7 +46,7 @@ def test_a_source_that_its_seed_does_not_give_is_saved_in_full_or_not(change, im
     assert rebuilt.save(tmp_path / "source", full=True).exists()
 
 
-def test_collapse_refuses_weights_that_were_not_drawn_and_hooks():
+def test_collapse_refuses_undrawn_weights_and_hooks():
     rebuilt = bnrecon.reconstruct(chain(), "sign")
     rebuilt.network[0].register_forward_hook(lambda _module, _inputs, output: 2 * output)
     with pytest.raises(UserError, match="hooks"):
@@ -58,14 +58,14 @@ def test_collapse_refuses_weights_that_were_not_drawn_and_hooks():
             bnrecon.collapse(other.network, trainable)
 
 
-def test_half_precision_still_holds_what_was_drawn(tmp_path, images):
+def test_half_precision_keeps_the_drawn_features(tmp_path, images):
     rebuilt = bnrecon.reconstruct(chain())
     rebuilt.network.half()
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source"), chain())
     torch.testing.assert_close(loaded(images), chain()(images), rtol=0, atol=0.05)
 
 
-def test_the_first_normalization_acts_in_eval_mode_as_in_training(images):
+def test_first_normalization_acts_in_eval_as_in_training(images):
     network = bnrecon.reconstruct(chain(), images=images).network
     expected = network(images)
     ablated = copy.deepcopy(network)
@@ -73,7 +73,7 @@ def test_the_first_normalization_acts_in_eval_mode_as_in_training(images):
     assert (ablated(images) - expected).abs().max() > 0.1
     for module in network.modules():
         if isinstance(module, nn.BatchNorm1d):
-            module.train()  # statistics of the batch, as adaptation at test time takes
+            module.train()  # batch statistics, as in test-time adaptation
     network(images)
     assert network[0].first_norm.num_batches_tracked == 1
     assert network[0].second_norm.num_batches_tracked == 1
@@ -100,7 +100,7 @@ def test_hooks_need_both_convolutions(images):
             network(images)
 
 
-def test_another_eps_is_saved(images, tmp_path):
+def test_changed_eps_is_saved(images, tmp_path):
     rebuilt = bnrecon.reconstruct(chain(), images=images)
     for module in rebuilt.network.modules():
         if isinstance(module, nn.BatchNorm1d):
@@ -111,7 +111,7 @@ def test_another_eps_is_saved(images, tmp_path):
 
 
 @pytest.mark.parametrize("storage", ["regenerate", "disk"])
-def test_a_state_of_another_seed_is_not_loaded_where_features_are_drawn_again(images, storage):
+def test_redrawn_features_refuse_the_state_of_another_seed(images, storage):
     spec = FeatureSpec(storage=storage)
     first, again, other = (
         bnrecon.reconstruct(chain(), spec, seed=seed).network for seed in (0, 0, 1)
@@ -120,13 +120,13 @@ def test_a_state_of_another_seed_is_not_loaded_where_features_are_drawn_again(im
     again.load_state_dict(state)
     first.load_state_dict(state)
     torch.testing.assert_close(again(images), first(images))
-    for _ in range(2):  # the first attempt leaves nothing that would let the second one pass
+    for _ in range(2):  # a failed attempt must not let the next one pass
         with pytest.raises(RuntimeError, match="0 was rebuilt from other features"):
             other.load_state_dict(state)
     other.load_state_dict({name: value for name, value in state.items() if "drawn" not in name})
 
 
-def test_a_layer_with_the_files_own_word_for_a_name_is_loaded(tmp_path):
+def test_layer_named_rest_is_loaded(tmp_path):
     model = nn.Sequential()
     model.add_module("rest", nn.Linear(4, 3))
     rebuilt = bnrecon.reconstruct(model.eval())
@@ -135,7 +135,7 @@ def test_a_layer_with_the_files_own_word_for_a_name_is_loaded(tmp_path):
     torch.testing.assert_close(loaded(x), rebuilt.network(x))
 
 
-def test_a_source_is_not_loaded_into_another_architecture(tmp_path):
+def test_source_is_not_loaded_into_another_architecture(tmp_path):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     path = bnrecon.reconstruct(model).save(tmp_path / "source")
     with pytest.raises(RunError, match="1 is ReLU, where a BatchNorm was"):
@@ -143,7 +143,7 @@ def test_a_source_is_not_loaded_into_another_architecture(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_model_that_changed_since_it_was_planned_is_refused(dtype):
+def test_model_changed_after_planning_is_refused(dtype):
     model = chain().to(dtype)
     plan = bnrecon.plan_layers(model)
     solutions = {layer.name: bnrecon.solve_layer(layer) for layer in plan.layers}
@@ -157,7 +157,7 @@ def test_a_model_that_changed_since_it_was_planned_is_refused(dtype):
 @pytest.mark.parametrize(
     ("layer", "size"), [(nn.Conv1d(3, 8, 3, padding=1), (3, 8)), (nn.Linear(4, 8), (2, 8, 4))]
 )
-def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise(layer, size):
+def test_folded_layer_refuses_inputs_its_batchnorm_read_differently(layer, size):
     model = nn.Sequential(layer, nn.BatchNorm1d(8)).eval()
     network = bnrecon.reconstruct(model).network
     for rebuilt in (network, bnrecon.collapse(network)):
@@ -165,7 +165,7 @@ def test_a_folded_layer_refuses_the_input_that_its_batchnorm_read_otherwise(laye
             rebuilt(torch.randn(size))
 
 
-def test_a_weight_that_goes_into_a_constant_is_seen_without_images():
+def test_weight_in_a_constant_is_detected_without_images():
     def penalize(self, x):
         return self.layer(x) + sum(p.abs().sum() for p in self.layer.parameters())
 
@@ -174,7 +174,7 @@ def test_a_weight_that_goes_into_a_constant_is_seen_without_images():
 
 
 class Wrapped(nn.Module):
-    """Its output is wrong where a replaced layer is no linear layer, in what ``wrap`` makes."""
+    """One output depends on whether the layers are linear; ``wrap`` makes the type of it."""
 
     def __init__(self, wrap):
         super().__init__()
@@ -185,7 +185,7 @@ class Wrapped(nn.Module):
         return self.layers[1](self.layers[0](x)), self.wrap(x * (2 if linear else 3))
 
 
-def test_outputs_that_hold_no_tensors_are_named_and_arrays_compared(images):
+def test_unknown_output_types_are_named_and_arrays_compared(images):
     for wrap, kind in (
         (lambda x: torch.distributions.Categorical(logits=x), "Categorical"),
         (lambda x: np.array(["words"] * len(x)), "ndarray"),

@@ -1,4 +1,4 @@
-"""Trainable collapsed networks: values, gradients and statistics of the source, and its tensors."""
+"""Trainable collapsed networks: the source's values, gradients, statistics and tensors."""
 
 import copy
 import itertools
@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from layer_cases import CASES, label, make
-from lively import NETWORKS, enliven, outputs
+from networks import NETWORKS, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -23,7 +23,7 @@ SPECS += [
 
 
 def gradients(network, x, training):
-    """Outputs, gradients of x and of all that trains, and the buffers after two batches."""
+    """Outputs, gradients of x and all trainable parameters, and buffers, after two batches."""
     network.train(training).zero_grad()
     for scale in (1.0, 2.0):
         inputs = (scale * x + 0.5).requires_grad_()
@@ -37,7 +37,7 @@ def gradients(network, x, training):
 
 
 def agree(one, other):
-    """Whether all numbers agree by the size of each tensor."""
+    """Whether all numbers agree relative to the size of each tensor."""
     return all(
         (a - b).abs().max() <= 1e-9 * max(1.0, float(b.abs().max()))
         for a, b in zip(one, other, strict=True)
@@ -52,7 +52,7 @@ def agree(one, other):
         f"{value.name} {value.skip}" if isinstance(value, FeatureSpec) else label(value)
     ),
 )
-def test_gradients_and_statistics_are_the_sources(kind, name, bias, spec, training):
+def test_gradients_and_statistics_match_the_source(kind, name, bias, spec, training):
     model, x = make(kind, name, bias)
     source = reconstruct(model, spec, images=x, solver=bnrecon.SolverSpec(tolerance=1e-8)).network
     network = bnrecon.collapse(copy.deepcopy(source), trainable=True)
@@ -61,7 +61,7 @@ def test_gradients_and_statistics_are_the_sources(kind, name, bias, spec, traini
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
 @pytest.mark.parametrize("storage", ["implicit", "regenerate", "disk"])
-def test_features_that_are_not_in_memory_train_too(storage, training, monkeypatch):
+def test_features_outside_memory_train(storage, training, monkeypatch):
     model, x = make(nn.Conv2d, "grouped", True)
     name = "id_cond" if storage == "implicit" else "he_normal"
     stored = reconstruct(model, name, images=x).network
@@ -79,9 +79,9 @@ def test_features_that_are_not_in_memory_train_too(storage, training, monkeypatc
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
-def test_what_is_trained_is_the_source_and_is_saved_with_it(training, tmp_path):
+def test_training_changes_the_source_and_is_saved_with_it(training, tmp_path):
     build, shape = NETWORKS["residual"]
-    model = enliven(build(), shape)
+    model = randomize(build(), shape)
     rebuilt = reconstruct(model, images=torch.randn(32, *shape))
     network = bnrecon.collapse(rebuilt.network, trainable=True)
     before, kept = outputs(network, shape), copy.deepcopy(network)
@@ -109,7 +109,7 @@ def test_what_is_trained_is_the_source_and_is_saved_with_it(training, tmp_path):
     assert torch.equal(outputs(kept, shape), trained)
 
 
-def test_layers_with_an_activation_in_between_stay_as_they_are(caplog):
+def test_layers_with_an_activation_are_not_collapsed(caplog):
     model, x = make(nn.Conv2d, "valid", True)
     source = reconstruct(model, FeatureSpec(activation="relu"), images=x).network
     network = bnrecon.collapse(source, trainable=True)
@@ -117,7 +117,7 @@ def test_layers_with_an_activation_in_between_stay_as_they_are(caplog):
     assert torch.equal(network(x), source(x))
 
 
-def test_a_batch_of_one_pixel_is_refused_as_by_batchnorm():
+def test_batch_of_one_pixel_is_refused_as_by_batchnorm():
     network = bnrecon.collapse(reconstruct(nn.Linear(3, 4).eval()).network, trainable=True)
     with pytest.raises(ValueError, match="two pixels"):
         network.train()(torch.randn(1, 3))

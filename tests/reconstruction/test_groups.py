@@ -1,4 +1,4 @@
-"""Systems of groups that are solved together, against each solved by itself."""
+"""Systems of groups solved together, against each solved alone."""
 
 import pytest
 import torch
@@ -22,8 +22,8 @@ def problems(spec):
 
 
 @pytest.mark.parametrize("room", [1, 80_000, 2**25])
-def test_blocks_of_any_size_give_each_groups_own_scales_in_order(room, monkeypatch):
-    """A system has 35 kB: one a block, three, or all of them."""
+def test_blocks_of_any_size_give_each_groups_scales_in_order(room, monkeypatch):
+    """A system has 35 kB: blocks of one, three or all systems."""
     monkeypatch.setattr(groups, "TOGETHER_BYTES", room)
     systems = problems(SolverSpec())
     solution = solve_groups(systems)
@@ -32,7 +32,7 @@ def test_blocks_of_any_size_give_each_groups_own_scales_in_order(room, monkeypat
     torch.testing.assert_close(solution.scale, torch.cat(least))
 
 
-def test_groups_that_miss_the_tolerance_together_are_solved_alone():
+def test_groups_beyond_tolerance_are_solved_alone():
     systems = problems(SolverSpec(tolerance=1e-18))
     solution = solve_groups(systems)
     assert "solved together" not in solution.report.reason
@@ -44,8 +44,8 @@ def test_groups_that_miss_the_tolerance_together_are_solved_alone():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_small_groups_of_signs_have_features_to_spare(seed):
-    """Of 96 groups of 9 equations with 14 random signs each, one or the other was singular."""
+def test_small_groups_of_signs_have_spare_features(seed):
+    """With 14 random signs for 9 equations, some of 96 groups were singular."""
     torch.manual_seed(seed)
     model = nn.Conv2d(96, 96, 3, groups=96).eval()
     (report,) = bnrecon.reconstruct(model, "sign", seed=seed).layers
@@ -53,8 +53,8 @@ def test_small_groups_of_signs_have_features_to_spare(seed):
     assert report.width == 9 + 24
 
 
-def test_singular_groups_are_noted_and_logged_with_the_error_that_they_must_have(caplog):
-    """What no feature reaches is lost: the distance of a group's weights from the range of M."""
+def test_singular_groups_are_noted_with_their_unavoidable_error(caplog):
+    """The error is the distance of a group's weights from the range of M."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(64, 64, 3, groups=64)).eval()
     spec = FeatureSpec("sign", width=12)

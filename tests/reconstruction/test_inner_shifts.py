@@ -1,9 +1,9 @@
-"""Without an activation the second normalization takes over what the first one shifts."""
+"""Without an activation the second normalization absorbs the shifts of the first."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from lively import Residual, enliven, outputs
+from networks import Residual, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -29,7 +29,7 @@ LAYERS = {
 
 
 def random_maps(widths):
-    """Affine maps with shifts and running statistics, for so many channels."""
+    """Affine maps with shifts and running statistics, one for each number of channels."""
     generator = torch.Generator().manual_seed(1)
 
     def normal(width):
@@ -39,7 +39,7 @@ def random_maps(widths):
 
 
 def by_definition(layer, first, second, x):
-    """The pair of convolutions and affine maps, one after the other."""
+    """Apply the two convolutions and affine maps one after the other."""
     a, b = (weight.double() for weight in layer.features.weights())
     mode = {"zeros": "constant"}.get(layer.padding_mode, layer.padding_mode)
     padded = F.pad(x, layer.geometry.pads, mode)
@@ -62,7 +62,7 @@ def by_definition(layer, first, second, x):
 
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_first_shift_reaches_every_pixel_of_the_output_alike(kind, skip):
+def test_first_shift_reaches_every_output_pixel_equally(kind, skip):
     module = LAYERS[kind].double()
     shape = LayerShape(4, 3, tuple(module.weight.shape[2:]))
     layer = SourceLayer(draw("he_normal", shape, 20, 0, 0, False, skip), module)
@@ -75,9 +75,9 @@ def test_a_first_shift_reaches_every_pixel_of_the_output_alike(kind, skip):
 
 
 @pytest.mark.parametrize("linear", [False, True])
-def test_an_implicit_layer_and_a_linear_one_have_no_first_shift_either(linear, monkeypatch):
+def test_implicit_and_linear_layers_have_no_first_shift(linear, monkeypatch):
     shape = (6,) if linear else (2, 5, 5)
-    model = enliven(nn.Linear(6, 5) if linear else nn.Conv2d(2, 3, 3, padding=1), shape)
+    model = randomize(nn.Linear(6, 5) if linear else nn.Conv2d(2, 3, 3, padding=1), shape)
     for limit in (source_layer.IMPLICIT_FROM, -1):
         monkeypatch.setattr(source_layer, "IMPLICIT_FROM", limit)
         network = reconstruct(model, "id_cond", images=torch.randn(9, *shape) + 1).network
@@ -88,8 +88,8 @@ def test_an_implicit_layer_and_a_linear_one_have_no_first_shift_either(linear, m
 
 
 @pytest.mark.parametrize("activation", ["identity", "relu", "leaky_relu", "tanh", "sigmoid"])
-def test_the_first_shifts_are_frozen_only_where_nothing_nonlinear_needs_them(activation):
-    model = enliven(Residual(), (2, 9, 8))
+def test_first_shifts_are_trainable_only_with_an_activation(activation):
+    model = randomize(Residual(), (2, 9, 8))
     images = torch.randn(32, 2, 9, 8) + 0.5
     network = reconstruct(model, FeatureSpec(activation=activation), images=images).network
     for layer in source_layers(network).values():
@@ -99,10 +99,10 @@ def test_the_first_shifts_are_frozen_only_where_nothing_nonlinear_needs_them(act
         assert layer.first_norm.running_mean.abs().max() > 1e-3
 
 
-def test_a_file_with_first_shifts_is_read_to_the_same_function(tmp_path):
-    """As files were written before, and as a network whose shifts were set by hand is."""
+def test_file_with_first_shifts_gives_the_same_function(tmp_path):
+    """Older files and networks with shifts set by hand have first shifts."""
     shape = (2, 9, 8)
-    model = enliven(Residual(), shape)
+    model = randomize(Residual(), shape)
     rebuilt = reconstruct(model, images=torch.randn(32, *shape))
     tensors, about = files.read_tensors(rebuilt.save(tmp_path / "source.safetensors"))
     changed = {name: value.clone() for name, value in tensors.items()}
@@ -122,8 +122,8 @@ def test_a_file_with_first_shifts_is_read_to_the_same_function(tmp_path):
         assert not any(layer.first_norm.bias.any() for layer in source_layers(loaded).values())
 
 
-def test_a_built_network_trains_as_many_parameters_as_the_cost_table_counts():
-    """Burkholz 2024, Sect. 3.2: c1 first scales, c2 second scales and c2 second shifts a layer."""
+def test_trainable_parameters_match_the_cost_table():
+    """Burkholz 2024, Sect. 3.2: c1 first scales, c2 second scales, c2 second shifts a layer."""
     target = vgg(cost.IMAGE, 10, 2, [2, 3, 4, 4, 4], "relu").eval()
     counted = cost.count(2).set_index("network")["trainable"]
     for name, options in cost.WIDTHS.items():

@@ -1,9 +1,9 @@
-"""Every kind of layer, rebuilt from every distribution, against PyTorch's own in float64."""
+"""Every layer type, rebuilt from every distribution, against PyTorch in float64."""
 
 import pytest
 import torch
 from layer_cases import CASES, DIMS, KERNEL, label, make
-from lively import Composed, difference
+from networks import Composed, difference
 from torch import nn
 
 import bnrecon
@@ -16,18 +16,18 @@ from bnrecon.reconstruction.source_file import source_layers
 
 
 def assert_loaded_again(rebuilt, kind, name, bias, x, folder):
-    """Into a layer of other weights."""
+    """Loading works into a layer of other weights."""
     other, _ = make(kind, name, bias, seed=1)
     loaded = bnrecon.load_source(rebuilt.save(folder / "source.safetensors"), other)
     assert difference(loaded, rebuilt.network, x) < 1e-13
 
 
-def test_every_kind_of_layer_is_tested():
+def test_every_layer_type_is_tested():
     assert set(DIMS) == set(LAYERS)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "bias", "features"),  # each case with every third one, each kind with all
+    ("kind", "name", "bias", "features"),  # each case with every third, each type with all
     [
         (*case, features)
         for number, case in enumerate(CASES)
@@ -36,9 +36,9 @@ def test_every_kind_of_layer_is_tested():
     ],
     ids=label,
 )
-def test_a_layer_of_any_kind_is_rebuilt_from_any_features(kind, name, bias, features, tmp_path):
+def test_layer_of_any_type_is_rebuilt_from_any_features(kind, name, bias, features, tmp_path):
     model, x = make(kind, name, bias)
-    # Nine features half of whose entries are 0 may leave a tap of a kernel of three unreached.
+    # Nine half-empty features may leave a tap of a kernel of three unreached.
     sparse = features in ("er_sign", "sparse_he_normal")
     oversampling = 5 if sparse and name == "depthwise" and DIMS[kind] == 1 else None
     rebuilt = reconstruct(model, features, oversampling, images=x)
@@ -65,7 +65,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "bias", "spec"),  # each case with every other one, in turn
+    ("kind", "name", "bias", "spec"),  # each case with every other spec
     [
         (*case, spec)
         for number, case in enumerate(CASES)
@@ -78,7 +78,7 @@ SPECS = [
         else label(value)
     ),
 )
-def test_widths_skip_connections_and_activations_go_with_any_kind(kind, name, bias, spec, tmp_path):
+def test_widths_skips_and_activations_work_with_any_type(kind, name, bias, spec, tmp_path):
     model, x = make(kind, name, bias)
     rebuilt = reconstruct(model, spec, images=x, solver=bnrecon.SolverSpec(tolerance=1e-9))
     assert rebuilt.layers[0].relative_error < 1e-8
@@ -89,9 +89,7 @@ def test_widths_skip_connections_and_activations_go_with_any_kind(kind, name, bi
 
 @pytest.mark.parametrize("activation", ["identity", "relu"])
 @pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
-def test_an_implicit_layer_of_any_kind_does_what_a_stored_one_does(
-    kind, name, bias, activation, monkeypatch
-):
+def test_implicit_layers_match_stored_ones(kind, name, bias, activation, monkeypatch):
     model, x = make(kind, name, bias)
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", -1)
     rebuilt = reconstruct(model, FeatureSpec("id_cond", activation=activation), images=x)
@@ -100,7 +98,7 @@ def test_an_implicit_layer_of_any_kind_does_what_a_stored_one_does(
 
 
 @pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
-def test_statistics_are_those_that_the_normalizations_take_from_the_images(kind, name, bias):
+def test_statistics_match_those_the_normalizations_collect(kind, name, bias):
     model, x = make(kind, name, bias)
     layer = reconstruct(model, images=x).network
     wanted = [norm.running_var.clone() for norm in (layer.first_norm, layer.second_norm)]
@@ -122,7 +120,7 @@ def test_statistics_are_those_that_the_normalizations_take_from_the_images(kind,
 
 
 @pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
-def test_a_normalization_behind_a_layer_of_any_kind_is_folded(kind, name, bias):
+def test_normalization_is_folded_into_any_layer_type(kind, name, bias):
     layer, x = make(kind, name, bias)
     dims = DIMS[kind]
     norm = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[dims]
@@ -138,14 +136,14 @@ def test_a_normalization_behind_a_layer_of_any_kind_is_folded(kind, name, bias):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LAYERS if DIMS[kind]], ids=label)
-def test_a_single_image_passes_as_a_batch_does(kind):
+def test_single_image_passes_like_a_batch(kind):
     model, x = make(kind, "strided", True)
     network = reconstruct(model).network
     assert difference(network, model, x[0]) < 1e-9
 
 
 @pytest.mark.parametrize("size", [11, 12])
-def test_a_transposed_convolution_takes_the_size_of_its_output(size):
+def test_transposed_convolution_takes_output_size(size):
     torch.manual_seed(0)
     layer, sides = nn.ConvTranspose2d(2, 3, 3, stride=3, padding=1).double(), (size, size - 1)
     model = Composed(lambda self, x: self.layer(x, output_size=sides), layer=layer).eval()
@@ -156,7 +154,7 @@ def test_a_transposed_convolution_takes_the_size_of_its_output(size):
 
 
 @pytest.mark.parametrize("room", [1, 8000, 10**6])
-def test_groups_and_features_in_chunks_do_what_they_do_at_once(room, monkeypatch):
+def test_chunked_groups_and_features_match_unchunked(room, monkeypatch):
     model, x = make(nn.Conv2d, "grouped", True)
     network = reconstruct(model).network
     with torch.no_grad():
@@ -166,7 +164,7 @@ def test_groups_and_features_in_chunks_do_what_they_do_at_once(room, monkeypatch
         assert torch.allclose(network(x), whole, atol=1e-12)
 
 
-def test_the_features_of_a_group_depend_on_seed_layer_and_group_alone():
+def test_group_features_depend_only_on_seed_layer_and_group():
     model, _ = make(nn.Conv2d, "grouped", True)
     (grouped,) = plan_layers(model, seed=3).layers
     (plain,) = plan_layers(nn.Conv2d(2, 4, KERNEL[:2]).eval(), seed=3).layers
@@ -176,7 +174,7 @@ def test_the_features_of_a_group_depend_on_seed_layer_and_group_alone():
     assert other.draw(1).digest() != grouped.draw(1).digest()
 
 
-def test_a_layer_of_many_groups_has_one_row_and_the_largest_of_their_errors():
+def test_grouped_layer_reports_one_row_with_its_largest_error():
     torch.manual_seed(0)
     model = nn.Conv2d(240, 240, 3, groups=240, padding=1).eval()
     x = torch.randn(2, 240, 7, 7)
@@ -191,7 +189,7 @@ def test_a_layer_of_many_groups_has_one_row_and_the_largest_of_their_errors():
     assert layer_errors(rebuilt.network, model.weight.double())[1] > 1e-2
 
 
-def test_a_trained_source_of_groups_is_saved_as_it_is(tmp_path):
+def test_trained_grouped_source_is_saved(tmp_path):
     model, x = make(nn.ConvTranspose2d, "grouped", True)
     rebuilt = reconstruct(model, images=x)
     with torch.no_grad():
@@ -202,7 +200,7 @@ def test_a_trained_source_of_groups_is_saved_as_it_is(tmp_path):
     assert torch.allclose(rebuilt.network.weight, 1.5 * model.weight, atol=1e-8)
 
 
-def test_a_layer_used_twice_has_one_source_and_the_moments_of_both_uses():
+def test_reused_layer_has_one_source_with_moments_of_both_uses():
     torch.manual_seed(0)
     layer, x = nn.Conv1d(3, 3, 3, padding=1).double(), torch.randn(8, 3, 9).double()
     model = Composed(lambda self, x: self.layer(torch.tanh(self.layer(x)) + 2), layer=layer).eval()
@@ -218,7 +216,7 @@ def test_a_layer_used_twice_has_one_source_and_the_moments_of_both_uses():
     assert torch.allclose(source.first_norm.running_mean, wanted, atol=1e-9)
 
 
-def test_one_module_under_two_names_is_replaced_at_both():
+def test_module_under_two_names_is_replaced_at_both():
     torch.manual_seed(0)
     layer = nn.Linear(4, 4)
     model = nn.Sequential(layer, nn.Tanh(), layer).double().eval()
@@ -228,7 +226,7 @@ def test_one_module_under_two_names_is_replaced_at_both():
 
 
 class UNet(nn.Module):
-    """Two levels, a skip concatenation, and a transposed convolution that is told its size."""
+    """Two levels, a skip concatenation, and a transposed convolution with ``output_size``."""
 
     def __init__(self):
         super().__init__()
@@ -244,7 +242,7 @@ class UNet(nn.Module):
 
 
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
-def test_an_encoder_and_decoder_with_a_concatenation_is_rebuilt_whole(skip, tmp_path):
+def test_encoder_decoder_with_concatenation_is_rebuilt(skip, tmp_path):
     torch.manual_seed(0)
     model, x = UNet().double(), torch.randn(4, 3, 9, 9).double()
     model.train()(x)

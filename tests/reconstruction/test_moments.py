@@ -1,4 +1,4 @@
-"""Moments of inputs and outputs against those of the images taken together, group by group."""
+"""Moments of inputs and outputs against those computed from all images at once."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from bnrecon.reconstruction.moments import LayerMoments, gather
 
 
 def gathered(module, *batches):
-    """The moments of one layer, by the names of their fields."""
+    """The moments of a model's only layer."""
     model = module.double().eval()
     (moments,) = gather(model, find_layers(model).layers, batches).values()
     return moments
@@ -36,7 +36,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_moments_of_batches_are_those_of_all_images_together(name):
+def test_moments_of_batches_match_all_images_together(name):
     make, shape = LAYERS[name]
     layer, (first, second) = make(), (gaussian(*shape, seed=seed) for seed in (0, 1))
     second = 3 * second  # the largest inputs are in one batch
@@ -46,7 +46,7 @@ def test_moments_of_batches_are_those_of_all_images_together(name):
 
 
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}])
-def test_the_moments_of_a_group_are_those_of_its_convolution_alone(options):
+def test_group_moments_are_those_of_its_convolution_alone(options):
     x = gaussian(5, 6, 9, 8) * torch.arange(1.0, 7.0)[:, None, None]  # no two groups alike
     layer = nn.Conv2d(6, 9, 3, groups=3, **options)
     moments = gathered(layer, x)
@@ -59,8 +59,8 @@ def test_the_moments_of_a_group_are_those_of_its_convolution_alone(options):
 
 
 @pytest.mark.parametrize("side", [2, 3, 4])
-def test_the_centre_is_where_the_kernels_middle_tap_reads(side):
-    """The layer that reads only there puts out what the moments call the centre."""
+def test_centre_is_the_input_of_the_kernels_middle_tap(side):
+    """A layer that reads only the middle tap returns what the moments call the centre."""
     layer = nn.Conv2d(3, 3, side, stride=2, padding=1, bias=False)
     with torch.no_grad():
         layer.weight.zero_()
@@ -72,7 +72,7 @@ def test_the_centre_is_where_the_kernels_middle_tap_reads(side):
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_statistics_of_the_first_output_are_those_of_the_features_applied(name):
+def test_first_output_statistics_match_the_applied_features(name):
     shape = LayerShape(4, 3, (3, 3))
     pair = draw(name, shape, choose_width(name, shape), seed=0, layer=0)
     x = gaussian(5, 3, 7, 8) * torch.tensor([1.0, 2.0, 4.0])[:, None, None] + 1  # no two alike
@@ -83,7 +83,7 @@ def test_statistics_of_the_first_output_are_those_of_the_features_applied(name):
 
 
 @pytest.mark.parametrize("skip", [False, True])
-def test_statistics_of_the_second_output_are_those_of_its_formula(skip):
+def test_second_output_statistics_match_their_formula(skip):
     """The formula is z = (gain ∘ (o - bias) - S x) / outer + shift."""
     layer, x = nn.Conv2d(3, 4, 3, stride=2, padding=1), gaussian(5, 3, 7, 8) + 1
     moments, output = gathered(layer, x), layer(x).detach()

@@ -1,4 +1,4 @@
-"""A plan counts what the solver needs: alone it would fit, beside the features it has to."""
+"""A plan counts the solver's memory: solver and features have to fit together."""
 
 import pytest
 from torch import nn
@@ -18,7 +18,7 @@ def linear_layers(count):
 
 @pytest.fixture
 def free(monkeypatch):
-    """Sets how much memory a plan finds free."""
+    """Set how much free memory a plan sees."""
 
     def limit(size):
         monkeypatch.setattr(planning_module, "available_memory", lambda _: size)
@@ -27,7 +27,7 @@ def free(monkeypatch):
 
 
 @pytest.mark.parametrize("solver", ["lu", "svd_lbfgs", "least_squares"])
-def test_a_plan_counts_the_matrix_that_a_solver_factorizes(solver):
+def test_plan_counts_the_matrix_a_solver_factorizes(solver):
     (layer,) = plan_layers(linear_layers(1), SQUARE, solver).layers
     need = SOLVERS[solver].memory(1600, 1600)
     assert layer.solver_memory == need
@@ -36,7 +36,7 @@ def test_a_plan_counts_the_matrix_that_a_solver_factorizes(solver):
     assert memory == layer.working_bytes + 3 * layer.stored_bytes
 
 
-def test_auto_counts_the_solver_that_it_will_take(free):
+def test_auto_counts_the_solver_it_will_choose(free):
     free(16 * 10**9)
     (layer,) = plan_layers(nn.Conv2d(64, 64, 3).eval(), SQUARE).layers
     assert layer.choice.solver == "refined"
@@ -62,7 +62,7 @@ def test_auto_solves_patterned_features_as_planned(features):
     assert [solve_layer(layer).report.solver for layer in plan.layers] == planned
 
 
-def test_auto_takes_a_factorization_that_fits_beside_all_features(free):
+def test_auto_factorizes_only_if_it_fits_with_all_features(free):
     whole = plan_layers(linear_layers(3), SQUARE)
     assert {layer.choice.solver for layer in whole.layers} == {"lu"}
     free(whole.memory)
@@ -77,7 +77,7 @@ def test_auto_takes_a_factorization_that_fits_beside_all_features(free):
     }
 
 
-def test_a_solver_that_does_not_fit_beside_the_features_is_refused_before_any_work(free):
+def test_solver_beyond_memory_is_refused_before_any_work(free):
     need = plan_layers(linear_layers(30), SQUARE, "lu").memory
     free(need - 1)
     with pytest.raises(
@@ -92,14 +92,14 @@ def test_a_solver_that_does_not_fit_beside_the_features_is_refused_before_any_wo
     assert len(plan_layers(linear_layers(30), SQUARE, "lu").layers) == 30
 
 
-def test_a_layer_that_is_solved_again_with_fewer_features_counts_both():
-    """Two thirds of 1.5 n are n: that system is square."""
+def test_refit_with_fewer_features_counts_both_systems():
+    """Two thirds of 1.5 n are n, a square system."""
     spec = FeatureSpec(oversampling=1.5, keep=2 / 3, pruning="refit")
     (layer,) = plan_layers(linear_layers(1), spec).layers
     assert layer.solver_memory == SOLVERS["lu"].memory(1600, 1600)
 
 
-def test_systems_that_are_solved_in_one_call_are_counted_together():
+def test_systems_solved_in_one_call_are_counted_together():
     (layer,) = plan_layers(nn.Conv2d(960, 960, 3, groups=960).eval()).layers
     matrix = 8 * 9 * layer.width
     assert layer.solver_memory >= 3 * 960 * matrix
@@ -108,8 +108,8 @@ def test_systems_that_are_solved_in_one_call_are_counted_together():
 
 
 @pytest.mark.parametrize("storage", ["memory", "regenerate"])
-def test_features_that_were_selected_are_solved_as_those_of_a_layer_are(storage):
-    """Of 109 that are kept 108 are enough, wherever they are stored."""
+def test_selected_features_are_solved_like_a_layers(storage):
+    """Of the 109 that are kept, 108 suffice in any storage."""
     features = FeatureSpec(storage=storage, width=162, keep=109 / 162, pruning="refit")
     (layer,) = reconstruct(nn.Sequential(nn.Conv2d(3, 4, 3)).eval(), features).layers
     assert (layer.kept, layer.solver) == (109, "lu")

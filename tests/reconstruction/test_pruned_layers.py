@@ -1,4 +1,4 @@
-"""Layers of which a share of the features keeps its scales, and what their reports say."""
+"""Layers that keep the scales of a share of their features, and their reports."""
 
 import json
 
@@ -10,7 +10,7 @@ from bnrecon import FeatureSpec, SolverSpec, load_source, reconstruct
 from bnrecon.features.spec import PRUNINGS
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.report import LayerReport
-from bnrecon.reconstruction.source_layer import SourceLayer
+from bnrecon.reconstruction.source_file import source_layers
 from bnrecon.runtime.errors import UserError
 
 
@@ -19,14 +19,11 @@ def network():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3, groups=2)).eval()
 
 
-def source_layers(rebuilt):
-    return [part for part in rebuilt.network.modules() if isinstance(part, SourceLayer)]
-
-
 @pytest.mark.parametrize("method", PRUNINGS)
-def test_pruned_scales_are_exactly_zero_and_the_report_says_how_many_are_kept(method):
+def test_pruned_scales_are_zero_and_kept_ones_counted(method):
     rebuilt = reconstruct(network(), FeatureSpec(keep=0.6, pruning=method))
-    for report, layer in zip(rebuilt.layers, source_layers(rebuilt), strict=True):
+    sources = source_layers(rebuilt.network).values()
+    for report, layer in zip(rebuilt.layers, sources, strict=True):
         assert report.kept == round(0.6 * report.width)
         nonzero = int((layer.first_norm.weight != 0).sum())
         assert nonzero == report.groups * report.kept
@@ -38,7 +35,7 @@ def test_pruned_scales_are_exactly_zero_and_the_report_says_how_many_are_kept(me
 
 
 @pytest.mark.parametrize("method", ["refit", "iterative", "l1"])
-def test_n_of_the_features_are_enough_for_the_same_outputs(method):
+def test_n_features_suffice_for_the_same_outputs(method):
     images = torch.randn(4, 3, 9, 9)
     spec = FeatureSpec(oversampling=2, keep=0.5, pruning=method)
     rebuilt = reconstruct(network(), spec, images=images)
@@ -46,14 +43,14 @@ def test_n_of_the_features_are_enough_for_the_same_outputs(method):
     assert rebuilt.difference.largest < 1e-3 * rebuilt.difference.size
 
 
-def test_a_pruned_source_comes_back_from_its_file(tmp_path):
+def test_pruned_source_is_loaded_from_its_file(tmp_path):
     model, images = network(), torch.randn(4, 3, 9, 9)
     rebuilt = reconstruct(model, FeatureSpec(keep=0.5, pruning="refit"))
     loaded = load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
     torch.testing.assert_close(loaded(images), rebuilt.network(images))
 
 
-def test_what_cannot_be_pruned_is_refused_before_any_work(monkeypatch):
+def test_impossible_pruning_is_refused_before_any_work(monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.solving.prune", lambda *_: pytest.fail("solved"))
     with pytest.raises(UserError, match="layer 0: keep: 105 features for 108 equations"):
         reconstruct(network(), FeatureSpec(width=105, keep=0.5, pruning="refit"))

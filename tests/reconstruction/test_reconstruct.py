@@ -1,11 +1,11 @@
-"""Reconstruction of whole networks through the library call, and the source network itself."""
+"""Reconstruction of whole networks through the library call."""
 
 import copy
 
 import pytest
 import torch
 import torchvision
-from lively import NETWORKS, Composed, difference, enliven, outputs
+from networks import NETWORKS, Composed, difference, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -22,19 +22,17 @@ FEATURES = sorted(DISTRIBUTIONS)
 @pytest.fixture(scope="module", params=NETWORKS)
 def network(request):
     make, shape = NETWORKS[request.param]
-    return enliven(make(), shape), shape
+    return randomize(make(), shape), shape
 
 
 @pytest.mark.parametrize("features", FEATURES)
-def test_the_source_computes_the_targets_function_also_once_loaded_or_collapsed(
-    network, features, tmp_path
-):
+def test_source_loaded_and_collapsed_compute_the_targets_function(network, features, tmp_path):
     model, shape = network
     before = {name: value.clone() for name, value in model.state_dict().items()}
     wanted = outputs(model, shape)
     limit = 2e-5 * wanted.abs().max()
     images = torch.randn(16, *shape, generator=torch.Generator().manual_seed(1))
-    # Signs of 3 inputs and 2 outputs are 8 features up to a factor: of 9 draws too few differ.
+    # Signs of 3 inputs and 2 outputs give 8 features up to a factor: 9 draws repeat too many.
     spec = FeatureSpec(features, oversampling=4.0 if features == "sign" else None)
     rebuilt = reconstruct(model, spec, images=images, seed=3)
     assert (outputs(rebuilt.network, shape) - wanted).abs().max() < limit
@@ -47,7 +45,7 @@ def test_the_source_computes_the_targets_function_also_once_loaded_or_collapsed(
     for parameter in blank.parameters():
         nn.init.normal_(parameter)
     path = rebuilt.save(tmp_path / "source.safetensors")
-    loaded = bnrecon.load_source(path, enliven(blank, shape, seed=9))
+    loaded = bnrecon.load_source(path, randomize(blank, shape, seed=9))
     assert torch.equal(outputs(loaded, shape), outputs(rebuilt.network, shape))
     collapsed = bnrecon.collapse(loaded)
     assert not source_layers(collapsed)
@@ -55,15 +53,15 @@ def test_the_source_computes_the_targets_function_also_once_loaded_or_collapsed(
 
 
 @pytest.mark.parametrize(("depth", "layers", "stem"), [(18, 21, "cifar"), (50, 54, "imagenet")])
-def test_residual_networks_of_torchvision_are_rebuilt_at_reduced_width(depth, layers, stem):
+def test_torchvision_resnets_are_rebuilt_at_reduced_width(depth, layers, stem):
     shape = (3, 32, 32)
-    model = enliven(build("resnet", shape, 10, depth=depth, width=1, stem=stem), shape)
+    model = randomize(build("resnet", shape, 10, depth=depth, width=1, stem=stem), shape)
     rebuilt = reconstruct(model, "he_normal", oversampling=2)
     assert len(rebuilt.layers) == layers
     assert difference(rebuilt.network, model, torch.randn(6, *shape)) < 1e-4
 
 
-def test_views_empty_batches_and_single_images_pass_as_they_did():
+def test_views_empty_batches_and_single_images_pass_unchanged():
     def views(self, x):
         return self.head(torch.max_pool2d(self.conv(input=x), 2).view(x.size(0), 64))
 
@@ -76,12 +74,7 @@ def test_views_empty_batches_and_single_images_pass_as_they_did():
         assert torch.allclose(network.conv(x[0]), model.conv(x[0]), atol=1e-4)
 
 
-def test_a_linear_layer_takes_sequences():
-    model = nn.Linear(6, 4).eval()
-    assert difference(reconstruct(model).network, model, torch.randn(2, 7, 6)) < 1e-5
-
-
-def test_a_layer_that_is_never_reached_is_rebuilt_all_the_same():
+def test_unreached_layer_is_rebuilt():
     parts = {"used": nn.Linear(4, 3), "spare": nn.Linear(4, 2)}
     model = Composed(lambda self, x: self.used(x), **parts).eval()
     rebuilt = reconstruct(model, images=torch.randn(5, 4))
@@ -90,14 +83,14 @@ def test_a_layer_that_is_never_reached_is_rebuilt_all_the_same():
         reconstruct(model, FeatureSpec(activation="relu"), images=torch.randn(5, 4))
 
 
-def test_below_the_minimum_width_the_error_is_that_of_least_squares():
+def test_error_below_minimum_width_is_that_of_least_squares():
     layer = nn.Conv2d(5, 6, 3).eval()
     report = reconstruct(layer, FeatureSpec(width=200, allow_below_minimum=True)).layers[0]
     assert not report.converged
     assert 0.3 < report.relative_error < 0.8  # sqrt(1 - 200/270) = 0.51 for random targets
 
 
-def test_torchvisions_own_resnet_is_rebuilt_at_full_width_by_id_cond():
+def test_resnet18_is_rebuilt_at_full_width_by_id_cond():
     torch.manual_seed(0)
     resnet = torchvision.models.resnet18(num_classes=10).eval()
     rebuilt = reconstruct(resnet, "id_cond")
@@ -106,7 +99,7 @@ def test_torchvisions_own_resnet_is_rebuilt_at_full_width_by_id_cond():
     assert {layer.convolutions for layer in rebuilt.layers} == {"stored", "implicit"}
 
 
-def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(monkeypatch):
+def test_layer_beyond_memory_is_named_with_its_need(monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda _: 10**6)
     with pytest.raises(
         UserError,
@@ -120,7 +113,7 @@ def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(mon
 def test_untraceable_networks_keep_their_normalization():
     parts = {"conv": nn.Conv2d(2, 3, 3), "norm": nn.BatchNorm2d(3)}
     moody = Composed(lambda self, x: self.norm(self.conv(x)) if x.sum() > -1e9 else x, **parts)
-    model = enliven(moody, (2, 5, 5))
+    model = randomize(moody, (2, 5, 5))
     rebuilt = reconstruct(model)
     assert any("cannot be traced" in note for note in rebuilt.notes)
     assert isinstance(rebuilt.network.norm, nn.BatchNorm2d)

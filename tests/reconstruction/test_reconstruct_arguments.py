@@ -1,4 +1,4 @@
-"""Arguments of `reconstruct`: wrong ones are named, and numbers that overflow are no success."""
+"""Arguments of `reconstruct`: wrong ones are named, and overflowing numbers are no success."""
 
 import json
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from lively import Composed, chain, difference, enliven, images
+from networks import Composed, chain, difference, images, randomize
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,9 +19,9 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.spec import SolverSpec
 
 
-def small():
+def small_network():
     torch.manual_seed(0)
-    return enliven(chain(), (2, 6, 6))
+    return randomize(chain(), (2, 6, 6))
 
 
 @pytest.mark.parametrize(
@@ -53,22 +53,22 @@ def small():
         ),
     ],
 )
-def test_an_argument_that_is_not_possible_is_named(arguments, named):
+def test_impossible_argument_is_named(arguments, named):
     with pytest.raises(UserError, match=named) as caught:
-        bnrecon.reconstruct(small(), **arguments)
+        bnrecon.reconstruct(small_network(), **arguments)
     assert len(str(caught.value)) < 400
     assert "features." not in str(caught.value)
 
 
-def test_numbers_of_numpy_are_taken_and_saved(tmp_path):
-    model, spec = small(), FeatureSpec(excess=np.int64(3))
+def test_numpy_numbers_are_accepted_and_saved(tmp_path):
+    model, spec = small_network(), FeatureSpec(excess=np.int64(3))
     rebuilt = bnrecon.reconstruct(model, spec, seed=np.int64(2))
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
     assert torch.equal(loaded(images()), rebuilt.network(images()))
     assert json.loads(json.dumps(rebuilt.layers[0].to_json()))["width"] == 4 * 2 * 9 + 3
 
 
-def test_a_file_or_a_model_that_no_source_can_be_loaded_from_is_named(tmp_path):
+def test_unusable_file_or_model_is_named(tmp_path):
     model = nn.Linear(3, 4).eval()
     rebuilt = bnrecon.reconstruct(model)
     path = rebuilt.save(tmp_path / "source.safetensors")
@@ -88,16 +88,16 @@ def test_a_file_or_a_model_that_no_source_can_be_loaded_from_is_named(tmp_path):
         bnrecon.load_source(tmp_path / "other.safetensors", model)
 
 
-def test_an_empty_batch_anywhere_is_left_out():
+def test_empty_batches_are_skipped():
     x = images()
-    whole = bnrecon.reconstruct(small(), images=x)
-    parts = bnrecon.reconstruct(small(), images=[x[:0], x[:5], x[:0], x[5:]])
+    whole = bnrecon.reconstruct(small_network(), images=x)
+    parts = bnrecon.reconstruct(small_network(), images=[x[:0], x[:5], x[:0], x[5:]])
     for name, value in whole.network.state_dict().items():
         torch.testing.assert_close(parts.network.state_dict()[name], value)
 
 
-def test_outputs_beside_zeros_are_noted_and_no_failure():
-    """Zero weights beside a skip connection that has to be cancelled, up to rounding."""
+def test_nonzero_outputs_for_a_zero_target_are_noted():
+    """Zero weights and a skip connection that has to be cancelled, up to rounding."""
     model = nn.Conv2d(2, 3, 3, bias=False).eval()
     nn.init.zeros_(model.weight)
     rebuilt = bnrecon.reconstruct(model, FeatureSpec(skip="outer"), images=images())
@@ -105,7 +105,7 @@ def test_outputs_beside_zeros_are_noted_and_no_failure():
     assert rebuilt.verified is False
 
 
-def test_what_is_no_module_or_holds_no_numbers_is_named():
+def test_models_without_numbers_are_named():
     with pytest.raises(UserError, match=r"model is function; it must be a torch\.nn\.Module"):
         bnrecon.reconstruct(lambda x: x)
     with pytest.raises(UserError, match="model: some of its tensors are on the meta device"):
@@ -113,12 +113,12 @@ def test_what_is_no_module_or_holds_no_numbers_is_named():
     lazy = nn.Sequential(nn.LazyConv2d(3, 3)).eval()
     with pytest.raises(UserError, match="0: a lazy module has no weights yet; run the network"):
         bnrecon.reconstruct(lazy, images=images())
-    assert isinstance(lazy[0], nn.LazyConv2d)  # images have given it no weights
+    assert isinstance(lazy[0], nn.LazyConv2d)  # images have not initialized it
 
 
 @pytest.mark.parametrize("what", ["weight", "bias"])
-def test_a_target_that_holds_no_numbers_is_named(what):
-    model = small()
+def test_non_finite_target_is_named(what):
+    model = small_network()
     with torch.no_grad():
         getattr(model[3], what)[0] = float("nan")
     kind = {"weight": "weights", "bias": "bias"}[what]
@@ -128,8 +128,8 @@ def test_a_target_that_holds_no_numbers_is_named(what):
         bnrecon.reconstruct(model)
 
 
-def test_a_data_loader_of_images_and_labels_gives_the_statistics_of_its_images():
-    model, x = small(), images(12)
+def test_data_loader_of_pairs_gives_the_statistics_of_its_images():
+    model, x = small_network(), images(12)
     whole = bnrecon.reconstruct(model, images=x)
     loader = DataLoader(TensorDataset(x, torch.arange(12)), batch_size=5)
     batches = bnrecon.reconstruct(model, images=loader)
@@ -142,8 +142,8 @@ def test_a_data_loader_of_images_and_labels_gives_the_statistics_of_its_images()
     assert batches.difference.largest < 1e-4 * batches.difference.size
 
 
-def around(then):
-    """Layers, and what a function makes of their output."""
+def followed_by(then):
+    """Layers followed by a function of their output."""
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     return Composed(lambda self, x: then(self, self.layers(x)), layers=layers).eval()
@@ -175,8 +175,8 @@ def rows():
     ],
     ids=["shape", "far off", "attribute", "not finite"],
 )
-def test_code_that_goes_past_the_layers_is_a_failure_before_any_is_solved(then, named):
-    model = around(then)
+def test_code_that_bypasses_layers_fails_before_any_is_solved(then, named):
+    model = followed_by(then)
     model.layers[0].mine = 0.0
     with pytest.raises(RunError, match=named):
         bnrecon.plan_layers(model, images=rows())
@@ -184,26 +184,26 @@ def test_code_that_goes_past_the_layers_is_a_failure_before_any_is_solved(then, 
         bnrecon.reconstruct(model, images=rows())
 
 
-def test_outputs_in_a_dataclass_are_compared():
+def test_dataclass_outputs_are_compared():
     @dataclass
     class Output:
         logits: torch.Tensor
 
-    rebuilt = bnrecon.reconstruct(around(lambda _, y: Output(y)), images=rows())
+    rebuilt = bnrecon.reconstruct(followed_by(lambda _, y: Output(y)), images=rows())
     assert 0 < rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
 
 
-def test_a_forward_with_gradients_inside_is_run_and_what_it_caches_can_be_used():
-    model = around(lambda _, y: y)
-    model.layers.append(Remembers().eval())
+def test_forward_with_gradients_runs_and_its_cache_is_usable():
+    model = followed_by(lambda _, y: y)
+    model.layers.append(Caching().eval())
     rebuilt = bnrecon.reconstruct(model, images=rows())
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
     assert not hasattr(model.layers[-1], "seen")
     assert not rebuilt.network(rows()).is_inference()
 
 
-class Remembers(nn.Module):
-    """Puts out its input's square's gradient, and remembers its input."""
+class Caching(nn.Module):
+    """Returns the gradient of its squared input, and remembers the input."""
 
     def forward(self, x):
         self.seen = x
@@ -214,17 +214,19 @@ class Remembers(nn.Module):
 
 @pytest.mark.parametrize("size", [0.0, 1e-30])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_images_that_tell_no_range_are_refused_where_the_range_matters(size, activation):
+def test_images_without_range_are_refused_where_it_matters(size, activation):
     with pytest.raises(
         UserError,
         match=r"layer 0: on the images its inputs are at most .* too small to tell",
     ):
-        bnrecon.reconstruct(small(), FeatureSpec(activation=activation), images=size * images())
-    assert bnrecon.reconstruct(small(), images=size * images()).layers[0].converged
+        bnrecon.reconstruct(
+            small_network(), FeatureSpec(activation=activation), images=size * images()
+        )
+    assert bnrecon.reconstruct(small_network(), images=size * images()).layers[0].converged
 
 
 @pytest.mark.parametrize("size", [1e-170, 1e200])
-def test_weights_whose_squares_float64_does_not_hold_are_refused(size):
+def test_weights_whose_squares_exceed_float64_are_refused(size):
     net = nn.Sequential(nn.Linear(4, 3)).double().eval()
     with torch.no_grad():
         net[0].weight.mul_(size)
@@ -233,8 +235,8 @@ def test_weights_whose_squares_float64_does_not_hold_are_refused(size):
 
 
 @pytest.mark.parametrize("where", ["weight", "images"])
-def test_numbers_that_overflow_are_a_failure_and_not_converged(where):
-    model, x = small(), images()
+def test_overflow_fails_and_is_not_converged(where):
+    model, x = small_network(), images()
     if where == "weight":
         with torch.no_grad():
             model[0].weight.mul_(1e37)
@@ -245,9 +247,9 @@ def test_numbers_that_overflow_are_a_failure_and_not_converged(where):
         bnrecon.reconstruct(model, images=x)
 
 
-def test_a_source_in_double_precision_is_loaded_again(tmp_path):
-    """Of weights and statistics that float32 cannot hold."""
-    model, x = small().double(), images().double()
+def test_double_precision_source_is_loaded(tmp_path):
+    """Its weights and statistics exceed float32."""
+    model, x = small_network().double(), images().double()
     with torch.no_grad():
         model[0].weight.mul_(1e30)
     rebuilt = bnrecon.reconstruct(model, images=x)
@@ -256,7 +258,7 @@ def test_a_source_in_double_precision_is_loaded_again(tmp_path):
     assert difference(loaded, model, x) < 1e-8
 
 
-def test_all_that_is_no_normalization_is_frozen_and_said(tmp_path):
+def test_everything_but_normalizations_is_frozen_and_noted(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(4, 6), nn.PReLU(), nn.LayerNorm(6), nn.Bilinear(3, 3, 2), nn.Linear(6, 3)
@@ -281,9 +283,9 @@ def test_all_that_is_no_normalization_is_frozen_and_said(tmp_path):
     assert {name for name, value in loaded.named_parameters() if value.requires_grad} == trainable
 
 
-def test_at_minimum_width_rounding_to_float32_belongs_to_the_judgement():
+def test_rounding_to_float32_counts_at_minimum_width():
     torch.manual_seed(3)
-    model, layers = enliven(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
+    model, layers = randomize(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
     for seed in (0, 1, 27, 37):
         layer = bnrecon.reconstruct(model, FeatureSpec(width="minimum"), seed=seed).layers[0]
         assert layer.converged == (
@@ -295,7 +297,7 @@ def test_at_minimum_width_rounding_to_float32_belongs_to_the_judgement():
     assert all("rounding to float32 leaves" in layer.diagnosis for layer in rounded)
 
 
-def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
+def test_as_many_layers_stay_in_memory_as_fit_together(monkeypatch):
     model = nn.Sequential(*(nn.Linear(width, width) for width in (24, 8, 24, 8))).eval()
     free = plan_layers(model, "he_normal").memory - 1
     monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: free)
@@ -309,8 +311,8 @@ def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
     )
 
 
-def test_batches_that_are_mappings_are_their_pixel_values():
-    model, pixels = small(), images(6)
+def test_mapping_batches_give_their_pixel_values():
+    model, pixels = small_network(), images(6)
     whole = bnrecon.reconstruct(model, images=pixels)
     pairs = [{"image": pixels[:4]}, (pixels[4:], 0)]
     for batches in ({"pixel_values": pixels, "labels": 0}, pairs):

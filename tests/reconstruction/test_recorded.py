@@ -1,8 +1,8 @@
-"""A rebuilt network is written into graphs, which compute the same for batches of other sizes."""
+"""Rebuilt networks are exported as graphs that work for any batch size."""
 
 import pytest
 import torch
-from lively import enliven
+from networks import randomize
 from random_layer import ELSEWHERE
 from torch import fx, nn
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.Trace
 
 
 def networks():
-    """A model and one input, for every kind of layer."""
+    """A model and the shape of an input, for every dimension of layers."""
     images = (nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
     images += (nn.Conv2d(4, 6, 3, stride=2, groups=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     yield "images", nn.Sequential(*images, nn.Flatten(), nn.Linear(6, 3)), (3, 9, 9)
@@ -62,22 +62,24 @@ RECORD = {
         (record, features)
         for record in RECORD
         for features in FEATURES
-        if not (record == "fx" and "skip" in features)  # where a kernel's centre lies needs sides
+        if not (
+            record == "fx" and "skip" in features
+        )  # a kernel's centre depends on the input size
     ],
 )
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_graph_computes_the_same_for_any_batch(name, features, record, monkeypatch):
+def test_graph_computes_the_same_for_any_batch(name, features, record, monkeypatch):
     monkeypatch.setattr(source_layer, "IMPLICIT_FROM", 0)
     model, size = NETWORKS[name]
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(count, *size, generator=generator) for count in (4, 7))
-    network = bnrecon.reconstruct(enliven(model, size), FEATURES[features], images=x).network
+    network = bnrecon.reconstruct(randomize(model, size), FEATURES[features], images=x).network
     recorded = RECORD[record](network, x)
     assert torch.allclose(recorded(y), network(y), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "storage"), ELSEWHERE)
-def test_features_that_are_not_in_memory_are_traced_and_else_refused(name, storage):
+def test_features_outside_memory_are_traced_and_otherwise_refused(name, storage):
     model, size = NETWORKS["images"]
     width = "maximum" if DISTRIBUTIONS[name].at_most_n else None
     spec = SPEC(name, storage=storage, width=width)
@@ -92,7 +94,7 @@ def test_features_that_are_not_in_memory_are_traced_and_else_refused(name, stora
 
 
 @pytest.mark.parametrize("features", ["he_normal", "sign"])
-def test_features_that_are_drawn_in_each_forward_compile_around_the_drawing(features):
+def test_features_drawn_in_each_forward_break_the_graph(features):
     model, size = NETWORKS["images"]
     network = bnrecon.reconstruct(model.eval(), SPEC(features, storage="regenerate")).network
     x = torch.randn(4, *size)

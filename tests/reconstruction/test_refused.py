@@ -1,4 +1,4 @@
-"""What models do with their weights besides calling layers: refused by name, and the rest kept."""
+"""Models that use weights other than by calling layers: refused by name, the rest kept."""
 
 import weakref
 
@@ -16,7 +16,7 @@ HOOKS = "its forward hooks would be lost with it"
 
 
 class Pair(nn.Module):
-    """Two convolutions, called in the way of a subclass."""
+    """Two convolutions, called as a subclass does."""
 
     def __init__(self):
         super().__init__()
@@ -26,31 +26,31 @@ class Pair(nn.Module):
         return self.second(self.first(x))
 
 
-class ByAFunction(Pair):
-    """Applies its layer by a function, and asks the other one for its type."""
+class ByFunction(Pair):
+    """Applies its first layer by a function, and only reads the second one's dtype."""
 
     def forward(self, x):
         y = F.conv1d(x.to(self.second.weight.dtype), self.first.weight, self.first.bias)
         return self.second(y)
 
 
-class ByAFunctionToo(Pair):
+class ByFunctionToo(Pair):
     """Calls its layer, and applies the layer's weight once more."""
 
     def forward(self, x):
         return self.second(self.first(x) + F.conv_transpose1d(x, self.first.weight))
 
 
-class ByAFunctionAtFirst(Pair):
-    """A call without options reads the weight, and no other."""
+class ByFunctionByDefault(Pair):
+    """Reads the weight only when called without options."""
 
     def forward(self, x, scale=None):
         y = F.conv1d(x, self.first.weight) if scale is None else self.first(x) * scale
         return self.second(y)
 
 
-class ByAClosure(Pair):
-    """Past any copy of the model."""
+class ByClosure(Pair):
+    """Bypasses any copy of the model."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class ByAClosure(Pair):
         return self.second(self.body(x))
 
 
-class ByAWeakReference(Pair):
+class ByWeakReference(Pair):
     def __init__(self):
         super().__init__()
         self.owner = weakref.ref(self.first)
@@ -75,14 +75,14 @@ class Clamps(Pair):
         return super().forward(x)
 
 
-class Sets(Pair):
+class ChangesStride(Pair):
     def forward(self, x):
         self.first.stride = (2,)
         return super().forward(x)
 
 
-class WeightOfItsOwn(Pair):
-    """A weight behind a mask, and a linear layer as transformers' Conv1D writes it."""
+class BareWeights(Pair):
+    """A masked weight, and a linear layer like Conv1D of transformers."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +97,7 @@ class WeightOfItsOwn(Pair):
 
 
 class Recurrent(Pair):
-    """A layer that no source can replace."""
+    """Has a layer that no source can replace."""
 
     def __init__(self):
         super().__init__()
@@ -122,7 +122,7 @@ class Doubling(nn.Conv1d):
         return 2 * super().__call__(x)
 
 
-def of_its_own(layer):
+def pair_with(layer):
     pair = Pair()
     pair.first = layer
     return pair
@@ -141,16 +141,16 @@ def hooked(register):
 
 
 MODELS = {
-    "function": (ByAFunction, {"first": f"{READ}, by conv1d"}),
-    "function too": (ByAFunctionToo, {"first": f"{READ}, by conv_transpose1d"}),
-    "function at first": (ByAFunctionAtFirst, {"first": f"{READ}, by conv1d"}),
-    "closure": (ByAClosure, {"first": READ}),
-    "weak reference": (ByAWeakReference, {"first": READ}),
+    "function": (ByFunction, {"first": f"{READ}, by conv1d"}),
+    "function too": (ByFunctionToo, {"first": f"{READ}, by conv_transpose1d"}),
+    "function at first": (ByFunctionByDefault, {"first": f"{READ}, by conv1d"}),
+    "closure": (ByClosure, {"first": READ}),
+    "weak reference": (ByWeakReference, {"first": READ}),
     "clamp": (Clamps, {"first": f"{READ}, by clamp_"}),
-    "setting": (Sets, {"first": "the network's forward changes its settings"}),
+    "setting": (ChangesStride, {"first": "the network's forward changes its settings"}),
     "recurrent": (Recurrent, {"first": "GRU is neither a convolution nor a linear layer"}),
     "weights of no layer": (
-        WeightOfItsOwn,
+        BareWeights,
         {
             "masked_weight": "used by a call of conv1d, not by a module",
             "transposed": "used by a call of addmm, not by a module",
@@ -158,25 +158,25 @@ MODELS = {
     ),
     **{
         kind.__name__: (
-            lambda kind=kind: of_its_own(kind(6, 6, 1)),
+            lambda kind=kind: pair_with(kind(6, 6, 1)),
             {"first": f"{kind.__name__} computes something of its own"},
         )
         for kind in (Centred, Standardised, Doubling)
     },
-    "replaced": (lambda: of_its_own(replaced()), {"first": "Conv1d computes something of its"}),
+    "replaced": (lambda: pair_with(replaced()), {"first": "Conv1d computes something of its"}),
     "hook": (lambda: hooked("register_forward_hook"), {"first": HOOKS}),
     "hook before": (lambda: hooked("register_forward_pre_hook"), {"first": HOOKS}),
 }
 
 
-# A trace goes by the model's own layers where a run is of a copy; it alone sees a clamp.
+# A trace follows the model's own layers, a run those of a copy; only the trace sees a clamp.
 SEEN_BY = {"closure": ("run",), "weak reference": ("run",), "clamp": ("trace",)}
 
 
 @pytest.mark.parametrize(
     ("name", "way"), [(name, way) for name in MODELS for way in SEEN_BY.get(name, ("trace", "run"))]
 )
-def test_what_is_used_otherwise_than_by_a_call_is_named_and_kept(name, way):
+def test_weights_not_used_by_a_call_are_named_and_kept(name, way):
     (make, reasons), images = MODELS[name], X if way == "run" else None
     torch.manual_seed(0)
     model = make().eval()

@@ -1,4 +1,4 @@
-"""A reconstruction as a table: a row a layer, the worst first, and whether outputs agree."""
+"""A reconstruction as a table: one row per layer, the worst first, and the verification."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ def rebuild(depth, **options):
     return bnrecon.reconstruct(model, **options)
 
 
-def test_the_printed_table_begins_with_the_layers_that_failed():
+def test_printed_table_starts_with_failed_layers():
     images = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
     rebuilt = rebuild(3, images=images)
     errors = [layer.relative_error for layer in rebuilt.layers]
@@ -25,7 +25,7 @@ def test_the_printed_table_begins_with_the_layers_that_failed():
     assert "1 NOT CONVERGED" in str(rebuilt).splitlines()[0]
 
 
-def test_a_long_network_prints_as_a_screen_and_its_frame_has_every_layer():
+def test_long_networks_print_shortened_with_a_full_frame():
     rebuilt = rebuild(PRINTED + 3, features="id_cond")
     lines = repr(rebuilt).splitlines()
     assert len(lines) == 4 + PRINTED + 1

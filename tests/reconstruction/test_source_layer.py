@@ -1,4 +1,4 @@
-"""A source layer: what it says of itself, in training, out of its region, and when rebuilt."""
+"""A source layer: its properties, in training, outside its region, and its reported error."""
 
 import pytest
 import torch
@@ -12,14 +12,14 @@ from bnrecon.reconstruction.planning import plan_layers
 
 
 def layer_of(spec):
-    """What is rebuilt of a layer, the layer, and images that it was rebuilt for."""
+    """The rebuilt layer, the layer, and the images it was rebuilt for."""
     torch.manual_seed(0)
     model = nn.Conv2d(4, 6, 3, padding=1).double().eval()
     images = torch.randn(8, 4, 5, 5, dtype=torch.float64)
     return reconstruct(model, spec, images=images), model, images
 
 
-def test_the_weight_follows_the_layers_type():
+def test_weight_follows_the_layers_dtype():
     layer = layer_of(FeatureSpec())[0].network
     assert layer.weight.dtype == layer.double().weight.dtype == torch.float64
     assert layer.float().weight.dtype == torch.float32
@@ -35,8 +35,8 @@ def test_weight_and_bias_are_the_targets(activation):
 
 
 @pytest.mark.parametrize("skip", ["inner", "outer"])
-def test_in_training_mode_the_skip_joins_where_it_does_otherwise(skip):
-    """Statistics are the batch's: y = N2(B N1(A x)) + S x, or N2(B N1(A x) + S x)."""
+def test_skip_joins_at_the_same_point_in_training(skip):
+    """With batch statistics: y = N2(B N1(A x)) + S x, or N2(B N1(A x) + S x)."""
     rebuilt, _, x = layer_of(FeatureSpec(skip=skip))
     layer = rebuilt.network.train()
     with torch.no_grad():
@@ -55,7 +55,7 @@ def test_in_training_mode_the_skip_joins_where_it_does_otherwise(skip):
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_values_out_of_the_region_are_counted_on_both_sides_also_once_loaded(activation, tmp_path):
+def test_values_outside_the_region_are_counted_also_after_loading(activation, tmp_path):
     spec = FeatureSpec("id_cond", activation=activation, margin=1.01)
     rebuilt, model, images = layer_of(spec)
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
@@ -75,7 +75,7 @@ def test_values_out_of_the_region_are_counted_on_both_sides_also_once_loaded(act
 
 
 @pytest.mark.parametrize(("share", "converged"), [(0.9, True), (1.5, False)])
-def test_outputs_may_be_off_by_epsilon_and_no_more(share, converged, monkeypatch):
+def test_outputs_may_be_off_by_epsilon(share, converged, monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.layer_report.output_error", lambda *_: share * 0.01)
     torch.manual_seed(0)
     model = nn.Conv2d(3, 4, 3).double().eval()
@@ -87,8 +87,8 @@ def test_outputs_may_be_off_by_epsilon_and_no_more(share, converged, monkeypatch
 
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("folded", [False, True])
-def test_the_error_of_outputs_is_that_of_layer_and_normalization(dilation, folded):
-    """Of an exact layer rounding; of one whose last shift is off by 3, that."""
+def test_output_error_is_that_of_layer_and_normalization(dilation, folded):
+    """Only rounding for an exact layer; 3 for one whose last shift is off by 3."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 4, 3, dilation=dilation)]
     if folded:
@@ -106,8 +106,8 @@ def test_the_error_of_outputs_is_that_of_layer_and_normalization(dilation, folde
     assert output_error(source, plan.layers[0].folded, largest) == pytest.approx(3)
 
 
-def test_the_rank_of_a_layer_of_groups_is_the_smallest():
-    """Of strict sparse features some are empty, in one group more than in another."""
+def test_rank_of_a_grouped_layer_is_the_smallest():
+    """Some strict sparse features are empty, in some groups more than in others."""
     torch.manual_seed(0)
     model = nn.Conv2d(6, 6, 3, groups=3).double().eval()
     spec = FeatureSpec("sparse_he_normal", strict=True, width=40, allow_below_minimum=True)

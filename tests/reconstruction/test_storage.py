@@ -1,4 +1,4 @@
-"""Features that are not in memory: the same network as with stored ones, in less of it."""
+"""Features outside memory: the same network as with stored ones, using less memory."""
 
 import copy
 import dataclasses
@@ -59,8 +59,8 @@ def images():
         ("sign", "regenerate", {"skip": "outer", "activation": "relu"}),
     ],
 )
-def test_features_give_the_same_network_in_every_storage(name, storage, options):
-    """Products sum in another order, so that scales agree to rounding; the features are equal."""
+def test_every_storage_gives_the_same_network(name, storage, options):
+    """Products sum in another order, so scales agree to rounding; the features are equal."""
     if DISTRIBUTIONS[name].at_most_n:
         options = options | {"width": "maximum"}
     model, x = network(), images()
@@ -76,7 +76,7 @@ def test_features_give_the_same_network_in_every_storage(name, storage, options)
     for one, other in pairs:
         assert {pair.storage for pair in other.pairs} == {storage}
         scales = [layer.present_maps()[0].scale for layer in (one, other)]
-        # Of many solutions each is near the one of minimum norm, as near as float32 products are.
+        # Each solution is as close to the minimum-norm one as float32 products are.
         assert (scales[0] - scales[1]).norm() < 1e-5 * scales[0].norm()
         assert other.frozen_digest() == one.frozen_digest()
         assert other.unheld == sum(w.numel() for pair in one.pairs for w in pair.weights())
@@ -86,8 +86,8 @@ def test_features_give_the_same_network_in_every_storage(name, storage, options)
     assert difference < (1e-3 if options.get("activation") == "tanh" else 1e-8)
 
 
-def test_where_the_solver_forms_the_matrix_scales_are_equal_to_the_last_digit():
-    """Groups of a convolution are solved by one dense least-squares call."""
+def test_scales_are_identical_where_the_solver_forms_the_matrix():
+    """One dense least-squares call solves all groups of a convolution."""
     layers = [nn.Conv2d(6, 6, 3, groups=2), nn.ReLU(), nn.Conv2d(6, 12, 3, groups=3)]
     model = nn.Sequential(*layers).double().eval()
     stored, made = (
@@ -111,7 +111,7 @@ def test_where_the_solver_forms_the_matrix_scales_are_equal_to_the_last_digit():
     ],
     ids=repr,
 )
-def test_every_kind_of_layer_computes_with_features_not_in_memory(layer, sides, monkeypatch):
+def test_every_layer_type_computes_with_features_outside_memory(layer, sides, monkeypatch):
     """A few features at a time."""
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.CHUNK_BYTES", 1)
     layer = layer.double().eval()
@@ -124,9 +124,7 @@ def test_every_kind_of_layer_computes_with_features_not_in_memory(layer, sides, 
 
 
 @pytest.mark.parametrize("room", [1, 50_000])
-def test_the_same_scales_compute_the_same_function_stored_and_regenerated(
-    room, monkeypatch, tmp_path
-):
+def test_stored_and_regenerated_features_compute_the_same(room, monkeypatch, tmp_path):
     model, x = network(), images()
     path = reconstruct(model, FeatureSpec("sign", storage="memory"), images=x).save(
         tmp_path / "source.safetensors"
@@ -160,16 +158,13 @@ def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["sign", "he_normal", "orthogonal"])
-def test_auto_keeps_features_in_memory_while_they_fit_and_elsewhere_beyond(
-    name, monkeypatch, tmp_path
-):
+def test_auto_keeps_features_in_memory_only_while_they_fit(name, monkeypatch, tmp_path):
     elsewhere = "disk" if name == "orthogonal" else "regenerate"
     model = nn.Conv2d(16, 16, 3).eval()
     assert plan_layers(model, name).storage == "memory"
     size = plan_layers(model, FeatureSpec(name, storage="memory")).memory
-    monkeypatch.setattr(
-        "bnrecon.reconstruction.source_layer.FORWARD_BYTES", 0
-    )  # which a layer of this size does not need
+    # A layer of this size does not need it.
+    monkeypatch.setattr("bnrecon.reconstruction.source_layer.FORWARD_BYTES", 0)
     monkeypatch.setattr(Generated, "tile_bytes", lambda *_: 10**5)
     monkeypatch.setattr(planning_module, "available_memory", lambda _: size - 1)
     plan = plan_layers(model, name)
@@ -188,11 +183,11 @@ def test_auto_keeps_features_in_memory_while_they_fit_and_elsewhere_beyond(
 
 @pytest.fixture
 def bf16(monkeypatch):
-    """A processor that is fast at bf16, whose rounded features have 2 bytes a number."""
+    """A processor with fast bf16, whose rounded features take 2 bytes a number."""
     monkeypatch.setattr(precision_module, "has_fast_bfloat16", lambda _: True)
 
 
-def test_auto_takes_the_disk_where_the_rounded_features_do_not_fit_either(monkeypatch, bf16):
+def test_auto_uses_the_disk_where_rounded_features_do_not_fit(monkeypatch, bf16):
     model = nn.Conv2d(64, 64, 3).eval()
     needs = {
         way: plan_layers(model, FeatureSpec(storage=way)).memory
@@ -204,7 +199,7 @@ def test_auto_takes_the_disk_where_the_rounded_features_do_not_fit_either(monkey
         assert plan_layers(model).storage == way
 
 
-def test_a_full_disk_is_refused_before_work_starts(monkeypatch, bf16):
+def test_full_disk_is_refused_before_work_starts(monkeypatch, bf16):
     monkeypatch.setattr(storage_module, "disk_room", lambda: 10**8)
     model = nn.Conv2d(64, 64, 3).eval()
     with pytest.raises(RunError, match=r"features take 0.2 GB in .*, 0.1 GB are free; set TMPDIR"):
@@ -215,22 +210,22 @@ def test_a_full_disk_is_refused_before_work_starts(monkeypatch, bf16):
         plan_layers(model, "orthogonal")
 
 
-def test_a_plan_counts_the_large_tiles_of_a_gpu(monkeypatch):
-    """A product there works through as many features as take 1 GiB; fewer are one tile."""
+def test_plan_counts_the_large_tiles_of_a_gpu(monkeypatch):
+    """A product on a GPU processes features in tiles of 1 GiB; fewer are one tile."""
     spec = FeatureSpec("sign", storage="regenerate")  # never short of memory
     (small,) = plan_layers(nn.Linear(30, 3).eval(), spec).layers
     (large,) = plan_layers(nn.Conv2d(256, 256, 3).eval(), spec).layers
     monkeypatch.setattr(type(small), "device", torch.device("cuda"))
     assert dataclasses.replace(small).working_bytes < 2**30
-    bits = large.width * (256 + 256 * 9) // 8  # all are kept there
+    bits = large.width * (256 + 256 * 9) // 8  # all bits are kept
     assert dataclasses.replace(large).working_bytes > 3 * CHUNK_BYTES["cuda"] + bits
 
 
 @pytest.mark.parametrize("name", ["he_normal", "sign", "sparse_he_normal"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("groups", [1, 4])
-def test_a_plan_counts_the_weights_that_a_source_layer_holds(name, dtype, groups):
-    """Beside the layer's own those that were drawn, where they are not the same."""
+def test_plan_counts_the_weights_a_source_layer_holds(name, dtype, groups):
+    """The layer's weights and, where they differ, the drawn ones."""
     model = nn.Conv2d(16, 16, 3, groups=groups, dtype=dtype).eval()
     (planned,) = plan_layers(model, FeatureSpec(name, storage="memory")).layers
     layer = reconstruct(model, FeatureSpec(name, storage="memory")).network
@@ -245,14 +240,14 @@ def test_a_plan_counts_the_weights_that_a_source_layer_holds(name, dtype, groups
 
 
 @pytest.mark.parametrize("name", ["he_normal", "sign"])
-def test_a_plan_covers_the_memory_that_was_measured(name):
-    """By ``scripts/bench_storage.py solves --features he_normal --widths 64``."""
+def test_plan_covers_the_measured_memory(name):
+    """Measured by ``scripts/bench_storage.py solves --features he_normal --widths 64``."""
     measured = 446_902_272
     plan = plan_layers(nn.Conv2d(64, 64, 3).eval(), FeatureSpec(name, storage="memory"))
     assert measured < plan.memory < 1.1 * measured
 
 
-def test_a_loaded_network_in_float64_takes_three_times_the_memory(monkeypatch, tmp_path):
+def test_loading_in_float64_takes_three_times_the_memory(monkeypatch, tmp_path):
     model = nn.Linear(6, 4).eval()
     path = reconstruct(model, "he_normal").save(tmp_path / "source.safetensors")
     numbers = 36 * (6 + 4)
@@ -262,8 +257,8 @@ def test_a_loaded_network_in_float64_takes_three_times_the_memory(monkeypatch, t
     assert not bnrecon.load_source(path, nn.Linear(6, 4).double()).features.in_memory
 
 
-def test_features_of_a_gpu_have_to_fit_into_its_hosts_memory_too(monkeypatch):
-    """There they stay as they were drawn."""
+def test_gpu_features_have_to_fit_into_the_hosts_memory(monkeypatch):
+    """The host keeps them as drawn."""
     monkeypatch.setattr("bnrecon.solvers.iterative.precision_schedule", lambda _: [BFLOAT16])
     monkeypatch.setattr(planning_module.PlannedLayer, "device", torch.device("cuda"))
     model = nn.Conv2d(64, 64, 3).eval()
@@ -283,8 +278,8 @@ def test_features_of_a_gpu_have_to_fit_into_its_hosts_memory_too(monkeypatch):
         planned(plan.host_memory - 1, storage="memory")
 
 
-def test_where_bf16_does_not_suffice_rounded_features_take_twice_the_memory(monkeypatch):
-    """That depends on the solver: rounding costs κ² in Craig's method."""
+def test_rounded_features_take_twice_the_memory_where_bf16_fails(monkeypatch):
+    """It depends on the solver: rounding costs κ² in Craig's method."""
     monkeypatch.setattr("bnrecon.solvers.iterative.precision_schedule", lambda _: [BFLOAT16])
 
     def rounded(solver, oversampling):
@@ -298,7 +293,7 @@ def test_where_bf16_does_not_suffice_rounded_features_take_twice_the_memory(monk
     assert rounded("lbfgs", 1.5) == 4
 
 
-def test_a_copied_network_shares_its_features_on_disk():
+def test_copied_network_shares_its_features_on_disk():
     network = reconstruct(nn.Conv2d(4, 6, 3).eval(), FeatureSpec(storage="disk")).network
     copied, x = copy.deepcopy(network), torch.randn(2, 4, 5, 5)
     assert copied.features.first.data_ptr() == network.features.first.data_ptr()
@@ -307,7 +302,7 @@ def test_a_copied_network_shares_its_features_on_disk():
 
 
 @pytest.mark.parametrize(("name", "storage"), [("orthogonal", "regenerate"), ("id_cond", "disk")])
-def test_storage_that_a_distribution_cannot_have_is_refused(name, storage):
+def test_impossible_storage_for_a_distribution_is_refused(name, storage):
     with pytest.raises(UserError, match=f"{name} .*; take storage=memory"):
         plan_layers(nn.Linear(3, 4).eval(), FeatureSpec(name, storage=storage))
 
@@ -323,9 +318,7 @@ def test_storage_that_a_distribution_cannot_have_is_refused(name, storage):
         ("sign", "regenerate", 80, True),
     ],
 )
-def test_a_process_that_may_allocate_little_computes_with_features_not_in_memory(
-    name, storage, width, fits
-):
+def test_limited_process_computes_with_features_outside_memory(name, storage, width, fits):
     """120 MB: features of width 48 take 60 MB in float32 and 240 MB while solving, of 80 280."""
     line = [storage_process.__file__, name, storage, str(width), str(120 * 10**6)]
     done = subprocess.run([sys.executable, *line], env=ENVIRONMENT, capture_output=True, text=True)
@@ -334,7 +327,7 @@ def test_a_process_that_may_allocate_little_computes_with_features_not_in_memory
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs limits of Linux")
-def test_a_disk_that_fills_up_while_features_are_drawn_is_one_line():
+def test_disk_filling_up_while_drawing_is_one_line():
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, before[1]))
@@ -346,7 +339,7 @@ def test_a_disk_that_fills_up_while_features_are_drawn_is_one_line():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_files_have_no_name_and_are_gone_with_the_features(tmp_path, monkeypatch):
+def test_feature_files_are_unnamed_and_freed_with_the_features(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def mapped():
@@ -361,7 +354,7 @@ def test_files_have_no_name_and_are_gone_with_the_features(tmp_path, monkeypatch
     assert mapped() == 0
 
 
-def test_weights_that_are_not_in_memory_are_not_saved_in_full(tmp_path):
+def test_weights_outside_memory_are_not_saved_in_full(tmp_path):
     rebuilt = reconstruct(network(), FeatureSpec(storage="disk"))
     with pytest.raises(
         UserError, match=r"frozen weights of 0, 3.* are not in memory; rebuild with"
@@ -370,7 +363,7 @@ def test_weights_that_are_not_in_memory_are_not_saved_in_full(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_draw_is_noticed(tmp_path, monkeypatch):
+def test_damaged_draw_is_detected(tmp_path, monkeypatch):
     model = nn.Linear(6, 4).eval()
     reasons = {"sign": "", "he_normal": "", "orthogonal": "save with full=True to move them"}
     paths = [

@@ -1,11 +1,11 @@
-"""Plan, solve and assemble as calls of their own, also of some layers, and what they report."""
+"""Plan, solve and assemble as separate calls, also for some layers, and their reports."""
 
 import dataclasses
 import json
 
 import pytest
 import torch
-from lively import NETWORKS, enliven, outputs
+from networks import NETWORKS, outputs, randomize
 from torch import nn
 
 import bnrecon
@@ -33,14 +33,14 @@ SHAPE = NETWORKS["vgg"][1]
 
 @pytest.fixture(scope="module")
 def model():
-    return enliven(NETWORKS["vgg"][0](), SHAPE)
+    return randomize(NETWORKS["vgg"][0](), SHAPE)
 
 
 def solve_all(plan):
     return {layer.name: solve_layer(layer) for layer in plan.layers}
 
 
-def test_the_three_calls_do_what_the_one_call_does(model):
+def test_three_calls_match_the_one_call(model):
     images = torch.randn(16, *SHAPE, generator=torch.Generator().manual_seed(1))
     spec = FeatureSpec("he_uniform", excess=7, activation="relu", margin=4.0)
     plan = plan_layers(model, spec, SolverSpec("matrix_free"), seed=3, images=[images])
@@ -56,11 +56,11 @@ def test_the_three_calls_do_what_the_one_call_does(model):
 
 
 @pytest.mark.parametrize("width", ["minimum", "maximum"])
-def test_a_layer_of_several_networks_is_solved_by_one_factorization(width, monkeypatch):
+def test_one_factorization_solves_a_layer_of_several_networks(width, monkeypatch):
     made = []
     factorize = factorization.factorize
     monkeypatch.setattr(factorization, "factorize", lambda m: made.append(m.shape) or factorize(m))
-    networks = [enliven(nn.Sequential(nn.Conv2d(3, 4, 3)), (3, 8, 8)) for _ in range(3)]
+    networks = [randomize(nn.Sequential(nn.Conv2d(3, 4, 3)), (3, 8, 8)) for _ in range(3)]
     plans = [plan_layers(network, FeatureSpec(width=width), seed=5) for network in networks]
     solutions = bnrecon.solve_layers([plan.layers[0] for plan in plans])
     assert made == [(108, 108)]
@@ -78,14 +78,14 @@ def test_a_layer_of_several_networks_is_solved_by_one_factorization(width, monke
         bnrecon.solve_layers(other.layers)
 
 
-def test_nothing_is_solved_or_changed_by_a_plan(model, monkeypatch):
+def test_plan_solves_and_changes_nothing(model, monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.solving.solve", lambda *_: 1 / 0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plan_layers(model, FeatureSpec(width="minimum"))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_solution_that_is_missing_or_of_another_plan_is_refused(model):
+def test_missing_or_foreign_solution_is_refused(model):
     plan = plan_layers(model)
     solutions = solve_all(plan)
     first = plan.layers[0].name
@@ -98,7 +98,7 @@ def test_a_solution_that_is_missing_or_of_another_plan_is_refused(model):
         assemble(plan_layers(model, FeatureSpec(excess=1)), solutions)
 
 
-def test_a_solution_of_other_features_does_not_count_as_converged(model):
+def test_solution_for_other_features_is_not_converged(model):
     solutions = solve_all(plan_layers(model, seed=0))
     plan = plan_layers(model, seed=1)
     rebuilt = assemble(plan, solutions)
@@ -113,7 +113,7 @@ def test_a_solution_of_other_features_does_not_count_as_converged(model):
 
 
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
-def test_an_error_that_elimination_leaves_is_explained(skip, monkeypatch):
+def test_error_left_by_elimination_is_explained(skip, monkeypatch):
     """Second scales are recovered below n features, with any skip connection."""
     errors = LayerErrors(1e-6, 1e-6, 1e-6, 1e-6, 0)
     monkeypatch.setattr(layer_report, "layer_errors", lambda *_: errors)
@@ -123,14 +123,14 @@ def test_an_error_that_elimination_leaves_is_explained(skip, monkeypatch):
     assert report.diagnosis == layer_report.UNREACHED_PIVOT
 
 
-def test_an_error_of_a_solver_names_the_layer(model):
+def test_solver_error_names_the_layer(model):
     plan = plan_layers(model, FeatureSpec("sparse_he_normal", strict=True), SolverSpec("lu"))
     with pytest.raises(RuntimeError, match=r"^layer .*: the .* system is singular") as error:
         solve_all(plan)
     assert "; take more features (oversampling=1.5)" in str(error.value)
 
 
-def test_a_report_is_the_row_that_result_json_holds():
+def test_report_is_the_row_in_result_json():
     (report,) = reconstruct(nn.Conv2d(4, 6, 3, groups=2).eval()).layers
     limited = dataclasses.replace(report.solution, at_limit=True)
     report = dataclasses.replace(report, solution=limited)
@@ -140,13 +140,13 @@ def test_a_report_is_the_row_that_result_json_holds():
     assert row["arithmetic"] == report.precision == report.solution.precision
     assert (row["residual"], row["oversampling"]) == (report.residual, report.oversampling)
     for name in ("norm", "arithmetic", "reason", "diagnosis", "groups", "at_limit"):
-        del row[name]  # rows of old versions lack these
+        del row[name]  # missing from rows of old versions
     old = LayerReport.from_json(row)
     assert (old.solver, old.groups, old.solution.at_limit) == (report.solver, 1, False)
     assert "at_limit" not in old.to_json()  # tables then go by the iterations
 
 
-def test_what_is_made_in_inference_mode_can_be_trained(model, tmp_path):
+def test_results_of_inference_mode_can_be_trained(model, tmp_path):
     with torch.inference_mode():
         images = torch.randn(4, *SHAPE)
         rebuilt = reconstruct(model, images=images)
@@ -166,7 +166,7 @@ def test_what_is_made_in_inference_mode_can_be_trained(model, tmp_path):
         assert all(p.grad is not None for p in network.parameters() if p.requires_grad)
 
 
-def test_a_model_that_the_file_is_not_of_is_refused(tmp_path):
+def test_file_of_another_model_is_refused(tmp_path):
     def network(width, inputs=3):
         return nn.Sequential(nn.Linear(inputs, width), nn.LayerNorm(width), nn.Linear(width, 2))
 
@@ -178,7 +178,7 @@ def test_a_model_that_the_file_is_not_of_is_refused(tmp_path):
             bnrecon.load_source(path, other)
 
 
-def test_a_plan_of_some_layers_leaves_the_others_as_they_are(tmp_path):
+def test_plan_of_some_layers_keeps_the_rest(tmp_path):
     torch.manual_seed(0)
     model = resnet((3, 8, 8), 10, depth=50, width=4, stem="imagenet").eval()
     plan = bnrecon.plan_layers(model, "sign")

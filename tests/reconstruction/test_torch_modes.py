@@ -1,11 +1,11 @@
-"""What a caller has set in torch does not reach our computation; a model's code has their device.
+"""Global torch settings do not reach our computation; a model's code keeps their device.
 
-The device meta, which holds no numbers, stands for a GPU: what is made there by mistake shows.
+The meta device, which holds no numbers, stands for a GPU: tensors created there by mistake show.
 """
 
 import pytest
 import torch
-from lively import difference
+from networks import difference
 from torch import nn
 
 import bnrecon
@@ -19,7 +19,7 @@ DEVICES = []  # the default device of each run of a model's own code
 
 
 class Watching(nn.Sequential):
-    """Keeps the default device that each of its runs saw."""
+    """Records the default device of each of its runs."""
 
     def forward(self, x):
         DEVICES.append(torch.get_default_device().type)
@@ -46,7 +46,7 @@ def images():
 
 @pytest.fixture
 def elsewhere(model, images):
-    """The default device, once model and images are there."""
+    """Another default device once model and images exist."""
     before = torch.get_default_device()
     torch.set_default_device("meta")
     yield
@@ -70,7 +70,7 @@ def test_every_distribution(model, images, elsewhere, features, tmp_path):
     assert rebuilt.save(tmp_path / "full.safetensors", full=True).exists()
 
 
-def test_a_model_s_own_code_sees_the_caller_s_default_device(model, images, elsewhere):
+def test_model_code_sees_the_callers_default_device(model, images, elsewhere):
     class Loader:
         def __iter__(self):
             DEVICES.append(torch.get_default_device().type)
@@ -86,7 +86,7 @@ def test_a_model_s_own_code_sees_the_caller_s_default_device(model, images, else
 
 @pytest.mark.parametrize("storage", ["regenerate", "disk"])
 @pytest.mark.parametrize("features", ["sign", "he_normal"])
-def test_features_that_are_not_in_memory(model, images, elsewhere, features, storage):
+def test_features_outside_memory(model, images, elsewhere, features, storage):
     rebuilt = bnrecon.reconstruct(model, bnrecon.FeatureSpec(features, storage=storage))
     assert difference(rebuilt.network, model, images) < 1e-4
 
@@ -103,14 +103,14 @@ def test_autocast_rounds_nothing(model, images, solver):
     ]
 
 
-def test_an_error_restores_both(model, elsewhere):
+def test_error_restores_both_settings(model, elsewhere):
     with pytest.raises(UserError):
         bnrecon.reconstruct(model, "no such features")
     assert torch.get_default_device().type == "meta"
     assert CALLERS_DEVICE.get() == PROCESSOR
 
 
-def test_the_three_calls_one_by_one(model, images, elsewhere):
+def test_three_separate_calls(model, images, elsewhere):
     plan = bnrecon.plan_layers(model, "sign", images=images)
     moments = gather(plan.model, [layer.folded for layer in plan.layers], [images])
     solutions = {layer.name: bnrecon.solve_layer(layer) for layer in plan.layers}

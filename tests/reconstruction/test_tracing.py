@@ -1,11 +1,11 @@
-"""A normalization is folded into a layer only where a plain call of the network uses both so."""
+"""A normalization is folded only where a plain call of the network applies it to its layer."""
 
 import enum
 import functools
 
 import pytest
 import torch
-from lively import difference
+from networks import difference
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -19,7 +19,7 @@ def images():
 
 
 class Pair(nn.Module):
-    """A convolution and a normalization, called in the order of a subclass."""
+    """A convolution and a normalization, for subclasses to call."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class WithOption(Pair):
 
 
 class WithFlag(Pair):
-    """By default both; the first argument has a default, too."""
+    """By default both; the first argument has a default too."""
 
     def forward(self, x=None, normalize=True, *, twice=False):
         y = self.conv(x)
@@ -48,7 +48,7 @@ class TwiceByDefault(Pair):
 
 
 class Reads(Pair):
-    """Adds what a function reads of the normalization or the convolution."""
+    """Adds a number read from the normalization or the convolution."""
 
     def __init__(self, read):
         super().__init__()
@@ -58,8 +58,8 @@ class Reads(Pair):
         return torch.relu(self.bn(self.conv(x))) + self.read(self)
 
 
-class Sets(Pair):
-    """A function changes the normalization first."""
+class ChangesNorm(Pair):
+    """Changes the normalization first."""
 
     def __init__(self, change):
         super().__init__()
@@ -94,13 +94,13 @@ class WithMode(Pair):
         return torch.relu(y) if plain else self.bn(y)
 
 
-class CalledOtherwise(WithOption):
+class OverridesCall(WithOption):
     def __call__(self, x):
         return super().__call__(x, raw=True)
 
 
-class Halves(Pair):
-    """What is done once would be done twice if a trace did it, too."""
+class ChangesOnce(Pair):
+    """Changes its state once, which a trace would do a second time."""
 
     def __init__(self):
         super().__init__()
@@ -115,8 +115,8 @@ class Halves(Pair):
         return torch.relu(self.bn(self.conv(x - self.mean)))
 
 
-class Within(Pair):
-    """A container of PyTorch's calls the layer once more where a trace does not look."""
+class InContainer(Pair):
+    """A PyTorch container calls the layer once more, where a trace does not look."""
 
     def __init__(self):
         super().__init__()
@@ -126,8 +126,8 @@ class Within(Pair):
         return self.bn(self.conv(x)) + self.again(x)
 
 
-class Asks(Pair):
-    """For a bias, and for the type and the place of parameters: their numbers are not read."""
+class ReadsMetadata(Pair):
+    """Reads dtype and device of parameters, not their numbers."""
 
     def forward(self, x):
         if self.conv.bias is not None:
@@ -150,16 +150,16 @@ class ReadsAComputedBias(Pair):
         return torch.relu(self.bn(self.conv(x))) + self.conv.bias.view(1, -1, 1, 1)
 
 
-class AsksTheType(Pair):
-    """A symbol is no tensor: a trace takes the path of a list."""
+class ChecksTheType(Pair):
+    """A symbol is not a tensor, so a trace takes the other path."""
 
     def forward(self, x):
         y = self.conv(x)
         return torch.relu(y) if isinstance(x, torch.Tensor) else self.bn(y)
 
 
-class Unchanged(Pair):
-    """Its layer is of a subclass with nothing of its own."""
+class PlainSubclass(Pair):
+    """Its layer is of a subclass that overrides nothing."""
 
     def __init__(self):
         super().__init__()
@@ -169,8 +169,8 @@ class Unchanged(Pair):
         return torch.relu(self.bn(self.conv(x)))
 
 
-def lively(network):
-    """In float64, its normalizations not the initial ones."""
+def randomized(network):
+    """The network in float64 with random normalizations."""
     generator = torch.Generator().manual_seed(2)
     for part in network.double().modules():
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -187,35 +187,35 @@ def lively(network):
         (WithFlag, True),
         (TwiceByDefault, False),
         *((functools.partial(Reads, read), False) for read in READS.values()),
-        *((functools.partial(Sets, change), False) for change in SETS.values()),
+        *((functools.partial(ChangesNorm, change), False) for change in SETS.values()),
         (WithMode, False),
-        (CalledOtherwise, True),
-        (Halves, True),
-        (Within, False),
-        (Asks, True),
+        (OverridesCall, True),
+        (ChangesOnce, True),
+        (InContainer, False),
+        (ReadsMetadata, True),
         (ReadsAComputedBias, False),
-        (Unchanged, True),
+        (PlainSubclass, True),
     ],
 )
-def test_what_is_folded_is_what_a_plain_call_computes(kind, folded, calibration):
-    network = lively(kind())
+def test_folding_follows_a_plain_call(kind, folded, calibration):
+    network = randomized(kind())
     rebuilt = bnrecon.reconstruct(network, images=calibration)
     assert difference(rebuilt.network, network, images()) < 1e-8
     assert isinstance(rebuilt.network.bn, nn.Identity) == folded
     assert all(layer.converged for layer in rebuilt.layers)
 
 
-def test_a_run_shows_a_path_that_a_trace_does_not_take():
-    network = lively(AsksTheType())
+def test_run_shows_a_path_that_a_trace_misses():
+    network = randomized(ChecksTheType())
     assert foldable(trace(network), network) == {"conv": "bn"}
     rebuilt = bnrecon.reconstruct(network, images=images())
     assert isinstance(rebuilt.network.bn, nn.BatchNorm2d)
     assert difference(rebuilt.network, network, images()) < 1e-8
 
 
-def test_linear_layers_of_sequences_are_not_what_a_batchnorm_behind_them_normalizes():
+def test_batchnorm_after_a_linear_layer_of_sequences_is_not_folded():
     """BatchNorm1d takes dimension 1 of (N, 6, 4), a linear layer the last."""
-    network = lively(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)))
+    network = randomized(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)))
     sequences = torch.randn(3, 6, 4, dtype=torch.float64)
     matrices = torch.randn(3, 4, dtype=torch.float64)
     kept = bnrecon.reconstruct(network, images=sequences).network
@@ -225,8 +225,8 @@ def test_linear_layers_of_sequences_are_not_what_a_batchnorm_behind_them_normali
 
 
 @pytest.mark.parametrize("change", ["hook", "method"])
-def test_a_call_goes_through_what_was_put_around_forward(change):
-    network = lively(WithOption())
+def test_call_includes_wrappers_of_forward(change):
+    network = randomized(WithOption())
     if change == "hook":
         network.register_forward_pre_hook(lambda _, args: (*args, True))
     else:

@@ -1,4 +1,4 @@
-"""Models whose own code does more with their layers than call them, and layers of unequal sizes."""
+"""Models whose code does more than call its layers, and layers of unequal sizes."""
 
 import copy
 import functools
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from lively import Composed, difference, enliven
+from networks import Composed, difference, randomize
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -30,7 +30,7 @@ class Body(nn.Module):
 
 
 class ReadsEpsilon(Body):
-    """Normalizes by itself: its BatchNorm is never called."""
+    """Normalizes by itself and never calls its BatchNorm."""
 
     def forward(self, x):
         y, bn = self.conv(x), self.bn
@@ -40,8 +40,8 @@ class ReadsEpsilon(Body):
         return torch.relu(y)
 
 
-def chosen(channels):
-    """One of two normalizations, chosen at run time, the second one of these channels."""
+def switching(channels):
+    """Chooses one of two normalizations at run time; the second has these channels."""
 
     def forward(self, x):
         x = self.conv(x)
@@ -51,17 +51,17 @@ def chosen(channels):
     return Composed(forward, conv=nn.Conv2d(3, 4, 3), norms=norms, second=False)
 
 
-CHOSEN = {"widths": lambda: chosen(2), "domains": lambda: chosen(4)}
+SWITCHING = {"widths": lambda: switching(2), "domains": lambda: switching(4)}
 
 
-def lively(kind):
+def randomized(kind):
     torch.manual_seed(0)
-    return enliven(kind(), (3, 6, 6))
+    return randomize(kind(), (3, 6, 6))
 
 
-@pytest.mark.parametrize("kind", [Body, ReadsEpsilon, CHOSEN["domains"]])
-def test_a_source_is_verified_with_images_and_not_without(kind):
-    model = lively(kind)
+@pytest.mark.parametrize("kind", [Body, ReadsEpsilon, SWITCHING["domains"]])
+def test_source_is_verified_only_with_images(kind):
+    model = randomized(kind)
     rebuilt = bnrecon.reconstruct(model, images=images())
     assert rebuilt.verified
     assert difference(rebuilt.network, model, images()) < 1e-4
@@ -71,17 +71,17 @@ def test_a_source_is_verified_with_images_and_not_without(kind):
 
 
 @pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
-@pytest.mark.parametrize("kind", CHOSEN.values(), ids=CHOSEN)
-def test_a_normalization_chosen_at_run_time_is_kept(kind, calibration):
-    model = lively(kind)
+@pytest.mark.parametrize("kind", SWITCHING.values(), ids=SWITCHING)
+def test_normalization_chosen_at_run_time_is_kept(kind, calibration):
+    model = randomized(kind)
     model.norms[1].running_mean.fill_(3.0)
     rebuilt = bnrecon.reconstruct(model, images=calibration).network
     model.second = rebuilt.second = True
     assert difference(rebuilt, model, images()) < 1e-4
 
 
-def test_nothing_is_folded_where_that_is_asked_for():
-    model = lively(Body)
+def test_fold_false_folds_nothing():
+    model = randomized(Body)
     kept = bnrecon.reconstruct(model, images=images(), fold=False).network
     assert isinstance(kept.bn, nn.BatchNorm2d)
     for end in (1, 2):
@@ -91,8 +91,8 @@ def test_nothing_is_folded_where_that_is_asked_for():
     assert [note for note in folded.notes if "bn into conv" in note]
 
 
-def test_replaced_forwards_and_hooks_for_all_modules_are_refused(monkeypatch):
-    model = lively(Body)
+def test_replaced_forwards_and_global_hooks_are_refused(monkeypatch):
+    model = randomized(Body)
     plain = nn.Conv2d.forward
     with monkeypatch.context() as patch:
         patch.setattr(nn.Conv2d, "forward", functools.wraps(plain)(lambda self, x: plain(self, x)))
@@ -110,7 +110,7 @@ def test_replaced_forwards_and_hooks_for_all_modules_are_refused(monkeypatch):
         plan_layers(model)
 
 
-# What PyTorch reads at a call is what counts, whatever the constructor was given.
+# PyTorch's settings at a call count, not the constructor's arguments.
 
 
 def change_affine(model):
@@ -153,10 +153,8 @@ def change_channels(model):
     ],
 )
 @pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
-def test_settings_that_were_changed_after_construction_are_read_as_pytorch_does(
-    change, calibration
-):
-    model = lively(Body)
+def test_settings_changed_after_construction_are_used(change, calibration):
+    model = randomized(Body)
     change(model)
     rebuilt = bnrecon.reconstruct(model, images=calibration)
     assert isinstance(rebuilt.network.bn, nn.Identity)
@@ -165,7 +163,7 @@ def test_settings_that_were_changed_after_construction_are_read_as_pytorch_does(
 
 
 class Averages(Body):
-    """Keeps a count and a moving average, as observers do."""
+    """Keeps a count and a moving average, like an observer."""
 
     def __init__(self):
         super().__init__()
@@ -179,15 +177,15 @@ class Averages(Body):
 
 
 class Keeps(Body):
-    """Keeps what it computed, with its gradient's history."""
+    """Keeps an activation with its gradient history."""
 
     def forward(self, x):
         self.kept = [self.conv(x)]
         return self.act(self.bn(self.kept[0]))
 
 
-def test_a_model_that_keeps_an_activation_is_rebuilt():
-    model = lively(Keeps)
+def test_model_that_keeps_an_activation_is_rebuilt():
+    model = randomized(Keeps)
     model(images())
     assert model.kept[0].grad_fn is not None
     for calibration in (None, images()):
@@ -201,8 +199,8 @@ class Fails(Body):
         raise ValueError("no")
 
 
-def test_the_model_itself_does_not_change_and_is_not_hooked():
-    model = lively(Averages)
+def test_model_is_unchanged_and_not_hooked():
+    model = randomized(Averages)
     before, calls = copy.deepcopy(model.state_dict()), model.calls
     rebuilt = bnrecon.reconstruct(model, images=images())
     assert model.calls == calls == rebuilt.network.calls
@@ -216,7 +214,7 @@ def test_the_model_itself_does_not_change_and_is_not_hooked():
 
 
 def test_weights_that_are_buffers_are_rebuilt():
-    model = lively(Body)
+    model = randomized(Body)
     for part in (model.conv, model.bn):
         for name in ("weight", "bias"):
             value = getattr(part, name).detach().clone()
@@ -225,8 +223,8 @@ def test_weights_that_are_buffers_are_rebuilt():
     assert bnrecon.reconstruct(model, images=images()).verified
 
 
-def test_calls_in_several_threads_give_what_one_gives():
-    model = lively(Body)
+def test_threads_give_identical_results():
+    model = randomized(Body)
     expected = bnrecon.reconstruct(model, images=images()).network.state_dict()
     with ThreadPoolExecutor(4) as threads:
         calls = [threads.submit(bnrecon.reconstruct, model, images=images()) for _ in range(8)]
@@ -236,7 +234,7 @@ def test_calls_in_several_threads_give_what_one_gives():
 
 
 def unequal(ratio, dtype=torch.float32):
-    """Rows of the first layer up to ``ratio`` apart, which the second evens out."""
+    """Rows of the first layer up to ``ratio`` apart, evened out by the second."""
     torch.manual_seed(0)
     first, second = nn.Linear(6, 8), nn.Linear(8, 5)
     sizes = torch.logspace(0, float(torch.tensor(ratio).log10()), 8)
@@ -249,7 +247,7 @@ def unequal(ratio, dtype=torch.float32):
 
 @pytest.mark.parametrize("features", ["he_normal", "sign", "id_cond"])
 @pytest.mark.parametrize("ratio", [1e6, 1e8])
-def test_every_output_is_rebuilt_by_its_own_size(ratio, features):
+def test_every_output_is_rebuilt_relative_to_its_size(ratio, features):
     model = unequal(ratio)[0]
     (report,) = bnrecon.reconstruct(model, features).layers
     assert report.converged
@@ -261,7 +259,7 @@ def test_every_output_is_rebuilt_by_its_own_size(ratio, features):
 
 @pytest.mark.parametrize("rows", [(1.0, 1e-8), (1e12, 1e-12)])
 @pytest.mark.parametrize("features", ["he_normal", "sparse_he_normal", "er_sign"])
-def test_rows_far_apart_are_rebuilt_each(rows, features):
+def test_rows_far_apart_are_all_rebuilt(rows, features):
     torch.manual_seed(0)
     model = nn.Linear(4, 6, bias=False).eval()
     with torch.no_grad():
@@ -271,8 +269,8 @@ def test_rows_far_apart_are_rebuilt_each(rows, features):
     assert report.channel_error < 1e-5
 
 
-def test_inputs_of_sizes_that_rounding_drowns_are_not_called_converged():
-    """Weights that even out outputs 1e6 apart are rounded by the largest of them."""
+def test_inputs_drowned_by_rounding_are_not_converged():
+    """Weights that even out outputs 1e6 apart are rounded relative to the largest."""
     x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
     rebuilt = bnrecon.reconstruct(unequal(1e6), images=x)
     assert [layer.converged for layer in rebuilt.layers] == [True, False]
@@ -285,7 +283,7 @@ def test_inputs_of_sizes_that_rounding_drowns_are_not_called_converged():
 
 
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
-def test_a_transposed_convolution_that_crops_has_an_activation(activation):
+def test_cropping_transposed_convolution_takes_an_activation(activation):
     torch.manual_seed(0)
     model = nn.Sequential(nn.ConvTranspose2d(3, 4, 2, padding=2)).eval()
     rebuilt = bnrecon.reconstruct(model, FeatureSpec(activation=activation), images=images())
@@ -293,9 +291,9 @@ def test_a_transposed_convolution_that_crops_has_an_activation(activation):
     assert [note for note in rebuilt.notes if f"activation={activation} is linear for" in note]
 
 
-def test_a_graph_module_is_rebuilt_in_eval_mode():
+def test_graph_module_is_rebuilt_in_eval_mode():
     feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
-    model = feature_extraction.create_feature_extractor(lively(Body), ["act"]).eval()
+    model = feature_extraction.create_feature_extractor(randomized(Body), ["act"]).eval()
     for calibration in (None, images()):
         rebuilt = bnrecon.reconstruct(model, images=calibration)
         assert isinstance(rebuilt.network.bn, nn.Identity)
@@ -303,8 +301,8 @@ def test_a_graph_module_is_rebuilt_in_eval_mode():
         assert difference(one, other, images()) < 1e-4
 
 
-def test_a_rebuilt_network_is_vmapped_and_gives_gradients_of_single_images():
-    for model in (lively(Body), nn.Sequential(nn.Flatten(0), nn.Linear(108, 3)).eval()):
+def test_rebuilt_network_supports_vmap_and_per_image_gradients():
+    for model in (randomized(Body), nn.Sequential(nn.Flatten(0), nn.Linear(108, 3)).eval()):
         network = bnrecon.reconstruct(model).network
         x = images()
         expected = torch.stack([network(one) for one in x])
@@ -320,6 +318,6 @@ def test_a_rebuilt_network_is_vmapped_and_gives_gradients_of_single_images():
             assert torch.allclose(gradients[name][3], value, rtol=1e-3, atol=1e-4), name
 
 
-def test_a_model_that_vmaps_over_its_layer_is_rebuilt():
+def test_model_that_vmaps_over_its_layer_is_rebuilt():
     model = Composed(lambda self, x: torch.vmap(self.layer)(x), layer=nn.Conv2d(3, 4, 3)).eval()
     assert bnrecon.reconstruct(model, images=images()).verified

@@ -1,11 +1,11 @@
-"""What a network does with its weights besides calling its layers: refused, or kept with a note."""
+"""Networks that use weights other than by calling layers: refused, or kept with a note."""
 
 import copy
 import pickle
 
 import pytest
 import torch
-from lively import Composed, chain, difference, enliven, images
+from networks import Composed, chain, difference, images, randomize
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
@@ -21,9 +21,9 @@ class Doubled(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_a_kept_module_with_a_gradients_history_is_copied():
+def test_kept_module_with_gradient_history_is_copied():
     model = nn.Sequential(weight_norm(nn.Conv2d(2, 4, 3)), nn.Conv2d(4, 3, 3)).eval()
-    model[0].register_forward_hook(lambda *_: None)  # refused, so that it is kept
+    model[0].register_forward_hook(lambda *_: None)  # refused and therefore kept
     rebuilt = bnrecon.reconstruct(model, unsupported="keep")
     assert [layer.name for layer in rebuilt.layers] == ["1"]
     assert torch.allclose(copy.deepcopy(rebuilt.network)(images()), model(images()), atol=1e-5)
@@ -54,11 +54,11 @@ def test_a_kept_module_with_a_gradients_history_is_copied():
     ],
 )
 @pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
-def test_weights_that_are_computed_are_rebuilt_as_they_are_computed(computed, calibration):
-    """Before any forward pass: a hook has not yet computed the weight that the layer will have."""
+def test_computed_weights_are_rebuilt(computed, calibration):
+    """Before any forward pass, a hook has not yet computed the layer's weight."""
     torch.manual_seed(0)
     model = chain(computed).eval()
-    # What a loaded state would change behind the hook's back.
+    # A loaded state would change these without the hook.
     for name in ("weight_g", "weight_orig"):
         if hasattr(model[0], name):
             with torch.no_grad():
@@ -70,7 +70,7 @@ def test_weights_that_are_computed_are_rebuilt_as_they_are_computed(computed, ca
 
 
 class Tied(nn.Module):
-    """Two layers share a weight, a third has its from an embedding."""
+    """Two layers share a weight; a third shares an embedding's."""
 
     def __init__(self):
         super().__init__()
@@ -84,7 +84,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("calibration", [None, torch.randn(8, 7)], ids=["trace", "run"])
-def test_layers_that_share_a_weight_are_rebuilt_each(calibration):
+def test_layers_sharing_a_weight_are_rebuilt(calibration):
     torch.manual_seed(0)
     model, x = Tied().eval(), torch.randn(5, 7)
     rebuilt = bnrecon.reconstruct(model, images=calibration)
@@ -94,7 +94,7 @@ def test_layers_that_share_a_weight_are_rebuilt_each(calibration):
     assert not any("is left as it is" in note for note in kept.notes)
 
 
-def test_all_layers_of_a_shared_weight_that_is_read_elsewhere_are_refused():
+def test_all_layers_sharing_a_weight_read_elsewhere_are_refused():
     def apply_by_a_function(self, x):
         return self.called(F.linear(x, self.read.weight, self.read.bias))
 
@@ -104,13 +104,13 @@ def test_all_layers_of_a_shared_weight_that_is_read_elsewhere_are_refused():
     with pytest.raises(RefusedLayers) as caught:
         bnrecon.reconstruct(model.eval(), images=torch.randn(8, 6))
     assert set(caught.value.refused) == {"read", "other"}
-    copy = pickle.loads(pickle.dumps(caught.value))  # as by a pool of processes
+    copy = pickle.loads(pickle.dumps(caught.value))  # as in a process pool
     assert (str(copy), copy.refused) == (str(caught.value), caught.value.refused)
 
 
 @pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
-def test_of_a_compiled_model_the_module_inside_is_rebuilt(calibration, tmp_path):
-    model = enliven(chain(), (2, 6, 6))
+def test_compiled_model_is_rebuilt_from_its_inner_module(calibration, tmp_path):
+    model = randomize(chain(), (2, 6, 6))
     compiled = torch.compile(model, backend="eager")
     rebuilt = bnrecon.reconstruct(compiled, images=calibration)
     assert [layer.name for layer in rebuilt.layers] == ["0", "3"]
@@ -123,8 +123,8 @@ def test_of_a_compiled_model_the_module_inside_is_rebuilt(calibration, tmp_path)
 
 
 @pytest.mark.parametrize("part", ["whole", "layer"])
-def test_a_model_that_is_compiled_in_place_or_in_part_is_watched_all_the_same(part):
-    model = enliven(chain(), (2, 6, 6))
+def test_model_compiled_in_place_or_in_part_is_rebuilt(part):
+    model = randomize(chain(), (2, 6, 6))
     plain = bnrecon.reconstruct(model, images=images()).network
     (model if part == "whole" else model[3]).compile(backend="eager")
     rebuilt = bnrecon.reconstruct(model, images=images())
@@ -137,8 +137,8 @@ def test_a_model_that_is_compiled_in_place_or_in_part_is_watched_all_the_same(pa
 
 
 @pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
-def test_a_source_of_a_source_is_refused(calibration):
-    source = bnrecon.reconstruct(enliven(chain(), (2, 6, 6))).network
+def test_source_of_a_source_is_refused(calibration):
+    source = bnrecon.reconstruct(randomize(chain(), (2, 6, 6))).network
     with pytest.raises(
         RefusedLayers, match="0: it is a source layer already; 3: it is a source layer already"
     ):
@@ -151,28 +151,17 @@ def test_a_source_of_a_source_is_refused(calibration):
         bnrecon.reconstruct(source[0])
 
 
-class Asks(nn.Module):
-    """Scales by what it asks its layers for."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.line = nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.Linear(36, 3)
-
-    def forward(self, x):
-        conv, line = self.conv, self.line
-        x = (
-            x * conv.in_channels * conv.kernel_size[0] / conv.out_channels
-            + conv.stride[1]
-            - conv.groups
-        )
-        x = conv(x.to(conv.weight.dtype)) * (conv.padding[0] + conv.dilation[1]) + len(
-            conv.padding_mode
-        )
-        return line(x.flatten(1)) / line.in_features * line.out_features
+def scale_by_constants(self, x):
+    conv, line = self.conv, self.line
+    x = x * conv.in_channels * conv.kernel_size[0] / conv.out_channels
+    x = conv((x + conv.stride[1] - conv.groups).to(conv.weight.dtype))
+    x = x * (conv.padding[0] + conv.dilation[1]) + len(conv.padding_mode)
+    return line(x.flatten(1)) / line.in_features * line.out_features
 
 
-def test_a_source_layer_has_the_constants_of_the_layer_it_replaces(tmp_path):
-    model = enliven(Asks(), (2, 6, 6))
+def test_source_layer_has_the_constants_of_the_replaced_layer(tmp_path):
+    parts = {"conv": nn.Conv2d(2, 4, 3, stride=2, padding=1), "line": nn.Linear(36, 3)}
+    model = randomize(Composed(scale_by_constants, **parts), (2, 6, 6))
     rebuilt = bnrecon.reconstruct(model, images=images())
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
     loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
@@ -180,8 +169,8 @@ def test_a_source_layer_has_the_constants_of_the_layer_it_replaces(tmp_path):
         assert torch.allclose(network(images()), model(images()), atol=1e-4)
 
 
-def test_a_source_layers_weight_is_that_of_the_layer_it_amounts_to():
-    model = enliven(nn.Sequential(nn.Conv2d(2, 4, 3, bias=False)), (2, 6, 6))
+def test_source_layer_weight_is_the_effective_weight():
+    model = randomize(nn.Sequential(nn.Conv2d(2, 4, 3, bias=False)), (2, 6, 6))
     network = bnrecon.reconstruct(model).network
     assert torch.allclose(network[0].weight, model[0].weight, atol=1e-6)
     with torch.no_grad():
@@ -189,14 +178,14 @@ def test_a_source_layers_weight_is_that_of_the_layer_it_amounts_to():
         network[0].second_norm.bias.add_(1)
     assert torch.allclose(network[0].weight, 2 * model[0].weight, atol=1e-5)
     assert torch.allclose(network[0].bias, torch.ones(4), atol=1e-5)
-    network[0].second_norm.weight.data.mul_(2)  # as moving averages of weights are written
+    network[0].second_norm.weight.data.mul_(2)  # as moving averages of weights do
     assert torch.allclose(network[0].weight, 4 * model[0].weight, atol=1e-5)
     network[0].second_norm.running_var.data = network[0].second_norm.running_var.data * 4
     assert torch.allclose(network[0].weight, 2 * model[0].weight, atol=1e-4)
 
 
-def test_a_layer_that_is_applied_to_a_constant_is_rebuilt():
-    """As Swin V2 computes the bias of a relative position."""
+def test_layer_applied_to_a_constant_is_rebuilt():
+    """Swin V2 computes the bias of a relative position this way."""
     parts = {"bias": nn.Linear(2, 4), "layer": nn.Linear(4, 6)}
     table = nn.Buffer(torch.randn(6, 2))
     model = Composed(lambda self, x: self.layer(x) @ self.bias(self.table), **parts, table=table)
@@ -219,7 +208,7 @@ def biased(of_layer=False):
 
 
 @pytest.mark.parametrize("with_images", [False, True], ids=["trace", "run"])
-def test_a_bias_that_attention_adds_to_its_scores_is_no_weight(with_images):
+def test_attention_bias_is_no_weight(with_images):
     x = torch.randn(3, 5, 4)
     model = biased()
     rebuilt = bnrecon.reconstruct(model, images=x if with_images else None)

@@ -1,11 +1,11 @@
-"""Swin: the projections of attention over windows become source layers."""
+"""Swin: projections of window attention become source layers."""
 
 import dataclasses
 import pickle
 
 import pytest
 import torch
-from lively import Composed, difference
+from networks import Composed, difference
 from torch import nn
 from torch.nn.utils import parametrize
 from torchvision.models import SwinTransformer
@@ -30,8 +30,8 @@ SECOND = {"block": SwinTransformerBlockV2, "downsample_layer": PatchMergingV2}
 IMAGES = torch.randn(2, 3, 16, 12, generator=torch.Generator().manual_seed(1)).double()
 
 
-def lively(module):
-    """Every parameter is drawn anew, also Swin V2's bias of the keys."""
+def randomized(module):
+    """Draw every parameter anew, including Swin V2's bias of the keys."""
     torch.manual_seed(0)
     for parameter in module.parameters():
         nn.init.normal_(parameter, 0, 0.3)
@@ -39,15 +39,15 @@ def lively(module):
 
 
 def swin(**options):
-    """Two attentions of windows of 3 on 8 x 6 tokens, which are filled up, and one on 4 x 3."""
-    return lively(SwinTransformer([2, 2], 8, [2, 1], [1, 2], [3, 3], num_classes=3, **options))
+    """Two attentions with windows of 3 on 8 x 6 tokens, padded, and one on 4 x 3."""
+    return randomized(SwinTransformer([2, 2], 8, [2, 1], [1, 2], [3, 3], num_classes=3, **options))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("kind", VERSIONS)
-def test_an_attention_over_windows_is_rebuilt(kind, shift, bias):
-    attention = lively(kind(8, [3, 3], [shift, shift], 2, qkv_bias=bias, proj_bias=bias))
+def test_window_attention_is_rebuilt(kind, shift, bias):
+    attention = randomized(kind(8, [3, 3], [shift, shift], 2, qkv_bias=bias, proj_bias=bias))
     x = torch.randn(2, 5, 7, 8, generator=torch.Generator().manual_seed(2)).double()
     rebuilt = reconstruct(attention, images=x, oversampling=2)
     assert {"qkv", "proj"} <= {layer.name for layer in rebuilt.layers}
@@ -57,7 +57,7 @@ def test_an_attention_over_windows_is_rebuilt(kind, shift, bias):
 
 @pytest.mark.parametrize("options", [{}, SECOND], ids=["V1", "V2"])
 @pytest.mark.parametrize("with_images", [True, False], ids=["run", "trace"])
-def test_swin_is_rebuilt_whole(options, with_images):
+def test_swin_is_rebuilt(options, with_images):
     model = swin(**options)
     rebuilt = reconstruct(model, images=IMAGES if with_images else None, oversampling=2)
     assert not any("is left as it is" in note for note in rebuilt.notes)
@@ -80,7 +80,7 @@ def test_swin_is_saved_loaded_collapsed_and_pickled(options, tmp_path):
     assert difference(collapsed, model, IMAGES) < 1e-8
 
 
-def test_the_model_itself_is_left_as_it_is():
+def test_planning_leaves_the_model_unchanged():
     model = swin(**SECOND)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plan = plan_layers(model)
@@ -91,9 +91,9 @@ def test_the_model_itself_is_left_as_it_is():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_keys_of_the_zeros_that_fill_up_a_window_stay_zeros():
-    """Normalized, rounding would make of them vectors of length 1."""
-    attention = lively(WindowAttentionV2(8, [3, 3], [0, 0], 2))
+def test_keys_of_padding_zeros_stay_zero():
+    """Normalizing would turn rounding errors into vectors of length 1."""
+    attention = randomized(WindowAttentionV2(8, [3, 3], [0, 0], 2))
     x = torch.randn(1, 4, 4, 8, generator=torch.Generator().manual_seed(2)).double()
     noise = torch.randn(4, 10, 24, generator=torch.Generator().manual_seed(3)).double()
     with torch.no_grad():
@@ -102,10 +102,10 @@ def test_keys_of_the_zeros_that_fill_up_a_window_stay_zeros():
     assert difference(attention, lambda _: wanted, x) < 1e-6
 
 
-def test_projections_that_stayed_linear_in_a_file_are_loaded_as_they_stayed(tmp_path):
-    """As files were written when they could not be rebuilt."""
+def test_projections_kept_linear_in_a_file_are_loaded_as_kept(tmp_path):
+    """Files from before they could be rebuilt look like this."""
     parts = {"attention": ShiftedWindowAttention(8, [3, 3], [1, 1], 2), "last": nn.Linear(8, 3)}
-    model = lively(Composed(lambda self, x: self.last(self.attention(x)), **parts))
+    model = randomized(Composed(lambda self, x: self.last(self.attention(x)), **parts))
     x = torch.randn(2, 6, 6, 8).double()
     hook = model.attention.qkv.register_forward_hook(lambda *_: None)
     with pytest.raises(UserError, match=r"attention\.qkv: .*; attention\.proj: its weight is read"):
@@ -124,7 +124,7 @@ def test_projections_that_stayed_linear_in_a_file_are_loaded_as_they_stayed(tmp_
 
 
 def test_one_projection_may_stay_linear(tmp_path):
-    attention = lively(ShiftedWindowAttentionV2(8, [3, 3], [1, 1], 2))
+    attention = randomized(ShiftedWindowAttentionV2(8, [3, 3], [1, 1], 2))
     plan = plan_layers(attention)
     some = [layer for layer in plan.layers if layer.name == "proj"]
     solved = {layer.name: bnrecon.solve_layer(layer) for layer in some}
@@ -136,7 +136,7 @@ def test_one_projection_may_stay_linear(tmp_path):
         assert torch.equal(loaded(x), rebuilt.network(x))
 
 
-def test_what_an_attention_shares_with_its_network_stays_shared():
+def test_parts_shared_by_an_attention_stay_shared():
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -153,7 +153,7 @@ def test_what_an_attention_shares_with_its_network_stays_shared():
             self.kept.clear()
             return self.second(self.first(x)) + self.kept[-1] + self.first.qkv(x)[..., 8:16]
 
-    model = lively(Model())
+    model = randomized(Model())
     x = torch.randn(2, 5, 7, 8).double()
     for images in (None, x):
         rebuilt = reconstruct(model, images=images)
@@ -161,22 +161,22 @@ def test_what_an_attention_shares_with_its_network_stays_shared():
         assert difference(rebuilt.network, model, x) < 1e-8
 
 
-def test_a_computed_bias_is_read_as_it_is_computed():
+def test_computed_bias_is_used():
     attention = ShiftedWindowAttentionV2(8, [3, 3], [1, 1], 2)
     parametrize.register_parametrization(attention.qkv, "bias", nn.Tanh())
-    attention, x = lively(attention), torch.randn(2, 5, 7, 8).double()
+    attention, x = randomized(attention), torch.randn(2, 5, 7, 8).double()
     rebuilt = reconstruct(attention, images=x)
     assert difference(rebuilt.network, attention, x) < 1e-8
 
 
-def test_a_collapsed_network_is_torchvisions_own_and_can_be_traced():
+def test_collapsed_network_is_torchvisions_and_traceable():
     model = swin()
     collapsed = bnrecon.collapse(reconstruct(model).network)
     assert type(collapsed.features[1][0].attn) is ShiftedWindowAttention
     assert difference(torch.fx.symbolic_trace(collapsed), model, IMAGES) < 1e-8
 
 
-def test_other_parts_of_ones_own_are_not_hidden_from_a_trace():
+def test_user_modules_in_an_attention_are_traced():
     def read(self, x):
         return nn.functional.linear(x, self.layer.weight, self.layer.bias)
 
@@ -186,7 +186,7 @@ def test_other_parts_of_ones_own_are_not_hidden_from_a_trace():
         reconstruct(attention.eval())
 
 
-def test_an_attention_of_ones_own_is_not_taken_for_torchvisions():
+def test_attention_subclass_is_not_taken_for_torchvisions():
     class Doubled(ShiftedWindowAttention):
         def forward(self, x):
             return super().forward(2 * x)

@@ -1,11 +1,11 @@
-"""Two runs compared: shipped ones of all versions, and real ones of the digits with sources."""
+"""Comparison of two runs: shipped ones of all versions, and new ones with their sources."""
 
 import dataclasses
 import itertools
 
 import pytest
 import torch
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.config import composition
 from bnrecon.data import load
@@ -28,7 +28,7 @@ def read(path):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """Two runs of one target, one of them with too few features to be exact."""
+    """Two runs with one target, one of them with too few features to be exact."""
     outputs = tmp_path_factory.mktemp("outputs")
     common = [f"outputs={outputs}", "scale=smoke", "train.epochs=6", "seeds=[0,1]", *MLP]
     below = ["features.width=12", "features.allow_below_minimum=true"]
@@ -49,13 +49,13 @@ def test_any_two_shipped_runs_can_be_compared():
             assert f"{result.target.accuracy:.2f} (n={result.target.images})" in text
 
 
-def test_an_option_that_an_older_result_lacks_had_its_default():
+def test_missing_option_of_an_older_result_had_its_default():
     assert differing_options(CONFIG, CONFIG | {"keep_source": True, "threads": None}) == {}
     assert differing_options(CONFIG, CONFIG | {"threads": 2}) == {"threads": (None, 2)}
     assert differing_options(CONFIG | {"color": "red"}, CONFIG) == {"color": ("red", NOT_RECORDED)}
 
 
-def test_layers_stand_side_by_side_with_the_largest_ratio(pair):
+def test_layers_are_listed_in_pairs_with_the_largest_ratio(pair):
     text = compare(*pair)
     one, other = (result for _, result in pair)
     for layer, further in zip(one.seeds[0].layers, other.seeds[0].layers, strict=True):
@@ -73,7 +73,7 @@ def test_layers_stand_side_by_side_with_the_largest_ratio(pair):
     assert f"They differ most in {most}, by a factor of {ratios[most]:.2g}." in text
 
 
-def test_files_of_other_weights_change_results_and_a_moved_file_does_not(pair):
+def test_other_weights_change_results_but_a_moved_file_does_not(pair):
     (folder, result), _ = pair
 
     def with_weights(path, checksum):
@@ -86,7 +86,7 @@ def test_files_of_other_weights_change_results_and_a_moved_file_does_not(pair):
     assert same not in compare(with_weights("one", "a"), with_weights("other", "b"))
 
 
-def test_predictions_are_computed_again_from_the_saved_sources(pair):
+def test_predictions_are_recomputed_from_the_saved_sources(pair):
     by_seed = disagreements(*pair)
     assert [each.seed for each in by_seed] == [0, 1]
     assert any(each.differ for each in by_seed)  # too few features: another function
@@ -106,7 +106,7 @@ def test_predictions_are_computed_again_from_the_saved_sources(pair):
     assert f"seed 0: {by_seed[0].differ} of {by_seed[0].images} (" in compare(*pair, by_seed)
 
 
-def test_a_run_without_its_sources_or_its_images_is_refused(pair, tmp_path):
+def test_run_without_sources_or_images_is_refused(pair, tmp_path):
     with pytest.raises(UserError, match="has no saved source of seed 0"):
         disagreements(read(RESULTS[0]), read(RESULTS[1]))
     with pytest.raises(UserError, match="tested on different images"):

@@ -1,4 +1,4 @@
-"""What lies in an outputs folder: shipped, unfinished, damaged, locked and hostile folders."""
+"""Listing an outputs folder: shipped, unfinished, damaged, locked and hostile folders."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ import shutil
 import filelock
 import pytest
 import torch
-from places import OUTPUTS, RESULTS
+from repository import OUTPUTS, RESULTS
 
 from bnrecon.reporting import inventory
 from bnrecon.reporting.inventory import find_run
@@ -19,7 +19,7 @@ RUN = RESULTS[0].parent
 
 @pytest.fixture
 def outputs(tmp_path):
-    """A copy of a run and of a target."""
+    """A copy of a run and a target."""
     shutil.copytree(RUN, tmp_path / "runs" / "one")
     target = RunResult.read(RESULTS[0]).target.folder
     shutil.copytree(OUTPUTS.parent / target, tmp_path / "targets" / "one")
@@ -34,7 +34,7 @@ def the_target(outputs):
     return next(target for target in inventory.targets(outputs) if target.name == "one")
 
 
-def test_every_shipped_run_is_listed_as_its_result_says(shipped_outputs):
+def test_every_shipped_run_is_listed_with_its_result(shipped_outputs):
     listed = inventory.runs(shipped_outputs)
     assert [run.name for run in listed] == [path.parent.name for path in RESULTS]
     for run in listed:
@@ -73,7 +73,7 @@ def replace_by_folder(path):
     ],
     ids=["change", "cut", "folder", "version"],
 )
-def test_a_damaged_result_or_target_is_said_to_be(outputs, damage, said):
+def test_damaged_result_or_target_is_reported(outputs, damage, said):
     damage(outputs / "runs" / "one" / "result.json")
     damage(outputs / "targets" / "one" / "target.json")
     run, target = the_run(outputs), the_target(outputs)
@@ -84,7 +84,7 @@ def test_a_damaged_result_or_target_is_said_to_be(outputs, damage, said):
         find_run("one", [outputs])
 
 
-def test_weights_that_are_missing_or_cut_off_are_damage(outputs):
+def test_missing_or_truncated_weights_are_damage(outputs):
     weights = outputs / "targets" / "one" / "target.safetensors"
     cut(weights)
     assert the_target(outputs).detail == "target.safetensors is cut off or overwritten"
@@ -93,7 +93,7 @@ def test_weights_that_are_missing_or_cut_off_are_damage(outputs):
     assert the_target(outputs).state == "damaged"
 
 
-def test_an_unfinished_run_counts_the_seeds_whose_result_can_be_read(outputs):
+def test_unfinished_run_counts_readable_seeds(outputs):
     folder = outputs / "runs" / "one"
     (folder / "result.json").unlink()
     assert the_run(outputs).state == "empty"
@@ -107,7 +107,7 @@ def test_an_unfinished_run_counts_the_seeds_whose_result_can_be_read(outputs):
     assert the_run(outputs).seeds is None
 
 
-def test_a_checkpoint_says_its_epoch_and_of_how_many_where_it_knows(outputs):
+def test_checkpoint_shows_its_epoch_and_their_number_if_recorded(outputs):
     folder = outputs / "targets" / "one"
     for file in folder.iterdir():
         file.unlink()
@@ -123,7 +123,7 @@ def test_a_checkpoint_says_its_epoch_and_of_how_many_where_it_knows(outputs):
     assert the_target(outputs).state == "damaged"
 
 
-def test_whoever_holds_the_lock_is_named(outputs):
+def test_lock_holder_is_named(outputs):
     for kind, look in (("runs", the_run), ("targets", the_target)):
         folder = outputs / kind / "one"
         for file in folder.iterdir():
@@ -139,7 +139,7 @@ def test_whoever_holds_the_lock_is_named(outputs):
         assert look(outputs).state == "empty"
 
 
-def test_the_lock_is_free_again_after_a_look(outputs):
+def test_listing_releases_the_lock(outputs):
     (outputs / "runs" / "one" / "result.json").unlink()
     lock = outputs / "runs" / "one" / ".lock"
     lock.touch()
@@ -148,7 +148,7 @@ def test_the_lock_is_free_again_after_a_look(outputs):
         pass
 
 
-def test_what_is_no_folder_is_passed_over(tmp_path):
+def test_non_folders_are_skipped(tmp_path):
     assert inventory.runs(tmp_path) == []
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "file").write_text("")
@@ -158,19 +158,19 @@ def test_what_is_no_folder_is_passed_over(tmp_path):
     assert inventory.targets(tmp_path) == []
 
 
-def test_a_run_is_found_by_the_beginning_of_its_name_or_hash_or_by_its_folder(shipped_outputs):
+def test_run_is_selected_by_a_prefix_of_its_name_or_hash_or_by_its_folder(shipped_outputs):
     folder = shipped_outputs / "runs" / RUN.name
     key = folder.name.rpartition("-")[2]
     for text in (folder.name, folder.name[:-3], key, key[:5], f"{folder}", f"{folder}/result.json"):
         assert find_run(text, [shipped_outputs]) == folder
 
 
-def test_a_name_that_is_whole_is_no_beginning(outputs):
+def test_complete_name_is_no_prefix(outputs):
     shutil.copytree(outputs / "runs" / "one", outputs / "runs" / "one-more")
     assert find_run("one", [outputs]) == outputs / "runs" / "one"
 
 
-def test_an_unfinished_run_is_not_compared(outputs):
+def test_unfinished_run_is_not_compared(outputs):
     folder = outputs / "runs" / "one"
     (folder / "result.json").unlink()
     with pytest.raises(UserError, match=r"is not a run: it has no result\.json"):

@@ -1,10 +1,10 @@
-"""Results as objects: every shipped one is read and written back to the same content."""
+"""Results as objects: every shipped one is read and written back unchanged."""
 
 import dataclasses
 import json
 
 import pytest
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord, SeedResult
 from bnrecon.reporting.statistics import mean_interval
@@ -12,10 +12,10 @@ from bnrecon.runtime import files
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
-def test_every_shipped_result_is_read_and_written_to_the_same_text(path):
+def test_every_shipped_result_round_trips(path):
     content = files.read_json(path)
     result = RunResult.from_json(content)
-    assert json.dumps(result.to_json()) == json.dumps(content)  # the order of the keys included
+    assert json.dumps(result.to_json()) == json.dumps(content)  # including the order of keys
     assert RunResult.from_json(result.to_json()) == result == RunResult.read(str(path))
 
 
@@ -32,7 +32,7 @@ def test_statistics_of_a_result_are_those_of_its_seeds():
     assert len(result.unconverged) == sum(not row["converged"] for row in content["layers"])
 
 
-def test_when_where_and_by_what_command_a_result_was_made_is_kept(tmp_path):
+def test_time_host_and_command_of_a_result_are_stored(tmp_path):
     made = {"finished": "2026-01-31T09:05:00Z", "host": "node7", "command": "bnrecon run"}
     old = RunResult.read(RESULTS[0])
     result = dataclasses.replace(old, **made)
@@ -49,14 +49,14 @@ def test_no_shipped_result_names_a_machine():
         assert content["config"]["targets"] is content["config"]["data"]["root"] is None
 
 
-def test_keys_of_a_later_version_are_passed_over():
+def test_keys_of_later_versions_are_ignored():
     content = files.read_json(RESULTS[0])
     later = content | {"energy": 3, "target": content["target"] | {"color": "red"}}
     assert RunResult.from_json(later) == RunResult.from_json(content)
 
 
 @pytest.mark.parametrize("gone", ["source", "layers", "target", "seeds", "notes"])
-def test_a_result_without_a_part_is_of_another_version(tmp_path, gone):
+def test_incomplete_result_is_of_another_version(tmp_path, gone):
     content = files.read_json(RESULTS[0])
     del content[gone]
     files.write_json(tmp_path / "result.json", content)
@@ -64,7 +64,7 @@ def test_a_result_without_a_part_is_of_another_version(tmp_path, gone):
         RunResult.read(tmp_path / "result.json")
 
 
-def test_a_seed_is_written_and_read_and_its_part_of_the_result_taken(tmp_path):
+def test_seed_record_round_trips_and_gives_its_result(tmp_path):
     seed = RunResult.read(RESULTS[0]).seeds[1]
     record = SeedRecord(
         **{field.name: getattr(seed, field.name) for field in dataclasses.fields(SeedResult)},
@@ -85,11 +85,11 @@ def test_a_seed_is_written_and_read_and_its_part_of_the_result_taken(tmp_path):
         assert SeedRecord.read(tmp_path / "result.json") == record
         assert record.result() == seed
     content = record.to_json()
-    del content["predictions"]  # as before they were counted
+    del content["predictions"]  # as in older versions
     assert SeedRecord.from_json(content).predictions is None
 
 
-def test_predictions_of_some_or_all_seeds_are_written_and_read(tmp_path):
+def test_predictions_of_some_or_all_seeds_round_trip(tmp_path):
     uncounted = (r for r in map(RunResult.read, RESULTS) if r.seeds[0].predictions is None)
     result = next(uncounted)
     counts = [Predictions(10000, 3, 1, 0), Predictions(10000, 5, 0, 2), None]

@@ -1,4 +1,4 @@
-"""Tables and figures of runs, made of the shipped results."""
+"""Tables and figures of runs, from the shipped results."""
 
 import dataclasses
 import errno
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.convergence import warnings
@@ -27,7 +27,7 @@ def unsolved(results):
     return next(result for result in results if result.unconverged)
 
 
-def test_the_csv_of_a_run_holds_the_numbers_of_its_result(results):
+def test_csv_of_a_run_holds_its_numbers(results):
     frame = pd.read_csv(io.StringIO(run_tables.table_files(results[0])["table.csv"]))
     assert frame["source_accuracy_mean"][0] == results[0].accuracy.mean
     assert frame["source_accuracy_half_width"][0] == results[0].accuracy.half_width
@@ -35,7 +35,7 @@ def test_the_csv_of_a_run_holds_the_numbers_of_its_result(results):
     assert frame["evaluated_on"][0] == results[0].evaluation.images
 
 
-def test_rows_that_look_alike_have_their_options_and_held_out_images_are_named(results):
+def test_similar_rows_show_their_options_and_held_out_images(results):
     first, options = results[0], ["train.lr=0.1", "train.lr=0.2"]
     assert list(run_tables.summary([first, first], options)["options"]) == options
     assert all(line in run_tables.terminal([first, first], options) for line in options)
@@ -48,21 +48,21 @@ def test_rows_that_look_alike_have_their_options_and_held_out_images_are_named(r
     ]
 
 
-def test_a_layer_is_summarized_by_its_largest_error(results):
+def test_layer_is_summarized_by_its_largest_error(results):
     frame = run_tables.layer_summary(results[0].layers)
     named = [layer for layer in results[0].layers if layer.name == frame["layer"][2]]
     assert frame["max. error"][2] == max(layer.relative_error for layer in named)
     assert frame["converged"][2] == "3 of 3"
 
 
-def test_a_run_that_did_not_converge_says_so_last_and_in_its_table(unsolved):
+def test_unconverged_run_says_so_last_and_in_its_table(unsolved):
     (warning,) = warnings(unsolved)
     assert warning.startswith("NOT CONVERGED: ")
     assert run_tables.run_text(unsolved).endswith(warning)
     assert warning in run_tables.table_files(unsolved)["table.md"]
 
 
-def test_a_pruned_run_says_how_many_features_are_kept_and_what_would_be_exact(results):
+def test_pruned_run_shows_kept_features_and_advice(results):
     whole = results[0]
     layers = tuple(dataclasses.replace(r, kept=7, converged=False) for r in whole.seeds[0].layers)
     seeds = (dataclasses.replace(whole.seeds[0], layers=layers),)
@@ -83,7 +83,7 @@ def counted(result, *counts):
     return dataclasses.replace(result, seeds=tuple(seeds))
 
 
-def test_predictions_of_the_least_favourable_seed_are_shown(results):
+def test_predictions_of_the_worst_seed_are_shown(results):
     result = counted(results[0], (3, 1, 0), (12, 2, 8), (0, 0, 0))
     line = (
         "12 of 10000 images predicted otherwise than by the target, in the seed with most "
@@ -114,7 +114,7 @@ def test_every_shipped_run_is_listed_within_100_columns(listed):
     assert all(sum(key in row for row in rows) == 1 for key in keys)
 
 
-def test_ones_own_runs_are_told_from_the_shipped(tmp_path):
+def test_user_runs_are_distinguished_from_shipped_ones(tmp_path):
     for path, kind in zip(RESULTS[:2], ("shipped", "own"), strict=True):
         shutil.copytree(path.parent, tmp_path / "runs" / path.parent.name)
         if kind == "own":
@@ -125,7 +125,7 @@ def test_ones_own_runs_are_told_from_the_shipped(tmp_path):
         assert next(line for line in text.splitlines() if key in line).endswith(kind)
 
 
-def test_a_result_that_cannot_be_read_is_named(tmp_path, caplog, monkeypatch):
+def test_unreadable_result_is_named(tmp_path, caplog, monkeypatch):
     shutil.copytree(RESULTS[0].parent, tmp_path / "runs" / RESULTS[0].parent.name)
     link = tmp_path / "runs" / "elsewhere" / "result.json"
     link.parent.mkdir()
@@ -135,7 +135,7 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path, caplog, monkeypatch):
     closed.parent.mkdir()
     look = Path.stat
 
-    def stat(path, **settings):  # what a permission forbids to others than root
+    def stat(path, **settings):  # permissions do not stop root
         if path == closed:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return look(path, **settings)
@@ -151,6 +151,6 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path, caplog, monkeypatch):
 # Figures
 
 
-def test_a_figure_of_the_layers_is_the_same_bytes_each_time(results):
+def test_layer_figure_is_reproducible(results):
     first, again = (figures.image(figures.layer_errors(results[0]), "png") for _ in range(2))
     assert first == again

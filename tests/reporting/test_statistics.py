@@ -1,4 +1,4 @@
-"""Intervals are Student's, and McNemar's test is exact."""
+"""Student's t intervals and McNemar's exact test."""
 
 import itertools
 
@@ -17,7 +17,7 @@ def test_one_value_has_no_interval():
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 1000])
-def test_an_interval_has_the_quantile_of_students_t(n):
+def test_interval_has_the_quantile_of_students_t(n):
     values = np.arange(n, dtype=float)
     wanted = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5
     interval = mean_interval(list(values))
@@ -26,8 +26,7 @@ def test_an_interval_has_the_quantile_of_students_t(n):
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.5, 4.0], [-3.0, -2.5], [0.0, 0.0, 0.0], [7.0]])
-def test_an_interval_moves_and_turns_with_its_values(values):
-    """Shifted and negated as the interval of shifted and negated values."""
+def test_interval_follows_shifts_and_negation_of_its_values(values):
     interval = mean_interval(values)
     for transformed, transformed_values in (
         (-interval, [-value for value in values]),
@@ -45,19 +44,19 @@ def test_an_interval_moves_and_turns_with_its_values(values):
     ("mean", "half", "sign"),
     [(1, 2, 0), (3, 2, 1), (-3, 2, -1), (2, 2, 0), (-2, 2, 0), (1, 0.0, 1), (0, 0.0, 0)],
 )
-def test_a_sign_needs_an_interval_without_0(mean, half, sign):
+def test_sign_needs_an_interval_without_0(mean, half, sign):
     assert Interval(mean, half, 3).sign == sign
     assert Interval(mean, None, 1).sign == 0
 
 
 @pytest.mark.parametrize("mean", [-0.004, -0.0, 0.0, 0.004])
-def test_a_zero_has_no_minus_sign(mean):
+def test_zero_has_no_minus_sign(mean):
     assert f"{Interval(mean, 0.1, 3)}" == "0.00 ± 0.10 (n=3)"
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (2, 7), (7, 2), (4, 4), (5, 6)])
-def test_mcnemars_p_value_counts_all_ways_that_are_as_one_sided(first, second):
-    """Every image that one alone has right is a coin; all 2^m ways to fall are counted."""
+def test_mcnemar_counts_all_outcomes_at_least_as_one_sided(first, second):
+    """Every image that only one network predicts is a coin; all 2^m outcomes are counted."""
     excess = abs(first - second)
     ways = list(itertools.product((-1, 1), repeat=first + second))
     assert mcnemar(first, second) == pytest.approx(
@@ -67,12 +66,12 @@ def test_mcnemars_p_value_counts_all_ways_that_are_as_one_sided(first, second):
 
 @pytest.mark.parametrize("images", [0, 5, 6, 9, 12])
 @pytest.mark.parametrize("level", [0.05, 0.3])
-def test_mcnemars_p_is_below_a_level_by_chance_as_often_as_coins_fall_so(images, level):
+def test_mcnemar_is_below_a_level_as_often_as_by_chance(images, level):
     ways = [sum(way) for way in itertools.product((0, 1), repeat=images)]
     below = sum(mcnemar(heads, images - heads) < level for heads in ways)
     assert mcnemar_below(level, images) == pytest.approx(below / len(ways), rel=1e-12)
 
 
-def test_mcnemars_p_value_of_many_images_is_near_the_normal_one():
+def test_mcnemar_of_many_images_is_near_the_normal_value():
     """Edwards' continuity correction: z = (|b - c| - 1) / sqrt(b + c) is 1.9 here."""
     assert mcnemar(5000, 5191) == pytest.approx(0.0598, abs=2e-3)

@@ -1,10 +1,10 @@
-"""Targets that ship, by name."""
+"""Shipped targets, loaded by name."""
 
 import shutil
 
 import pytest
 import torch
-from places import SHIPPED
+from repository import SHIPPED
 
 import bnrecon
 from bnrecon.runtime.errors import UserError
@@ -22,7 +22,7 @@ def test_every_shipped_target_is_loaded_by_its_name(shipped_outputs, name):
     assert not network.training
 
 
-def test_a_name_that_is_none_or_several_and_missing_weights_are_one_line(shipped_outputs, tmp_path):
+def test_unknown_or_ambiguous_names_and_missing_weights_are_one_line(shipped_outputs, tmp_path):
     with pytest.raises(UserError, match="did you mean 'cifar10-vgg18-1a99b1df98'"):
         bnrecon.load_target("cifar10-vgg18-1a99b1df99", shipped_outputs)
     with pytest.raises(UserError, match=r"cifar10-vgg18: is the name of \d+ targets"):

@@ -1,4 +1,4 @@
-"""Frames become text in one place: intervals, formats, names of columns."""
+"""Frames as text: intervals, formats and column names."""
 
 import functools
 import io
@@ -20,7 +20,7 @@ FRAME = pd.DataFrame(
 )
 
 
-def test_csv_holds_an_interval_in_three_columns_of_full_numbers():
+def test_csv_holds_an_interval_in_three_exact_columns():
     frame = pd.read_csv(io.StringIO(tables.csv(FRAME)))
     assert list(frame.columns) == [
         *("loss_in_mean", "loss_in_half_width", "loss_in_n"),
@@ -36,7 +36,7 @@ LATEX = functools.partial(latex, caption="Losses.", label="losses")
 
 
 @pytest.mark.parametrize("write", [tables.markdown, LATEX, tables.terminal])
-def test_text_holds_intervals_and_the_formats_that_are_given(write):
+def test_text_holds_intervals_in_the_requested_formats(write):
     text = write(FRAME, {"max. error": ".1e"})
     pm = "$\\pm$" if write is LATEX else "±"
     assert f"0.12 {pm} 0.01 (n=3)" in text
@@ -46,12 +46,12 @@ def test_text_holds_intervals_and_the_formats_that_are_given(write):
     assert "None" not in text
 
 
-def test_a_format_is_that_of_intervals_too_and_the_text_of_numbers_stays_as_written():
+def test_formats_apply_to_intervals_but_not_to_text():
     assert "0.1235 ± 0.0100 (n=3)" in tables.markdown(FRAME, {"loss, in %": ".4f"})
     assert "| 1e5 " in tables.markdown(pd.DataFrame({"width": ["1e5"]}))
 
 
-def test_what_latex_reads_as_commands_is_escaped():
+def test_latex_commands_are_escaped():
     assert words("50% of c_1 & {x} ~ #1") == r"50\% of c\_1 \& \{x\} \textasciitilde{} \#1"
     assert words("‖W′ − W‖ ≤ 1e-10 < -2") == r"$\|$W$'$ $-$ W$\|$ $\le$ 1e-10 $<$ $-$2"
     assert words('see [errata](../docs.md#4): "a"\n\nb') == "see errata: ``a'' b"

@@ -1,9 +1,9 @@
-"""The example in CONTRIBUTING.md is a part of a paper that can be computed."""
+"""The example in CONTRIBUTING.md is a part that can be computed."""
 
 import re
 
-from made_study import study_of
-from places import ROOT
+from fake_study import study_of
+from repository import ROOT
 
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.request import read
@@ -11,7 +11,7 @@ from bnrecon.reproduction.request import read
 PAGE = ROOT / "CONTRIBUTING.md"
 
 
-def test_the_example_of_a_new_experiment_runs(tmp_path):
+def test_example_of_a_new_experiment_runs(tmp_path):
     page = PAGE.read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (text,) = re.findall(r"```markdown\n(.*?)```", page, re.DOTALL)

@@ -1,4 +1,4 @@
-"""The engine: tasks are computed once, damage stays where it is, failures stop nothing else."""
+"""The engine: tasks are computed once, and damage and failures affect no other task."""
 
 import contextlib
 import dataclasses
@@ -8,8 +8,8 @@ import logging
 import pandas as pd
 import pytest
 import torch
-from made_study import Counted, counted_experiment, study_of
-from made_tasks import task_work
+from fake_study import Counted, counted_experiment, study_of
+from fake_tasks import task_work
 
 from bnrecon.reproduction import engine, pieces
 from bnrecon.reproduction.commands import run_study
@@ -49,7 +49,7 @@ def test_tasks_are_computed_once(study, counted, request_for):
     assert counted.calls == list(NAMES)
 
 
-def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog, tmp_path):
+def test_damaged_file_costs_one_task(study, counted, request_for, caplog, tmp_path):
     run_study(study, request_for())
     before = {name: path.read_bytes() for name, path in files_of(request_for()).items()}
     (damaged,) = (path for name, path in files_of(request_for()).items() if "second" in name)
@@ -70,7 +70,7 @@ def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog, tm
             assert path.stat().st_mtime_ns == stamps[path]
 
 
-def test_a_damaged_own_file_is_set_aside_though_the_task_ships(study, counted, request_for):
+def test_damaged_user_file_is_set_aside_although_the_task_ships(study, counted, request_for):
     request = request_for()
     run_study(study, request)
     request.folder.rename(request.shipped)
@@ -85,7 +85,7 @@ def test_a_damaged_own_file_is_set_aside_though_the_task_ships(study, counted, r
     assert local.with_name(f"{local.name}.damaged").read_text() == "rubbish"
 
 
-def test_a_file_of_another_task_is_not_taken_for_this_ones(study, counted, request_for, caplog):
+def test_file_of_another_task_is_recomputed(study, counted, request_for, caplog):
     run_study(study, request_for())
     first, second = (
         next(path for name, path in files_of(request_for()).items() if task in name)
@@ -106,7 +106,7 @@ def test_a_file_of_another_task_is_not_taken_for_this_ones(study, counted, reque
     ("error", "raised"),
     [(RunError("no luck"), RunError), (UserError("no such"), UserError), (KeyError("k"), RunError)],
 )
-def test_a_failed_task_stops_no_other(request_for, caplog, error, raised):
+def test_failed_task_stops_no_other(request_for, caplog, error, raised):
     counted = Counted({"second": error})
     study = study_of(part=counted_experiment(counted, *NAMES))
     with caplog.at_level(logging.ERROR):
@@ -124,7 +124,7 @@ def test_a_failed_task_stops_no_other(request_for, caplog, error, raised):
     assert counted.calls == ["second"]
 
 
-def test_an_interrupted_study_continues_with_the_task_it_was_at(request_for):
+def test_interrupted_study_continues_with_the_interrupted_task(request_for):
     counted = Counted({"second": Interrupted("stopped")})
     study = study_of(part=counted_experiment(counted, *NAMES))
     with pytest.raises(Interrupted):
@@ -138,7 +138,7 @@ def test_an_interrupted_study_continues_with_the_task_it_was_at(request_for):
     assert counted.calls == ["second", "7", "1e3"]
 
 
-def test_images_that_are_missing_are_reported_before_anything_is_computed(
+def test_missing_images_are_reported_before_anything_is_computed(
     counted, request_for, tmp_path, caplog
 ):
     available = counted_experiment(counted, "digits", options=("data=digits",))
@@ -169,7 +169,7 @@ def test_parts_and_solvers_select_runs(parts, rows, tmp_path):
     assert counts == rows
 
 
-def test_tasks_without_options_compute_on_the_threads_that_were_given(tmp_path):
+def test_tasks_without_options_use_the_requested_threads(tmp_path):
     request = read("random_features", ["matching", "scale=smoke", "threads=1"])
     (planned,) = engine.plan(registry.find("random_features"), request)
     assert {work.threads for work in planned.work} == {1}
@@ -178,8 +178,8 @@ def test_tasks_without_options_compute_on_the_threads_that_were_given(tmp_path):
     assert work.result().machine == "cpu (1 thread)"
 
 
-def test_an_interrupted_task_goes_on_with_its_pieces(tmp_path):
-    """What was computed is not computed again, a damaged piece is, and in the end all go."""
+def test_interrupted_task_resumes_from_its_pieces(tmp_path):
+    """Computed pieces are reused, a damaged one is recomputed, and finally all are removed."""
     computed = []
 
     def in_pieces(folder, name, stop):
@@ -210,9 +210,7 @@ def test_an_interrupted_task_goes_on_with_its_pieces(tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["settings", "commit", "versions"])
-def test_a_piece_of_other_settings_or_another_version_is_computed_again(
-    changed, tmp_path, monkeypatch
-):
+def test_piece_of_other_settings_or_versions_is_recomputed(changed, tmp_path, monkeypatch):
     def one(settings, number):
         with contextlib.suppress(Interrupted), kept_in(tmp_path / "task") as saved:
             tensor = piece("x", settings, lambda: {"x": torch.tensor(number)})["x"]

@@ -1,4 +1,4 @@
-"""Paired differences are the paired t-test's; verdicts follow from intervals alone."""
+"""Paired differences match the paired t-test; verdicts follow only from intervals."""
 
 import itertools
 import math
@@ -24,13 +24,13 @@ ABOVE, BELOW, AROUND = Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3), Interval(0
 
 
 def random_rows(seeds, generator):
-    """Seeds differ by much more than what is compared."""
+    """Errors that differ between seeds by much more than the compared effect."""
     by_seed = 10.0 * np.asarray(seeds)
     return pd.DataFrame({"seed": seeds, "error": by_seed + generator.normal(size=len(seeds))})
 
 
 @pytest.mark.parametrize(("count", "confidence"), [(2, 0.95), (3, 0.95), (7, 0.99), (40, 0.5)])
-def test_a_paired_difference_is_that_of_the_paired_t_test(count, confidence):
+def test_paired_difference_matches_the_paired_t_test(count, confidence):
     generator = np.random.default_rng(count)
     left = random_rows(range(count), generator)
     right = random_rows(generator.permutation(count), generator)
@@ -52,7 +52,7 @@ def test_only_seeds_with_values_on_both_sides_are_paired():
     assert paired_difference(left[:0], right, "error") is None
 
 
-def test_several_rows_of_a_seed_are_averaged_before_they_are_paired():
+def test_rows_of_a_seed_are_averaged_before_pairing():
     generator = np.random.default_rng(1)
     left, right = (random_rows([0, 0, 0, 1, 1, 2], generator) for _ in range(2))
     means = [rows.groupby("seed", as_index=False).mean() for rows in (left, right)]
@@ -61,7 +61,7 @@ def test_several_rows_of_a_seed_are_averaged_before_they_are_paired():
 
 @pytest.mark.parametrize("dtype", [float, object])
 @pytest.mark.parametrize("values", [("a", "b"), (False, True), (1.0, 4.0)])
-def test_a_column_tells_what_is_compared(values, dtype):
+def test_column_selects_the_compared_rows(values, dtype):
     generator = np.random.default_rng(2)
     sides = [random_rows(range(3), generator).assign(kind=value) for value in values]
     rows = pd.concat([*sides, sides[0].assign(kind="another")]).astype({"error": dtype})
@@ -72,7 +72,7 @@ def test_a_column_tells_what_is_compared(values, dtype):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 30])
-def test_a_geometric_mean_has_the_t_interval_of_the_logarithms(count):
+def test_geometric_mean_has_the_t_interval_of_the_logarithms(count):
     values = np.exp(np.random.default_rng(count).normal(-5, 2, count))
     interval = geometric_mean(values)
     assert interval.mean == pytest.approx(stats.gmean(values), rel=1e-12)
@@ -86,14 +86,14 @@ def test_a_geometric_mean_has_the_t_interval_of_the_logarithms(count):
         assert f"{interval:.1e}" == f"{values[0]:.1e}"
 
 
-def test_a_geometric_mean_needs_positive_values_or_a_floor():
+def test_geometric_mean_needs_positive_values_or_a_floor():
     for values in ([1.0, 0.0], [1.0, -1.0], []):
         with pytest.raises(ValueError, match=r"math domain|positive|no values"):
             geometric_mean(values)
     assert geometric_mean([1.0, 0.0], floor=1e-300).mean == pytest.approx(1e-150)
     assert geometric_mean([4e-6, 9e-6], floor=1e-6).mean == pytest.approx(6e-6, rel=1e-12)
     low, high = geometric_mean([1e-300, 1e300]).ends
-    assert (low, high) == (0, math.inf)  # and no error of overflow
+    assert (low, high) == (0, math.inf)  # without an overflow error
 
 
 @pytest.mark.parametrize(
@@ -104,17 +104,17 @@ def test_a_geometric_mean_needs_positive_values_or_a_floor():
         ([AROUND, None], "undecided", "undecided"),
         ([Interval(2.0, None, 1)], "undecided", "undecided"),
         ([Interval(0.5, 0.0, 2)], "undecided", "undecided"),
-        ([Interval(0.5, 0.0, 3)], "confirmed", "confirmed"),  # no spread is no doubt
+        ([Interval(0.5, 0.0, 3)], "confirmed", "confirmed"),  # no spread, no uncertainty
         ([], "undecided", "undecided"),
     ],
 )
-def test_intervals_decide_whether_all_are_above_0_or_within_a_margin(intervals, above, within):
+def test_intervals_decide_on_all_above_0_and_all_within_a_margin(intervals, above, within):
     assert decide(intervals) == decide(iter(intervals)) == above
     assert decide_within(intervals, 1.0) == within
 
 
 @pytest.mark.parametrize("least", [2, 3, 4])
-def test_fewer_values_than_asked_for_decide_nothing(least):
+def test_fewer_values_than_required_decide_nothing(least):
     few, enough = (Interval(1.0, 0.5, n) for n in (least - 1, least))
     assert (decide([few], least), decide([enough], least)) == ("undecided", "confirmed")
     assert (decide([-few], least), decide([-enough], least)) == ("undecided", "contradicted")
@@ -123,7 +123,7 @@ def test_fewer_values_than_asked_for_decide_nothing(least):
 
 
 @pytest.mark.parametrize("pair", [*itertools.product([-2.0, -0.25, 0.0, 0.25, 2.0], repeat=2)])
-def test_a_verdict_is_that_of_the_values_that_the_intervals_allow(pair):
+def test_verdict_follows_from_the_values_in_the_intervals(pair):
     """All of them agree with the statement, those of one interval contradict it, or neither."""
     intervals, margin = [Interval(mean, 1.0, 3) for mean in pair], 1.125
     allowed = [np.linspace(mean - 1, mean + 1, 17) for mean in pair]
@@ -139,5 +139,5 @@ def test_a_verdict_is_that_of_the_values_that_the_intervals_allow(pair):
             assert verdict == "undecided"
 
 
-def test_signs_are_counted_of_what_is_known():
+def test_signs_of_known_intervals_are_counted():
     assert count_signs([ABOVE, BELOW, AROUND, None, ABOVE, Interval(5.0, None, 1)]) == (1, 2)

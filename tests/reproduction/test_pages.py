@@ -1,13 +1,13 @@
-"""Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
+"""Pages: shipped results are rewritten identically, and no tracked file changes."""
 
 import dataclasses
 import re
 
 import pandas as pd
 import pytest
-from made_study import study_of
-from places import OUTPUTS, ROOT
+from fake_study import study_of
 from processes import run
+from repository import OUTPUTS, ROOT
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
@@ -54,14 +54,14 @@ EXCERPTS = [(only("width", 8), 1), (only("width", 16), 2), (below, 0)]
 
 
 @pytest.mark.parametrize(("excerpt", "shown"), EXCERPTS)
-def test_an_excerpt_stands_above_the_rule_or_the_whole_table_or_none(tmp_path, excerpt, shown):
+def test_excerpt_or_whole_table_or_nothing_is_above_the_rule(tmp_path, excerpt, shown):
     part = dataclasses.replace(DRAWN, excerpt=excerpt)
     above, below = run_study(study_of(part=part), request_for(tmp_path)).text.split("\n---\n")
     assert len(re.findall(r"^\| [48] ", above, re.MULTILINE)) == shown
     assert len(re.findall(r"^\| [48] ", below, re.MULTILINE)) == 2
 
 
-def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
+def test_figures_are_reproducible_and_named(tmp_path):
     study = study_of(part=DRAWN)
     assert write(study, request_for(tmp_path))[1] == []
     run_study(study, request_for(tmp_path))
@@ -72,7 +72,7 @@ def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
     assert {kind: path.with_suffix(kind).read_bytes() for kind in before} == before
 
 
-def test_tables_draw_a_figure_again_where_its_numbers_are_new_or_it_is_missing(tmp_path):
+def test_tables_redraw_a_figure_if_numbers_changed_or_it_is_missing(tmp_path):
     study, request = study_of(part=DRAWN), request_for(tmp_path)
     run_study(study, request)
     (path,) = write(study, request)[1]
@@ -88,7 +88,7 @@ def test_tables_draw_a_figure_again_where_its_numbers_are_new_or_it_is_missing(t
     assert path.read_bytes() == whole
 
 
-def test_options_that_change_results_have_files_of_their_own(tmp_path):
+def test_options_that_change_results_have_separate_files(tmp_path):
     study = study_of(part=DRAWN)
     run_study(study, request_for(tmp_path))
     text = run_study(study, request_for(tmp_path, "target.width=8")).text
@@ -102,7 +102,7 @@ def test_options_that_change_results_have_files_of_their_own(tmp_path):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """The tracked results, as a fresh clone has them, without weights."""
+    """The tracked results as in a fresh clone, without weights."""
     folder = tmp_path_factory.mktemp("clone")
     listed = run(["git", "ls-files", "-co", "--exclude-standard", "outputs"], cwd=ROOT).stdout
     if not listed:
@@ -115,8 +115,8 @@ def checkout(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [name for name in registry.STUDIES if (OUTPUTS / name).exists()])
-def test_what_ships_is_written_again_and_changes_no_tracked_file(checkout, name, monkeypatch):
-    monkeypatch.setattr(pages, "KINDS", ())  # test_every_part makes files of figures
+def test_shipped_pages_are_rewritten_without_changing_tracked_files(checkout, name, monkeypatch):
+    monkeypatch.setattr(pages, "KINDS", ())  # test_every_part covers figure files
     before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
     request = read(name, [f"outputs={checkout}"])
     write(registry.find(name), request)
@@ -130,7 +130,7 @@ def test_what_ships_is_written_again_and_changes_no_tracked_file(checkout, name,
 
 
 @pytest.mark.parametrize("name", [name for name in registry.STUDIES if (OUTPUTS / name).exists()])
-def test_formats_are_those_of_columns_that_the_table_has(name):
+def test_formats_are_for_existing_columns(name):
     study = registry.find(name)
     for word in study.parts:
         part = study.part(word)
@@ -140,7 +140,7 @@ def test_formats_are_those_of_columns_that_the_table_has(name):
             assert set(part.formats) <= set(summary.columns), word
 
 
-def test_claims_have_tasks_in_the_order_of_the_page_and_say_so_while_one_lacks(tmp_path):
+def test_claims_use_tasks_in_page_order_and_say_if_one_is_missing(tmp_path):
     names = ("width 8", "another", "width 16")
     experiment = Experiment(
         "Theorem 0",
@@ -172,7 +172,7 @@ def fail(_rows):
 
 
 def fail_when_drawn(rows):
-    """A figure that is only found to be impossible while its file is made."""
+    """A figure that fails only while its file is written."""
     figure = draw(rows)
     figure.axes[0].set_title(r"$\nothing$")
     return figure
@@ -183,9 +183,7 @@ def fail_when_drawn(rows):
     [({"summary": fail}, "KeyError: 'width'"), ({"draw": fail_when_drawn}, "ValueError: ")],
     ids=["summary", "figure"],
 )
-def test_a_part_that_cannot_be_shown_is_one_line_and_hides_no_other(
-    tmp_path, caplog, change, reason
-):
+def test_part_that_cannot_be_shown_is_one_line_and_hides_no_other(tmp_path, caplog, change, reason):
     pytest.importorskip("markdown_it")
     broken = dataclasses.replace(DRAWN, **change)
     study, request = study_of(broken=broken, part=DRAWN), request_for(tmp_path)
@@ -200,7 +198,7 @@ def test_a_part_that_cannot_be_shown_is_one_line_and_hides_no_other(
     assert not any(record.exc_info for record in lines)
 
 
-def test_a_part_is_shown_at_the_papers_size_once_it_is_complete_there(tmp_path):
+def test_part_is_shown_at_paper_scale_once_complete_there(tmp_path):
     study = study_of(part=DRAWN)
     request = read("paper", ["scale=paper", f"outputs={tmp_path}"])
     run_study(study, request)

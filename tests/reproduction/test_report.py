@@ -1,4 +1,4 @@
-"""Reports: one HTML file that is whole, stays the same, and takes no name for HTML."""
+"""Reports: one complete HTML file, reproducible, that escapes all names."""
 
 import base64
 import dataclasses
@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
-from made_study import study_of
-from places import RESULTS
+from fake_study import study_of
+from repository import RESULTS
 
 from bnrecon.cli.report import check_output
 from bnrecon.reporting.figures import new_figure
@@ -79,13 +79,13 @@ def report_on(study, outputs, compute=True):
 
 @pytest.fixture(scope="module")
 def shipped(shipped_outputs):
-    """The report of the paper whose results are read fastest."""
+    """The report of the paper with the fewest results."""
     study = registry.find("giannou2023")
     return gather([(study, read("giannou2023", [f"outputs={shipped_outputs}"]))])
 
 
 class Outline(HTMLParser):
-    """Elements in order, with every one closed that has to be; ids, and what headings follow."""
+    """Elements in order, all closed where required; ids, references and headings."""
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
@@ -139,7 +139,7 @@ def assert_is_sound(html):
     return outline
 
 
-def test_the_report_of_what_ships_is_sound_html_that_fetches_nothing(shipped):
+def test_report_of_shipped_results_is_sound_html_that_fetches_nothing(shipped):
     html = render(shipped).decode()
     assert_is_sound(html)
     assert not re.search(r"url\((?!#)", html.partition("</style>")[0])
@@ -150,14 +150,14 @@ def test_the_report_of_what_ships_is_sound_html_that_fetches_nothing(shipped):
         assert verdict.claim.verdict in html
 
 
-def test_the_same_results_give_the_same_bytes(shipped, tmp_path):
+def test_same_results_give_the_same_bytes(shipped, tmp_path):
     study = study_of(part=experiment("a", "b"))
     report_on(study, tmp_path)
     assert render(report_on(study, tmp_path, False)) == render(report_on(study, tmp_path, False))
     assert render(shipped) == render(shipped)
 
 
-def test_a_hostile_name_stays_text_wherever_it_stands(tmp_path):
+def test_hostile_name_stays_text_everywhere(tmp_path):
     study = study_of(part=experiment(HOSTILE))
     html = render(report_on(study, tmp_path)).decode()
     outline = assert_is_sound(html)
@@ -167,12 +167,12 @@ def test_a_hostile_name_stays_text_wherever_it_stands(tmp_path):
     assert picture["src"].startswith("data:image/svg+xml,%3C%3Fxml")
     assert picture["alt"].startswith(f"Figure 0: Errors by class. The class {HOSTILE} comes first")
     assert not [1 for _, attributes in outline.tags if any(n.startswith("on") for n in attributes)]
-    assert HOSTILE in outline.texts  # in the table, letter by letter
+    assert HOSTILE in outline.texts  # unchanged in the table
     targets = [attributes.get("href", "") for tag, attributes in outline.tags if tag == "a"]
     assert all(target.startswith(("#", "https://")) for target in targets)
 
 
-def test_the_script_is_the_only_one_that_the_policy_lets_run(tmp_path):
+def test_policy_allows_only_the_reports_script(tmp_path):
     html = render(report_on(study_of(part=experiment("a")), tmp_path)).decode()
     (script,) = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -183,7 +183,7 @@ def test_the_script_is_the_only_one_that_the_policy_lets_run(tmp_path):
     assert b"DataTables" in gzip.decompress(base64.b64decode(library))
 
 
-def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
+def test_one_finished_task_suffices_and_missing_ones_are_named(tmp_path):
     study = study_of(part=experiment("first"))
     report_on(study, tmp_path)
     report = report_on(study_of(part=experiment("first", "second <i>")), tmp_path, False)
@@ -194,12 +194,12 @@ def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     assert_is_sound(html)
     assert "1 of 2 tasks finished" in html
     assert "<li>second &lt;i&gt;" in html
-    assert html.count("so far: 1 of 2 tasks finished") == 5  # of two claims
+    assert html.count("so far: 1 of 2 tasks finished") == 5  # for two claims
     assert html.count("1 from incomplete parts") == 2
     assert "1 claim is undecided: 1 of parts that are not complete" in html
 
 
-def test_a_hostile_name_in_a_result_stays_text(tmp_path):
+def test_hostile_name_in_a_result_stays_text(tmp_path):
     source = RESULTS[0]
     folder = tmp_path / "runs" / "x"
     folder.mkdir(parents=True)
@@ -239,12 +239,12 @@ def test_a_hostile_name_in_a_result_stays_text(tmp_path):
         (True, None),
     ],
 )
-def test_cells_are_sorted_by_the_number_they_begin_with(cell, number):
+def test_cells_are_sorted_by_their_leading_number(cell, number):
     text = "" if cell is None or cell != cell else str(cell)
     assert number_of(cell, text) == number
 
 
-def test_a_column_of_numbers_may_hold_words_and_a_column_of_words_numbers():
+def test_number_columns_may_hold_words_and_word_columns_numbers():
     frame = pd.DataFrame(
         {"loss": ["0.1", "not run", "0.3", ""], "name": ["a", "3 b", "c", "d"], "no": [1, 2, 3, 4]}
     )
@@ -253,7 +253,7 @@ def test_a_column_of_numbers_may_hold_words_and_a_column_of_words_numbers():
     assert [row[0].order for row in table.rows] == ["0.1", "", "0.3", ""]
 
 
-def test_errata_keep_their_links_on_the_page_and_no_html():
+def test_errata_keep_links_within_the_page_but_no_html():
     text = (
         "# Errata\n\n<script>x</script> [1](#1-a-b) [other](other.md) [far](https://a.b)"
         " ![p](p.png)\n\n| a |\n|---|\n| 1 |\n\n## Paper\n\n### 1. A: b\n\nText."
@@ -268,7 +268,7 @@ def test_errata_keep_their_links_on_the_page_and_no_html():
     assert "<td>1</td>" in page.html
 
 
-def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
+def test_report_replaces_only_reports(tmp_path):
     path = tmp_path / "report.html"
     check_output(tmp_path / "new" / "report.html", overwrite=False)
     path.write_bytes(

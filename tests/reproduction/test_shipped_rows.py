@@ -1,4 +1,4 @@
-"""What ships in the installed package is read, never written, and stands behind one's own."""
+"""Results in the installed package are read, never written, and yield to the user's."""
 
 import dataclasses
 import shutil
@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from made_study import Counted, counted_experiment, study_of
+from fake_study import Counted, counted_experiment, study_of
 
 from bnrecon.config import composition
 from bnrecon.reporting.result import RunResult
@@ -28,7 +28,7 @@ RUN = ("scale=smoke", "target.groups=[1]", "train.epochs=1", "features=id_cond",
 
 @pytest.fixture(autouse=True)
 def packaged(tmp_path, monkeypatch):
-    """The package's folder, and an empty one to work in."""
+    """The package's results folder; the test works in an empty one."""
     folder = tmp_path / "package"
     (folder / "paper").mkdir(parents=True)
     (tmp_path / "here").mkdir()
@@ -61,7 +61,7 @@ def content_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_ships_is_shown_and_not_computed_again(study, counted, packaged):
+def test_shipped_results_are_shown_and_not_recomputed(study, counted, packaged):
     before = content_of(packaged)
     printed = write(study, request_for())[0]
     assert "3 of 3 tasks finished" in printed
@@ -72,7 +72,7 @@ def test_what_ships_is_shown_and_not_computed_again(study, counted, packaged):
     assert Path("outputs/studies/paper/part-smoke.md").exists()
 
 
-def test_a_page_reads_no_file_twice_and_every_change(study, packaged, monkeypatch):
+def test_page_reads_no_file_twice_and_detects_changes(study, packaged, monkeypatch):
     counts, read_json = Counter(), files.read_json
 
     def counted_read(path, *arguments):
@@ -90,7 +90,7 @@ def test_a_page_reads_no_file_twice_and_every_change(study, packaged, monkeypatc
     assert work.result().commit == "another"
 
 
-def test_a_file_that_can_be_read_again_is_no_longer_damaged(study, packaged, monkeypatch):
+def test_file_that_becomes_readable_is_no_longer_damaged(study, packaged, monkeypatch):
     (work, *_) = plan(study, request_for())[0].work
     result = work.result()
 
@@ -106,13 +106,13 @@ def test_a_file_that_can_be_read_again_is_no_longer_damaged(study, packaged, mon
     assert work.result() == result
 
 
-def test_in_another_folder_everything_is_computed_anew(study, counted):
+def test_other_outputs_folder_recomputes_everything(study, counted):
     printed = run_study(study, request_for("outputs=again")).text
     assert counted.calls == list(NAMES)
     assert SHIPPED not in printed
 
 
-def test_what_does_not_ship_is_computed_and_what_is_damaged_too(study, counted, packaged, caplog):
+def test_unshipped_and_damaged_results_are_computed(study, counted, packaged, caplog):
     (first,) = (packaged / "paper").rglob("first*.json")
     first.write_text(first.read_text().replace("2.25", "2.35"))
     (second,) = (packaged / "paper").rglob("second*.json")
@@ -126,7 +126,7 @@ def test_what_does_not_ship_is_computed_and_what_is_damaged_too(study, counted, 
     assert content_of(packaged) == before
 
 
-def test_a_run_ships_and_ones_own_wins(packaged):
+def test_run_ships_and_the_users_takes_precedence(packaged):
     work = RowWork.of("table", Row({"target": "digits"}, RUN))
     main_job.run(work.config)
     folder = run_folder(work.config)
@@ -145,7 +145,7 @@ def test_a_run_ships_and_ones_own_wins(packaged):
     printed = write(made, request_for())[0]
     assert "1 of 1 runs finished" in printed
     assert f"{SHIPPED}the result. Trained weights are not in the package" in printed
-    # A damaged one of one's own is named and made again, and not replaced in silence.
+    # A damaged result of the user's is named and recomputed, not replaced silently.
     shutil.move("aside", folder)
     (folder / "result.json").write_text("{")
     assert work.result() is None

@@ -1,16 +1,16 @@
-"""The script that ships results: what is brought names neither a machine nor its folders."""
+"""Shipped results name neither a machine nor its folders."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 import ship_study
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting.result import RunResult
 
 
-def test_a_result_is_brought_without_its_machine():
+def test_shipped_result_omits_its_machine():
     path = RESULTS[0]
     published = dataclasses.replace(RunResult.read(path), finished=None, command=None)
     config = dict(published.config) | {"outputs": "/scratch/me", "targets": "/scratch/targets"}
@@ -34,7 +34,7 @@ def test_a_result_is_brought_without_its_machine():
     assert dataclasses.replace(brought, finished=None, command=None) == published
 
 
-def test_of_given_weights_the_file_s_name_alone_is_shipped():
+def test_weights_file_is_shipped_by_name_only():
     published = RunResult.read(RESULTS[0])
     target = dict(published.config["target"]) | {"weights": "/home/me/mine.safetensors"}
     made = dataclasses.replace(published, config=dict(published.config) | {"target": target})
@@ -52,11 +52,11 @@ def test_of_given_weights_the_file_s_name_alone_is_shipped():
         ("""bnrecon run 'hydra.sweep.dir="/a b"'""", "bnrecon run hydra.sweep.dir=FOLDER"),
     ],
 )
-def test_folders_in_a_command_are_not_named(command, shown):
+def test_folders_in_a_command_are_hidden(command, shown):
     assert ship_study.without_folders(command) == shown
 
 
-def test_a_file_that_is_shipped_from_where_it_lies_stays(tmp_path):
+def test_file_shipped_to_its_location_is_kept(tmp_path):
     path = tmp_path / "targets" / "target.json"
     path.parent.mkdir()
     path.write_text("{}")

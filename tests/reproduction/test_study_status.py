@@ -1,4 +1,4 @@
-"""How far a study is, seen from outside: leaders that live, died, or are elsewhere."""
+"""Progress of studies, seen from outside: leaders that live, died, or are elsewhere."""
 
 import dataclasses
 import shutil
@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from made_progress import end, kept, pieces, start
-from places import OUTPUTS
+from fake_progress import end, kept, pieces, start
 from processes import has_ended, wait_until
+from repository import OUTPUTS
 
 from bnrecon.reproduction import progress, study_status
 from bnrecon.reproduction.study_status import leader_is_alive, studies
@@ -26,7 +26,7 @@ def read(outputs):
     return progress.read(outputs / "studies" / "giannou2023" / "progress-smoke.jsonl")
 
 
-def test_every_study_that_ships_is_listed_with_its_tasks(shipped_outputs):
+def test_every_shipped_study_is_listed_with_its_tasks(shipped_outputs):
     shipped = look(shipped_outputs)
     laptop = [study.study for study in shipped if study.scale == "laptop"]
     assert laptop == list(registry.STUDIES)
@@ -37,7 +37,7 @@ def test_every_study_that_ships_is_listed_with_its_tasks(shipped_outputs):
         assert 0 < study.parts_begun <= study.parts == len(KNOWN[study.study])
 
 
-def test_a_study_is_running_while_its_leader_is_and_ended_after_it(tmp_path):
+def test_study_runs_with_its_leader_and_ends_after_it(tmp_path):
     work = pieces(theorem1=3)
     with kept(tmp_path, work) as note:
         note(start(work[0]))
@@ -50,7 +50,7 @@ def test_a_study_is_running_while_its_leader_is_and_ended_after_it(tmp_path):
     assert (study.state, study.progress.finished, study.progress.total) == ("finished", 1, 3)
 
 
-def test_a_study_with_failures_has_failed_and_one_that_is_stopped_is_interrupted(tmp_path):
+def test_study_with_failures_has_failed_and_a_stopped_one_is_interrupted(tmp_path):
     work = pieces(theorem1=1)
     with kept(tmp_path, work) as note:
         note(end(work[0], kind="failed"))
@@ -68,7 +68,7 @@ def ended_process():
 
 
 @pytest.mark.process
-def test_a_leader_is_dead_when_its_process_is_or_another_has_its_number(tmp_path, ended_process):
+def test_leader_is_dead_if_its_process_is_or_its_number_was_reused(tmp_path, ended_process):
     with kept(tmp_path, pieces(theorem1=1)):
         stored = read(tmp_path)
     stored = dataclasses.replace(stored, ended=None)
@@ -76,23 +76,23 @@ def test_a_leader_is_dead_when_its_process_is_or_another_has_its_number(tmp_path
     assert not leader_is_alive(dataclasses.replace(stored, ended="finished"))
     assert not leader_is_alive(dataclasses.replace(stored, pid=ended_process))
     assert not leader_is_alive(dataclasses.replace(stored, pid=-1))
-    # Before this process began, its number was another's.
+    # Before this process began, another had its number.
     assert not leader_is_alive(dataclasses.replace(stored, started="2020-01-01T00:00:00+00:00"))
 
 
 @pytest.mark.process
-def test_a_leader_that_was_not_waited_for_is_dead(tmp_path):
+def test_unreaped_leader_is_dead(tmp_path):
     with kept(tmp_path, pieces(theorem1=1)):
         stored = read(tmp_path)
     zombie = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
-    zombie.stdout.read()  # ends when the process does; nobody has asked for its exit code yet
+    zombie.stdout.read()  # ends with the process, which is not reaped yet
     stored = dataclasses.replace(stored, ended=None, pid=zombie.pid)
     assert wait_until(lambda: has_ended(zombie.pid))
     assert leader_is_alive(stored) is False
     zombie.wait()
 
 
-def test_of_a_leader_on_another_machine_nothing_is_claimed(tmp_path):
+def test_leader_on_another_machine_is_of_unknown_state(tmp_path):
     with kept(tmp_path, pieces(theorem1=1)):
         stored = dataclasses.replace(read(tmp_path), host=f"not-{socket.gethostname()}", ended=None)
     assert leader_is_alive(stored) is None
@@ -108,7 +108,7 @@ def test_of_a_leader_on_another_machine_nothing_is_claimed(tmp_path):
     ],
     ids=["cut", "nonsense", "time"],
 )
-def test_a_damaged_progress_file_is_said_to_be(tmp_path, damage):
+def test_damaged_progress_file_is_reported(tmp_path, damage):
     with kept(tmp_path, pieces(theorem1=1)):
         pass
     path = tmp_path / "studies" / "giannou2023" / "progress-smoke.jsonl"
@@ -118,7 +118,7 @@ def test_a_damaged_progress_file_is_said_to_be(tmp_path, damage):
     assert study.problem
 
 
-def test_damaged_tasks_that_were_set_aside_are_counted(tmp_path):
+def test_damaged_tasks_set_aside_are_counted(tmp_path):
     shutil.copytree(OUTPUTS / "giannou2023", tmp_path / "studies" / "giannou2023")
     before, *_ = look(tmp_path)
     tasks = sorted((tmp_path / "studies" / "giannou2023" / "tasks").glob("*-laptop/*.json"))
@@ -128,7 +128,7 @@ def test_damaged_tasks_that_were_set_aside_are_counted(tmp_path):
     assert (study.tasks, study.set_aside) == (before.tasks - 2, 2)
 
 
-def test_the_latest_command_is_the_one_that_wrote_last(tmp_path):
+def test_latest_study_is_the_one_that_wrote_last(tmp_path):
     for name in ("giannou2023", "burkholz2024"):
         with kept(tmp_path, [], study=name):
             pass

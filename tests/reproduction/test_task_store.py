@@ -1,4 +1,4 @@
-"""Task files: rows come back as they were written, damage is noticed, and keys say what matters."""
+"""Task files: rows round-trip, damage is detected, and keys depend on what matters."""
 
 import json
 import math
@@ -26,20 +26,20 @@ def stored(tmp_path):
     return path
 
 
-def test_rows_come_back_to_the_last_digit(stored):
+def test_rows_round_trip_exactly(stored):
     rows = TaskResult.read(stored).rows
     assert rows[:2] == ROWS[:2]
     assert rows[2] == ROWS[2] | {"error": None}
     assert [type(cell) for cell in rows[0].values()] == [int, float, str, bool]
 
 
-def test_a_file_has_what_is_agreed(stored):
+def test_file_has_the_documented_keys(stored):
     content = json.loads(stored.read_text(encoding="utf-8"))
     agreed = "experiment scale task key commit machine seconds rows digest"
     assert set(content) == set(agreed.split())
 
 
-def test_damage_is_noticed(stored):
+def test_damage_is_detected(stored):
     text = stored.read_text(encoding="utf-8")
     stored.write_text(text.replace("0.30000000000000004", "0.3000000000000009"), encoding="utf-8")
     with pytest.raises(Damaged, match=r"first\.json"):
@@ -47,8 +47,8 @@ def test_damage_is_noticed(stored):
 
 
 @pytest.mark.parametrize("rows", [[{"n": [1]}], [None], None, []], ids=str)
-def test_values_that_no_task_has_are_damage(stored, rows):
-    task = {} if rows == [] else files.read_json(stored)  # rows alone are a file of another kind
+def test_impossible_rows_are_damage(stored, rows):
+    task = {} if rows == [] else files.read_json(stored)  # rows alone are another type of file
     files.write_json(stored, task | {"rows": rows})
     with pytest.raises(Damaged, match=r"first\.json was written by another version .*\)$"):
         TaskResult.read(stored)
@@ -60,7 +60,7 @@ def test_rows_of_all_tasks_make_one_frame(stored):
     frame = concatenate([one, other])
     assert list(frame["n"]) == [1, 2, 3, 4]
     assert frame["n"].dtype.kind == "i"
-    assert list(frame["word"]) == ["a", "", "1e3", ""]  # words that are missing are empty
+    assert list(frame["word"]) == ["a", "", "1e3", ""]  # missing words are empty
     assert frame["more"].dtype.kind == "f"
     assert pd.isna(frame["error"][2])
     assert frame["error"][1] == math.inf
@@ -70,7 +70,7 @@ def key(*options, name="first", arguments=None):
     return task_key("part", Task(name, dict, arguments or {"seed": 0}, options))
 
 
-def test_options_count_with_what_they_change():
+def test_options_count_if_they_change_results():
     assert key() == key()
     assert key("target.width=8") != key()
     assert key("train.seed=1") != key("train.seed=2") != key()
@@ -87,7 +87,7 @@ def test_names_and_arguments_count():
     assert task_key("part", task) != key()
 
 
-def test_a_file_is_named_by_its_task(tmp_path):
+def test_file_is_named_after_its_task(tmp_path):
     path = task_path(tmp_path, "thresholds", "smoke", Task("k_t=1 (Δk=0), L = 2", dict))
     assert path.parent == tmp_path / "tasks" / "thresholds-smoke"
     assert path.name.startswith("k-t-1-k-0-l-2-")

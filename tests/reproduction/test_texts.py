@@ -1,4 +1,4 @@
-"""The text of a part: what is wrong with it is said, and no brace reaches a page."""
+"""The text of a part: mistakes are named, and no brace reaches a page."""
 
 import pytest
 
@@ -21,12 +21,12 @@ def write(folder, text):
         (f"{FRONT}A caption.\n## One\nx\n## One\ny\n", "two claims have one name"),
     ],
 )
-def test_what_is_wrong_with_a_text_is_said(tmp_path, text, why):
+def test_mistake_in_a_text_is_named(tmp_path, text, why):
     with pytest.raises(ValueError, match=why):
         part(write(tmp_path, text), list, list)
 
 
-def test_a_number_that_python_does_not_give_is_named(tmp_path):
+def test_missing_number_is_named(tmp_path):
     text = read_text(write(tmp_path, f"{FRONT}\n## One\nHolds.\n> up to {{worst:.0e}}.\n"))
     assert text.claims(({"One": True}, {"worst": 0.5}))[0].evidence == "up to 5e-01."
     with pytest.raises(ValueError, match="names 'worst', and no such number"):
@@ -35,7 +35,7 @@ def test_a_number_that_python_does_not_give_is_named(tmp_path):
         text.claims(({"Two": True}, {}))
 
 
-def test_a_caption_has_the_numbers_of_the_claims(tmp_path):
+def test_caption_has_the_numbers_of_the_claims(tmp_path):
     module = write(tmp_path, f"{FRONT}At most {{worst}}.\n\n## One\nHolds.\n> {{worst}}.\n")
     decided = part(module, list, list, decide=lambda rows: ({"One": True}, {"worst": max(rows)}))
     assert decided.caption_for([1, 3]) == "At most 3."

@@ -1,4 +1,4 @@
-"""One finished run for many tests, each with a copy of its own."""
+"""Finished runs, copied for each test."""
 
 import shutil
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def _copy(outputs, to):
-    """A copy of a finished run and its target; the run's folder."""
+    """Copy a finished run and its target; return the run's folder."""
     shutil.copytree(outputs, to, dirs_exist_ok=True)
     (folder,) = (to / "runs").iterdir()
     return folder
@@ -26,7 +26,7 @@ def two_seeds(two_seed_outputs, tmp_path):
 
 @pytest.fixture(scope="session")
 def stored_targets(two_seed_outputs, tmp_path_factory):
-    """An option that takes the target of ``TWO_SEEDS`` from a store, and trains others into it."""
+    """An option to take the target of ``TWO_SEEDS`` from a store and train others into it."""
     store = tmp_path_factory.mktemp("targets")
     shutil.copytree(two_seed_outputs / "targets", store, dirs_exist_ok=True)
     return f"targets={store}"

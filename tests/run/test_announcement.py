@@ -1,8 +1,8 @@
-"""What a run says before it starts: how long, which images, and that it can be stopped."""
+"""A run announces its duration, its images, its memory and faster solvers."""
 
 import pytest
 import torch
-from pretended_gpu import PretendedGpu
+from fake_gpu import FakeGpu
 from processes import SMALLEST
 from torch import nn
 
@@ -18,7 +18,7 @@ from bnrecon.solvers.register import SOLVERS
 CPU = torch.device("cpu")
 
 
-def test_all_images_go_through_the_source_where_that_is_affordable_or_nothing_else_is_true():
+def test_all_images_pass_the_source_where_affordable_or_necessary():
     affordable = int(announcement.SOURCE_FLOPS["cpu"]) // 360
     for options, flops, count in (
         ((), affordable, 360),
@@ -32,17 +32,17 @@ def test_all_images_go_through_the_source_where_that_is_affordable_or_nothing_el
         assert source_images(compose([*SMALLEST, *options]), flops, 360, CPU) == count
 
 
-def test_what_a_gpu_and_its_host_need_is_planned_for_layers_that_are_there(monkeypatch):
+def test_memory_of_a_gpu_and_its_host_is_planned(monkeypatch):
     monkeypatch.setitem(duration.SIDES, "cuda", 64)
     config = compose([*SMALLEST, "features=he_normal"])
-    with PretendedGpu() as gpu:
+    with FakeGpu() as gpu:
         plan = announce(config, load(config.data), gpu.device)
         assert {layer.device for layer in plan.layers} == {gpu.device}
         assert plan.host_memory > 0
 
 
-def test_a_layer_without_equations_is_expected_to_take_no_time():
-    """Of one input, beside a skip connection: its second scales do it alone."""
+def test_layer_without_equations_takes_no_time():
+    """For one input and a skip connection the second scales suffice."""
     plan = plan_layers(nn.Linear(1, 4).eval(), FeatureSpec(width=2, skip="outer"))
     assert plan.layers[0].rows == 0
     assert plan.seconds < 1
@@ -55,13 +55,11 @@ def test_a_layer_without_equations_is_expected_to_take_no_time():
         ("lu_lbfgs", 5e10, ""),  # seconds
         ("minimum_norm", 3e8, ""),  # a third longer
         ("auto", 3e8, ""),
-        ("a user's", 5e8, ""),  # whose time is not known
+        ("a user's", 5e8, ""),  # of unknown duration
     ],
 )
-def test_a_faster_solver_is_named_where_a_run_takes_minutes(
-    monkeypatch, caplog, solver, rate, named
-):
-    """By the rates of this machine; n = 5,184."""
+def test_faster_solver_is_named_for_runs_of_minutes(monkeypatch, caplog, solver, rate, named):
+    """With the given rates of this machine; n = 5,184."""
     if solver == "a user's":
         solver = "lu_lbfgs"
         monkeypatch.setattr(SOLVERS[solver].registered, "user_defined", True)

@@ -1,4 +1,4 @@
-"""Measured rows are kept in a file as they come, and measured once."""
+"""Measured rows are saved one by one and measured once."""
 
 import subprocess
 
@@ -11,7 +11,7 @@ ONE, TWO, THREE = ({"size": size, "threads": 1} for size in (1, 2, 3))
 
 
 class Measurement:
-    """Counts what it is asked for; fails for the sizes that are given."""
+    """Records the requested sizes; fails for some."""
 
     def __init__(self, *failing):
         self.asked, self.failing = [], failing
@@ -27,7 +27,7 @@ def rows_of(path):
     return {row["size"]: row["seconds"] for row in files.read_json(path)["rows"]}
 
 
-def test_a_call_adds_its_rows_to_those_of_others(tmp_path):
+def test_call_adds_its_rows_to_earlier_ones(tmp_path):
     path, measurement = tmp_path / "rows.json", Measurement()
     first, second = measure_missing(path, [ONE, TWO], measurement)
     assert (first["size"], first["seconds"], second["seconds"]) == (1, 1.0, 2.0)
@@ -36,7 +36,7 @@ def test_a_call_adds_its_rows_to_those_of_others(tmp_path):
     assert rows_of(path) == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
-def test_an_interruption_and_a_failure_lose_no_row(tmp_path, capsys):
+def test_interruption_and_failure_lose_no_row(tmp_path, capsys):
     def interrupted(about):
         if about is TWO:
             raise KeyboardInterrupt
@@ -51,7 +51,7 @@ def test_an_interruption_and_a_failure_lose_no_row(tmp_path, capsys):
     assert "2 1: failed\n" in capsys.readouterr().err
 
 
-def test_a_row_with_a_note_alone_is_tried_again(tmp_path):
+def test_row_with_only_a_note_is_retried(tmp_path):
     path = tmp_path / "rows.json"
     for measured in ({"note": "not run: 8 GB needed"}, {"note": "float64", "seconds": 7.0}):
         measure_missing(path, [ONE], lambda about, measured=measured: measured)

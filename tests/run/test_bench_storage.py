@@ -1,4 +1,4 @@
-"""The benchmark of storages keeps its rows, and says what it does not measure."""
+"""The storage benchmark saves its rows, and draws features only where it measures that."""
 
 import bench_storage
 import pytest
@@ -9,15 +9,11 @@ from bnrecon.operators import signs
 from bnrecon.runtime import files, precision
 
 
-def call(monkeypatch, *words):
+@pytest.mark.process
+def test_solve_is_measured_in_a_separate_process(tmp_path, monkeypatch, capsys):
+    words = ("solves", "--features", "sign", "--widths", "4", "--outputs", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["bench_storage.py", *words])
     bench_storage.main()
-
-
-@pytest.mark.process
-def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
-    words = ("--features", "sign", "--widths", "4", "--outputs", str(tmp_path))
-    call(monkeypatch, "solves", *words)
     rows = files.read_json(tmp_path / "solves.json")["rows"]
     assert [(row["width"], row["precision"]) for row in rows] == [(4, "int8"), (4, "bfloat16")]
     assert all(row["n"] == 144 and row["residual"] < 1e-10 for row in rows)
@@ -25,7 +21,7 @@ def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize("precision", bench_storage.PRECISIONS)
-def test_products_are_measured_with_stored_and_with_made_features(precision):
+def test_products_are_measured_with_stored_and_regenerated_features(precision):
     row = bench_storage.time_products({"features": "sign", "width": 8, "precision": precision})
     assert row["n"] == 576
     assert all(row[f"{each} cpu"] > 0 for each in ("memory", "regenerate", bench_storage.DRAWN))
@@ -33,9 +29,7 @@ def test_products_are_measured_with_stored_and_with_made_features(precision):
 
 @pytest.mark.parametrize(("storage", "drawings"), [("regenerate", 0), (bench_storage.DRAWN, 2)])
 @pytest.mark.parametrize("name", ["int8", "bfloat16"])
-def test_bits_are_drawn_in_each_product_where_that_is_measured(
-    name, storage, drawings, monkeypatch
-):
+def test_bits_are_drawn_in_products_only_if_measured(name, storage, drawings, monkeypatch):
     wanted = getattr(precision, name.upper())
     operator = bench_storage.operator_of("sign", LayerShape(8, 8, (3, 3)), 864, storage, wanted)
     drawn = []

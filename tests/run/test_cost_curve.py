@@ -9,7 +9,7 @@ from bnrecon.solvers.register import SOLVERS
 
 
 @pytest.mark.process
-def test_rows_are_measured_once_and_told_apart_by_threads(tmp_path, monkeypatch, capsys):
+def test_rows_are_measured_once_per_number_of_threads(tmp_path, monkeypatch, capsys):
     methods = ["refined", "float32 LU at torch.matmul's rate"]
     line = ["cost_curve.py", *methods, "--largest", "8", "--outputs", str(tmp_path)]
     for threads, measured in ((1, 2), (2, 2), (1, 0)):

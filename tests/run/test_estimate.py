@@ -1,11 +1,11 @@
-"""The operations that a run counts in advance are those that PyTorch counts while they are done."""
+"""Operations and times estimated before a run, against PyTorch's count of operations."""
 
 import contextlib
 import copy
 
 import pytest
 import torch
-from lively import Composed, same_state
+from networks import Composed, same_state
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,7 +23,7 @@ from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 
 def attend(self, x):
-    """To the rows of an image, the attention's projections packed."""
+    """Apply the attention, with packed projections, to the rows of an image."""
     rows = x.flatten(0, 1)
     return self.attention(rows, rows, rows, need_weights=False)[0]
 
@@ -31,7 +31,7 @@ def attend(self, x):
 ATTENDED = Composed(attend, attention=nn.MultiheadAttention(6, 2, batch_first=True))
 TWICE = nn.Conv2d(3, 3, 3, padding=1)
 SINGLE = Composed(lambda self, x: self.layer(x[0]), layer=nn.Conv1d(3, 4, 3, stride=2))
-# Beside what it calls it has a layer for training alone, such as an auxiliary classifier.
+# A layer only for training, such as an auxiliary classifier.
 PARTS = {"layer": nn.Conv2d(3, 4, 3), "auxiliary": nn.Linear(4, 10)}
 UNUSED = Composed(lambda self, x: self.layer(x), **PARTS)
 NETWORKS = {
@@ -57,7 +57,7 @@ NETWORKS = {
 
 
 def counted(network, shape):
-    """What PyTorch counts for one image, the attention itself apart."""
+    """PyTorch's count for one image, without the attention itself."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(torch.zeros(1, *shape))
     counts = counter.get_flop_counts()["Global"]
@@ -68,35 +68,35 @@ def counted(network, shape):
 
 
 @pytest.mark.parametrize("kind", [name for name in NETWORKS if name != "attention"])
-def test_multiply_adds_of_a_layer_are_half_of_the_operations_that_pytorch_counts(kind):
+def test_multiply_adds_are_half_of_pytorchs_operations(kind):
     network, shape = NETWORKS[kind]
     network.eval()
-    places = estimate.pixels(network, shape)
-    assert 2 * estimate.multiply_adds(network, places) == counted(network, shape) > 0
+    positions = estimate.pixels(network, shape)
+    assert 2 * estimate.multiply_adds(network, positions) == counted(network, shape) > 0
 
 
-def test_the_four_projections_of_an_attention_are_counted_as_the_layers_they_become():
+def test_attention_counts_as_four_projections():
     network, shape = NETWORKS["attention"]
-    places = estimate.pixels(network.eval(), shape)
+    positions = estimate.pixels(network.eval(), shape)
     names = {f"attention.{name}_proj" for name in ("q", "k", "v", "out")}
-    assert set(places) == names == {layer.name for layer in plan_layers(network).layers}
-    assert estimate.multiply_adds(network, places) == 4 * 5 * 6 * 6
+    assert set(positions) == names == {layer.name for layer in plan_layers(network).layers}
+    assert estimate.multiply_adds(network, positions) == 4 * 5 * 6 * 6
 
 
 @pytest.mark.parametrize("kind", [name for name in NETWORKS if name != "called twice"])
 @pytest.mark.parametrize("storage", ["memory", "regenerate"])
-def test_operations_of_a_source_layer_are_those_that_pytorch_counts(kind, storage):
+def test_source_layer_operations_match_pytorchs(kind, storage):
     network, shape = NETWORKS[kind]
     plan = plan_layers(network.eval(), FeatureSpec("sign", storage=storage))
-    places = estimate.pixels(network, shape)
+    positions = estimate.pixels(network, shape)
     rebuilt = bnrecon.reconstruct(network, FeatureSpec("sign", storage=storage)).network
     expected = counted(rebuilt, shape)
-    if kind == "attention":  # what it passes on to PyTorch's attention, q, k and v by identities
+    if kind == "attention":  # PyTorch's attention applies identities to q, k and v
         expected -= 2 * 3 * 5 * 6 * 6 + 2 * 5 * 6 * 6
-    assert estimate.source_flops(plan, places) == expected > 0
+    assert estimate.source_flops(plan, positions) == expected > 0
 
 
-def test_a_network_is_left_as_it_was():
+def test_network_is_unchanged():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
     before = copy.deepcopy(network)
     estimate.pixels(network, (3, 5, 5))
@@ -105,7 +105,7 @@ def test_a_network_is_left_as_it_was():
     assert same_state(network, before)
 
 
-def test_all_groups_of_a_layer_are_counted_in_the_time_to_solve():
+def test_time_to_solve_counts_all_groups():
     plans = [
         plan_layers(nn.Conv2d(64 * g, 64 * g, 3, groups=g).eval(), "sign", "matrix_free")
         for g in (1, 4)
@@ -125,7 +125,7 @@ def seconds_to_solve(plan, integers=True):
         return sum(duration.solving_seconds(plan.layers))
 
 
-def test_signs_take_half_as_long_on_a_machine_with_fast_integers():
+def test_signs_take_half_as_long_with_fast_integers():
     layer = nn.Conv2d(64, 64, 3).eval()
     signs, normal = plan_layers(layer, "sign"), plan_layers(layer, "he_normal")
     stored, on_disk = (
@@ -134,13 +134,13 @@ def test_signs_take_half_as_long_on_a_machine_with_fast_integers():
     for plan in (signs, stored):
         assert seconds_to_solve(plan) == pytest.approx(seconds_to_solve(plan, False) / 2, rel=0.2)
     assert seconds_to_solve(on_disk) == seconds_to_solve(on_disk, False)
-    half = 0.75 * seconds_to_solve(normal, False)  # of its products are in integers
+    half = 0.75 * seconds_to_solve(normal, False)  # of the products use integers
     assert seconds_to_solve(normal) == pytest.approx(half, rel=0.2)
 
 
 @pytest.mark.parametrize(("width", "integers"), [(11_250, True), (7_000, False)])
-def test_a_system_with_eliminated_outputs_is_not_solved_in_integers(width, integers):
-    """With fewer features than equations: a skip connection outside makes up for the others."""
+def test_system_with_eliminated_outputs_is_not_solved_in_integers(width, integers):
+    """With fewer features than equations, an outer skip connection replaces the missing ones."""
     layer = nn.Linear(5, 1500).eval()
     plan = plan_layers(layer, FeatureSpec("sign", skip="outer", width=width), "matrix_free")
     faster = seconds_to_solve(plan) < seconds_to_solve(plan, False)
@@ -149,31 +149,22 @@ def test_a_system_with_eliminated_outputs_is_not_solved_in_integers(width, integ
     assert faster == (find_signs(system.operator) is not None) == integers
 
 
-def test_a_looser_tolerance_and_fewer_iterations_take_less_time(monkeypatch):
+def test_tolerance_and_iteration_limit_set_the_time_and_lbfgs_reaches_its_limit(monkeypatch):
     monkeypatch.setattr(duration, "rate", lambda kind, device: 1e11)
 
-    def seconds(**options):
-        solver = SolverSpec("matrix_free", **options)
-        return plan_layers(nn.Conv2d(64, 64, 3).eval(), "sign", solver).seconds
+    def seconds(name, **options):
+        features = FeatureSpec("sign", oversampling=1.0 if name == "lbfgs" else None)
+        solver = SolverSpec(name, **options)
+        return plan_layers(nn.Conv2d(64, 64, 3).eval(), features, solver).seconds
 
-    assert seconds(tolerance=1e-5) < seconds()
-    assert seconds(max_iterations=10) < seconds()
-
-
-def test_lbfgs_is_expected_to_take_its_own_limit(monkeypatch):
-    monkeypatch.setattr(duration, "rate", lambda kind, device: 1e11)
-    seconds = (
-        plan_layers(
-            nn.Conv2d(64, 64, 3).eval(), FeatureSpec("sign", oversampling=1.0), solver
-        ).seconds
-        for solver in (SolverSpec("lbfgs"), SolverSpec("lbfgs", max_iterations=MAX_ITERATIONS))
-    )
-    assert next(seconds) == next(seconds)
+    assert seconds("matrix_free", tolerance=1e-5) < seconds("matrix_free")
+    assert seconds("matrix_free", max_iterations=10) < seconds("matrix_free")
+    assert seconds("lbfgs") == seconds("lbfgs", max_iterations=MAX_ITERATIONS)
 
 
 @pytest.mark.parametrize("channels", [64, 72])  # 36,864 and 46,656 equations
-def test_an_lu_by_panels_is_expected_to_take_half_as_long(channels, monkeypatch):
-    """Where oneDNN's products are faster; on other processors panels only lift LAPACK's limit."""
+def test_lu_by_panels_takes_half_as_long(channels, monkeypatch):
+    """Only where oneDNN's products are faster; elsewhere panels just lift LAPACK's limit."""
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     features = FeatureSpec("he_normal", oversampling=1.0)
     plan = plan_layers(nn.Conv2d(channels, channels, 3).eval(), features, "refined")

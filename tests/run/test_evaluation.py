@@ -15,7 +15,7 @@ def classifier(seed):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
 
 
-def test_images_of_the_smallest_margins_go_through_the_real_source(digits):
+def test_images_of_the_smallest_margins_pass_the_real_source(digits):
     source, collapsed, target = map(classifier, range(3))
     outcome = evaluate_source(source, collapsed, target, digits, CPU, 100)
     batches = list(digits.test_batches(1, CPU))
@@ -46,14 +46,14 @@ def test_images_of_the_smallest_margins_go_through_the_real_source(digits):
     assert outcome.largest_difference_to_target == pytest.approx(largest)
 
 
-def test_a_network_predicts_as_it_does_itself(digits):
+def test_network_agrees_with_itself(digits):
     network = classifier(0)
     outcome = evaluate_source(network, network, network, digits, CPU, digits.sizes[1])
     assert outcome.predictions == Predictions(digits.sizes[1], 0, 0, 0, digits.sizes[1], None)
     assert outcome.predictions.p_value == 1
 
 
-def test_all_images_may_go_through_the_real_source(digits):
+def test_all_images_may_pass_the_real_source(digits):
     source, target = classifier(0), classifier(1)
     images = digits.sizes[1]
     outcome = evaluate_source(source, classifier(2), target, digits, CPU, 10**6)
@@ -64,7 +64,7 @@ def test_all_images_may_go_through_the_real_source(digits):
     assert outcome.accuracy == pytest.approx(100 * right / images)
 
 
-def test_fewer_than_64_images_of_the_real_source_tell_no_reserve_of_the_others(digits):
+def test_fewer_than_64_source_images_give_no_reserve(digits):
     source, target = classifier(0), classifier(1)
     reserves = [
         evaluate_source(source, source, target, digits, CPU, count).predictions.reserve

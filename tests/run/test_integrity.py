@@ -1,4 +1,4 @@
-"""A result belongs to its images, target, options and code; and to files that can be damaged."""
+"""A result belongs to its images, target, options and code; its files may be damaged."""
 
 import errno
 import fcntl
@@ -24,8 +24,8 @@ from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
 # Images
 
 
-def test_seeds_that_were_tested_on_other_images_are_done_again(succeed, tmp_path):
-    """Interrupted after the first seed, and resumed with other test images in the same folder."""
+def test_seeds_tested_on_other_images_are_redone(succeed, tmp_path):
+    """Interrupted after the first seed, resumed with other test images in the same folder."""
     words = ["run", *SMALLEST, "seeds=[0,1]", "data=cifar10", f"outputs={tmp_path / 'out'}"]
     words.append(f"data.root={tmp_path / 'data'}")
     write_cifar(tmp_path / "data", 60, 40)
@@ -37,12 +37,12 @@ def test_seeds_that_were_tested_on_other_images_are_done_again(succeed, tmp_path
     _, err = succeed(*words)
     first = folder / "seed-0" / "result.json"
     assert f"{first} is of another version of bnrecon, kind of device, target" in err
-    assert first.with_name("result.json.damaged").exists()  # nothing is lost
+    assert first.with_name("result.json.damaged").exists()  # kept aside
     rows = [files.read_json(folder / f"seed-{seed}" / "result.json") for seed in (0, 1)]
     assert [row["images"] for row in rows] == [80, 80]
 
 
-def test_the_same_relative_folder_elsewhere_may_hold_other_images(command, tmp_path, monkeypatch):
+def test_same_relative_folder_may_hold_other_images(command, tmp_path, monkeypatch):
     words = ["run", *SMALLEST, "data=cifar10", "data.root=data", f"outputs={tmp_path / 'out'}"]
     for number in (0, 1):
         (tmp_path / str(number)).mkdir()
@@ -55,9 +55,7 @@ def test_the_same_relative_folder_elsewhere_may_hold_other_images(command, tmp_p
     assert "was run on other cifar10 images" in err
 
 
-def test_a_run_of_own_images_is_named_by_them_and_found_again_where_they_are_moved(
-    command, tmp_path
-):
+def test_run_is_named_by_the_users_images_not_by_their_folder(command, tmp_path):
     tree(tmp_path / "a")
     words = ["run", *SMALLEST, "data=folder", f"outputs={tmp_path / 'out'}"]
     first = command(*words, f"data.root={tmp_path / 'a'}")[1]
@@ -72,9 +70,7 @@ def test_a_run_of_own_images_is_named_by_them_and_found_again_where_they_are_mov
 # Targets and seeds
 
 
-def test_a_target_just_trained_and_one_that_is_read_are_rebuilt_to_the_same_bytes(
-    succeed, tmp_path, finished
-):
+def test_trained_and_loaded_targets_are_rebuilt_identically(succeed, tmp_path, finished):
     wanted = load_file(finished / "seed-0" / "source.safetensors")
     wanted = {name: value.clone() for name, value in wanted.items()}
     shutil.rmtree(finished)
@@ -92,9 +88,7 @@ def exchange(one, other):
 
 
 @pytest.mark.parametrize("name", ["", "result.json", "source.safetensors"])
-def test_seeds_that_were_exchanged_are_named_and_done_again(
-    two_seeds, command, succeed, tmp_path, name
-):
+def test_exchanged_seeds_are_named_and_redone(two_seeds, command, succeed, tmp_path, name):
     words = ("run", *TWO_SEEDS, f"outputs={tmp_path}")
     folders = [two_seeds / f"seed-{seed}" for seed in (0, 1)]
     wanted = [(folder / "source.safetensors").read_bytes() for folder in folders]
@@ -108,12 +102,10 @@ def test_seeds_that_were_exchanged_are_named_and_done_again(
     assert [(folder / "source.safetensors.damaged").exists() for folder in folders] == [True, True]
 
 
-def test_a_copied_seed_is_no_other_seed_and_records_of_earlier_versions_count(
-    two_seeds, succeed, tmp_path
-):
+def test_copied_seed_is_refused_and_older_records_count(two_seeds, succeed, tmp_path):
     path = two_seeds / "seed-0" / "result.json"
     record = files.read_json(path)
-    del record["source"]  # earlier versions did not keep it
+    del record["source"]  # missing in earlier versions
     files.write_json(path, record)
     (two_seeds / "result.json").unlink()
     shutil.copytree(two_seeds / "seed-0", two_seeds / "seed-1", dirs_exist_ok=True)
@@ -125,7 +117,7 @@ def test_a_copied_seed_is_no_other_seed_and_records_of_earlier_versions_count(
 # Files
 
 
-def test_tables_of_a_finished_run_come_back(finished, command, tmp_path):
+def test_tables_of_a_finished_run_are_restored(finished, command, tmp_path):
     wanted = {
         name: (finished / name).read_bytes() for name in ("table.md", "table.csv", "layers.csv")
     }
@@ -137,9 +129,7 @@ def test_tables_of_a_finished_run_come_back(finished, command, tmp_path):
     assert figures.is_whole(finished / "layers.png")
 
 
-def test_what_killed_processes_left_is_removed_when_the_run_is_finished(
-    finished, command, tmp_path
-):
+def test_leftovers_of_killed_processes_are_removed_at_the_end(finished, command, tmp_path):
     target = next((tmp_path / "targets").iterdir())
     leftovers = [
         finished / ".result.json.host-99999999.abcdefg8.part",
@@ -157,9 +147,7 @@ def test_what_killed_processes_left_is_removed_when_the_run_is_finished(
     assert not leftovers[2].exists()
 
 
-def test_a_finished_run_is_read_where_nothing_can_be_written(
-    finished, succeed, tmp_path, monkeypatch
-):
+def test_finished_run_is_read_from_a_read_only_folder(finished, succeed, tmp_path, monkeypatch):
     def refused(*_):
         raise PermissionError(errno.EROFS, "Read-only file system")
 
@@ -173,8 +161,8 @@ def test_a_finished_run_is_read_where_nothing_can_be_written(
     assert "trained before" in out
 
 
-def test_a_solution_of_another_system_is_not_taken_for_a_solved_layer(tmp_path, caplog):
-    """As of a version that set up the layer's system in another way."""
+def test_solution_of_another_system_is_not_used(tmp_path, caplog):
+    """For example from a version that set up the layer's system differently."""
     plan = plan_layers(torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Linear(6, 4)).eval())
     tracked = TrackedRun(NO_TRACKERS, "runs/a", {})
 
@@ -193,7 +181,7 @@ def test_a_solution_of_another_system_is_not_taken_for_a_solved_layer(tmp_path, 
     assert rebuild() == errors
 
 
-def test_a_result_of_another_run_is_set_aside_and_the_run_done(finished, succeed, tmp_path):
+def test_result_of_another_run_is_set_aside(finished, succeed, tmp_path):
     other = "features=he_uniform"
     out, err = succeed("run", *SMALLEST, other, f"outputs={tmp_path}")
     shutil.copyfile(finished / "result.json", folder_of(out) / "result.json")
@@ -204,8 +192,8 @@ def test_a_result_of_another_run_is_set_aside_and_the_run_done(finished, succeed
     assert "he_uniform" in out
 
 
-def test_logits_that_are_far_off_are_named_although_all_layers_are_rebuilt(succeed, tmp_path):
-    """With so large a margin the shift of the ReLUs is 1e5 times the values, in float32."""
+def test_large_logit_differences_are_noted_although_layers_are_rebuilt(succeed, tmp_path):
+    """With so large a margin the ReLUs' shift is 1e5 times the values, in float32."""
     large = ("features.activation=relu", "features.margin=1e5", "seeds=[0]")
     out, err = succeed("run", *SMALLEST, *large, f"outputs={tmp_path}")
     assert "every layer is rebuilt, and yet logits differ by" in err
@@ -213,7 +201,7 @@ def test_logits_that_are_far_off_are_named_although_all_layers_are_rebuilt(succe
     assert any("their rounding shows" in note for note in notes)
 
 
-def test_a_stored_target_of_another_shape_is_trained_again(finished, succeed, tmp_path):
+def test_stored_target_of_another_shape_is_trained_again(finished, succeed, tmp_path):
     target = next((tmp_path / "targets").iterdir()) / "target.safetensors"
     files.write_tensors(target, {"weight": torch.zeros(2)}, {"target": "x"})
     _, err = succeed("run", *SMALLEST, "seeds=[5]", f"outputs={tmp_path}")
@@ -223,9 +211,7 @@ def test_a_stored_target_of_another_shape_is_trained_again(finished, succeed, tm
 # Threads
 
 
-def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(
-    command, succeed, tmp_path, monkeypatch
-):
+def test_run_uses_its_threads_and_restores_them(command, succeed, tmp_path, monkeypatch):
     seen, before = [], torch.get_num_threads()
     original = main_job.obtain_target
     monkeypatch.setattr(
@@ -242,16 +228,16 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(
         torch.set_num_threads(before)
     assert files.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 thread)"
     out = command("run", *SMALLEST, f"outputs={tmp_path}")[1]
-    assert out.startswith("already done")  # how, not what
+    assert out.startswith("already done")  # threads are not part of the name
     code, _, err = command("run", *SMALLEST, "threads=100000", f"outputs={tmp_path}")
     assert code == 2
     assert "threads=100000: this process has" in err
 
 
-# Paths that are no regular files
+# Paths that are not regular files
 
 
-NO_FILES = {
+IRREGULAR = {
     "pipe": os.mkfifo,
     "dangling": lambda path: path.symlink_to("/nowhere/at/all"),
     "device": lambda path: path.symlink_to("/dev/zero"),
@@ -266,9 +252,9 @@ NO_FILES = {
         ("device", "result.json"),
     ],
 )
-def test_what_is_no_regular_file_is_not_read(finished, succeed, tmp_path, kind, name):
+def test_irregular_file_is_not_read(finished, succeed, tmp_path, kind, name):
     (finished / name).unlink(missing_ok=True)
-    NO_FILES[kind](finished / name)
+    IRREGULAR[kind](finished / name)
     out, err = succeed("run", *SMALLEST, f"outputs={tmp_path}")
     assert "Traceback" not in err
     assert ("set aside" in err) == (name == "result.json")
@@ -277,16 +263,16 @@ def test_what_is_no_regular_file_is_not_read(finished, succeed, tmp_path, kind, 
 
 @pytest.mark.parametrize("kind", ["pipe", "dangling"])
 @pytest.mark.parametrize("name", ["result.json", "source.safetensors", "layer-x.safetensors"])
-def test_an_unfinished_run_goes_on_beside_what_is_no_file(finished, succeed, tmp_path, kind, name):
+def test_unfinished_run_resumes_despite_irregular_files(finished, succeed, tmp_path, kind, name):
     (finished / "result.json").unlink()
     (finished / "seed-0" / name).unlink(missing_ok=True)
-    NO_FILES[kind](finished / "seed-0" / name)
+    IRREGULAR[kind](finished / "seed-0" / name)
     succeed("run", *SMALLEST, f"outputs={tmp_path}")
     assert [seed.seed for seed in RunResult.read(finished / "result.json").seeds] == [0]
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_source_network_that_is_damaged_or_gone_is_named(finished, command, tmp_path, damage):
+def test_damaged_or_missing_source_network_is_named(finished, command, tmp_path, damage):
     source = finished / "seed-0" / "source.safetensors"
     source.unlink() if damage == "gone" else source.write_bytes(source.read_bytes()[:100])
     out = command("run", *SMALLEST, f"outputs={tmp_path}")[1]
@@ -297,14 +283,7 @@ def test_a_source_network_that_is_damaged_or_gone_is_named(finished, command, tm
     assert "no source network" not in command("run", *SMALLEST, f"outputs={tmp_path}")[1]
 
 
-def test_keep_source_false_takes_nothing_from_a_finished_run(finished, command, tmp_path):
-    assert command("run", *SMALLEST, "keep_source=false", f"outputs={tmp_path}")[1].startswith(
-        "already done"
-    )
-    assert (finished / "seed-0" / "source.safetensors").exists()
-
-
-def test_files_that_are_removed_during_the_run_are_missed(command, tmp_path, monkeypatch):
+def test_files_removed_during_the_run_are_detected(command, tmp_path, monkeypatch):
     original = main_job.summarize
 
     def result(*arguments):

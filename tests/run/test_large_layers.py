@@ -1,4 +1,4 @@
-"""Layers that are solved by themselves: one of a large model, or those that runs share."""
+"""Layers solved separately: one of a large model, or those that runs share."""
 
 import logging
 
@@ -16,7 +16,7 @@ LAYER = {"model": "shufflenet_v2_x0_5", "layer": "conv1.0", "features": "sign", 
 
 
 @pytest.mark.process
-def test_a_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys):
+def test_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys):
     line = ["solve_layer.py", LAYER["model"], LAYER["layer"], "--outputs", str(tmp_path)]
     monkeypatch.setattr("sys.argv", line)
     assert solve_layer.main() == 0
@@ -31,7 +31,7 @@ def test_a_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out.count("| 648") == 2
 
 
-def test_a_solve_goes_on_where_it_was_killed(tmp_path, monkeypatch):
+def test_killed_solve_resumes(tmp_path, monkeypatch):
     whole = solve_layer.rebuild(tmp_path, LAYER)
     monkeypatch.setattr(layer_checkpoint, "SECONDS", 0.0)
     save, saved = layer_checkpoint.LayerCheckpoint.save, []
@@ -48,8 +48,8 @@ def test_a_solve_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("unfinished-*"))) == 1
     resumed = solve_layer.rebuild(tmp_path, LAYER)
     assert not list(tmp_path.iterdir())
-    assert len(saved) <= whole["iterations"]  # from the start, nine more would have been made
-    assert resumed["processor_seconds"] is None  # of another process
+    assert len(saved) <= whole["iterations"]  # a restart would make nine more
+    assert resumed["processor_seconds"] is None  # spent in another process
     same = ("iterations", "residual", "difference")
     assert [resumed[name] for name in same] == [whole[name] for name in same]
 
@@ -63,7 +63,7 @@ def requests(outputs):
     return [compose([*WIDE, other, f"outputs={outputs}"]) for other in others]
 
 
-def test_runs_read_the_layers_that_were_solved_for_all_of_them(tmp_path, caplog):
+def test_runs_read_shared_layers(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     alone = [main_job.run(config).result for config in requests(tmp_path / "alone")]
     together = requests(tmp_path / "together")

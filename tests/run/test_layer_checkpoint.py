@@ -1,4 +1,4 @@
-"""A layer that is interrupted while it is solved goes on from its last iteration."""
+"""An interrupted solve of a layer resumes from its last iteration."""
 
 import dataclasses
 import errno
@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from lively import Composed
+from networks import Composed
 from processes import SMALLEST
 from torch import nn
 
@@ -21,7 +21,7 @@ from bnrecon.solvers.checkpoint import Corrected, KrylovState
 
 ABOUT = {"name": "conv", "key": "k", "seed": 0}
 STATE = Corrected(torch.arange(3.0).double(), torch.ones(2).double(), 7, 1, 0.25, ("bfloat16",))
-ENERGY = torch.tensor(0.1)  # in float32, and twice the same tensor, as after the first iteration
+ENERGY = torch.tensor(0.1)  # float32, shared by two fields as after the first iteration
 INNER = KrylovState(torch.arange(3.0), torch.ones(2), torch.ones(3), ENERGY, ENERGY, 5, 0.1, 4)
 
 
@@ -30,7 +30,7 @@ def at(folder, about=ABOUT, seconds=0.0):
 
 
 @pytest.mark.parametrize("inner", [None, INNER], ids=["corrected", "within"])
-def test_a_state_comes_back_as_it_was_saved(tmp_path, inner):
+def test_state_round_trips(tmp_path, inner):
     assert at(tmp_path).load() is None
     at(tmp_path).save(dataclasses.replace(STATE, inner=inner))
     back = at(tmp_path).load()
@@ -43,7 +43,7 @@ def test_a_state_comes_back_as_it_was_saved(tmp_path, inner):
         torch.testing.assert_close(loaded, saved, rtol=0, atol=0)
 
 
-def test_a_state_of_the_version_before_is_gone_on_from(tmp_path):
+def test_state_of_an_earlier_version_is_resumed(tmp_path):
     at(tmp_path).save(STATE)
     tensors, about = files.read_tensors(at(tmp_path).path)
     about.pop("inner", None)
@@ -51,7 +51,7 @@ def test_a_state_of_the_version_before_is_gone_on_from(tmp_path):
     assert at(tmp_path).load().iterations == STATE.iterations
 
 
-def test_the_time_before_an_interruption_counts(tmp_path):
+def test_time_before_an_interruption_counts(tmp_path):
     first = at(tmp_path)
     first.save(STATE)
     second = at(tmp_path)
@@ -67,13 +67,13 @@ def test_the_time_before_an_interruption_counts(tmp_path):
     assert other.before == 0
 
 
-def test_a_layer_that_takes_less_than_a_minute_writes_nothing(tmp_path):
+def test_layer_solved_within_a_minute_writes_nothing(tmp_path):
     at(tmp_path, seconds=layer_checkpoint.SECONDS).save(STATE)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("other", [{"name": "other"}, {"key": "other"}, {"seed": 1}])
-def test_a_state_of_another_solve_is_set_aside_and_not_overwritten(tmp_path, other, caplog):
+def test_state_of_another_solve_is_set_aside(tmp_path, other, caplog):
     at(tmp_path).save(STATE)
     kept = at(tmp_path).path.read_bytes()
     assert at(tmp_path, ABOUT | other).load() is None
@@ -83,7 +83,7 @@ def test_a_state_of_another_solve_is_set_aside_and_not_overwritten(tmp_path, oth
     assert aside.read_bytes() == kept
 
 
-def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypatch, caplog):
+def test_run_resumes_within_the_interrupted_layer(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     options = [*SMALLEST, "solver=matrix_free", f"targets={tmp_path / 'targets'}"]
     whole = main_job.run(compose([*options, f"outputs={tmp_path / 'whole'}"])).result
@@ -118,12 +118,12 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
         assert first.relative_error == second.relative_error
         assert first.iterations == second.iterations
     assert whole.seeds[0].accuracy == result.seeds[0].accuracy
-    assert max(layer.seconds for layer in result.seeds[0].layers) > 1000  # those before count
+    assert max(layer.seconds for layer in result.seeds[0].layers) > 1000  # earlier seconds count
     assert result.seeds[0].solving_seconds > 1000
     assert result.seeds[0].seconds > 1000
 
 
-def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):
+def test_layers_with_similar_names_have_separate_files(tmp_path):
     parts = {"a": nn.Sequential(OrderedDict(b=nn.Linear(4, 4))), "a_b": nn.Linear(4, 4)}
     alike = Composed(lambda self, x: self.a_b(self.a(x)), **parts)
     plan = bnrecon.plan_layers(alike.eval(), "he_normal")
@@ -134,7 +134,7 @@ def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):
     assert [layer.name for layer in plan.layers if stored.get(layer)] == ["a.b", "a_b"]
 
 
-def test_a_full_disk_names_the_layer_whose_solution_is_lost(tmp_path, monkeypatch):
+def test_full_disk_names_the_layer_whose_solution_is_lost(tmp_path, monkeypatch):
     def full(path, *_):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -148,7 +148,7 @@ def test_a_full_disk_names_the_layer_whose_solution_is_lost(tmp_path, monkeypatc
     assert "layer-" in e.value.filename
 
 
-def test_a_state_that_cannot_be_written_does_not_end_the_solve(tmp_path, caplog):
+def test_unwritable_state_does_not_end_the_solve(tmp_path, caplog):
     (tmp_path / "folder").write_text("a file where the folder should be")
     checkpoint = at(tmp_path / "folder")
     checkpoint.save(STATE)

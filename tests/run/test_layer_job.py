@@ -1,4 +1,4 @@
-"""Layers that are solved elsewhere are those that the run reads."""
+"""A run reads the layers that other processes solved."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def config(tmp_path):
     return composition.compose(words)
 
 
-def test_a_run_offers_the_layers_that_are_not_stored_and_reads_what_was_solved(config):
+def test_run_offers_unsolved_layers_and_reads_their_solutions(config):
     offered, stored = [], {}
 
     def share(run, seed, layers):
@@ -22,7 +22,7 @@ def test_a_run_offers_the_layers_that_are_not_stored_and_reads_what_was_solved(c
             together.LayerWork(run.config, seed, layer.name).compute()
             path = run.folder / f"seed-{seed}/layer-{layer.name}.safetensors"
             stored[seed, layer.name] = files.read_tensors(path)[1]["report"]
-        together.LayerWork(run.config, seed, layers[1].name).compute()  # reads it
+        together.LayerWork(run.config, seed, layers[1].name).compute()  # only reads it
         assert files.read_tensors(path)[1]["report"] == stored[seed, layer.name]
 
     seeds = main_job.run(config, share).result.seeds
@@ -34,7 +34,7 @@ def test_a_run_offers_the_layers_that_are_not_stored_and_reads_what_was_solved(c
             assert layer.seconds == stored[record.seed, layer.name]["seconds"]
 
 
-def test_what_is_stored_is_not_offered_again(config):
+def test_stored_layers_are_not_offered_again(config):
     offered = []
 
     def stop(run, seed, layers):

@@ -1,9 +1,10 @@
-"""The main job: what it plans is what it announced, and what its statistics are taken of."""
+"""The main job: statistics of attention, users' targets, and images of one class."""
 
 import math
 
 import pytest
 from image_sets import tree
+from networks import Composed
 from processes import SMALLEST
 from torch import nn
 
@@ -15,23 +16,17 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.targets.register import register_target
 
 
-class Attentive(nn.Module):
-    """The rows of an image as a sequence."""
-
-    def __init__(self, side, classes):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(side, 1, batch_first=True)
-        self.last = nn.Linear(side, classes)
-
-    def forward(self, x):
-        rows = x[:, 0]
-        return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
+def attend(self, x):
+    """Attend to the rows of an image as a sequence."""
+    rows = x[:, 0]
+    return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
 
 
-def test_projections_of_an_attention_have_the_statistics_of_the_images(tmp_path):
+def test_attention_projections_have_the_statistics_of_the_images(tmp_path):
     @register_target("attentive")
     def attentive(shape, classes, width, **_):
-        return Attentive(shape[2], classes)
+        attention = nn.MultiheadAttention(shape[2], 1, batch_first=True)
+        return Composed(attend, attention=attention, last=nn.Linear(shape[2], classes))
 
     options = ("scale=smoke", "train.epochs=1", "target=mlp", "target.family=attentive")
     done = main_job.run(compose([*options, f"outputs={tmp_path}"]))
@@ -44,7 +39,7 @@ def test_projections_of_an_attention_have_the_statistics_of_the_images(tmp_path)
     assert all(bool((mean != 0).any()) for mean in means.values())
 
 
-def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
+def test_predictions_of_a_users_target_are_compared(tmp_path):
     @register_target("flat")
     def flat(shape, classes, width, **_):
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
@@ -59,7 +54,7 @@ def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
     assert all(each.images == runs[0][1].target.images for each in compared)
 
 
-def test_images_of_a_single_class_are_refused_before_anything_is_trained(tmp_path):
+def test_images_of_a_single_class_are_refused_before_training(tmp_path):
     images = tree(tmp_path / "images", ("ant",))
     options = [*SMALLEST, "data=folder", f"data.root={images}", f"outputs={tmp_path / 'outputs'}"]
     with pytest.raises(UserError, match="data=folder: all images are of one class, ant"):

@@ -1,4 +1,4 @@
-"""Real processes, killed, stopped and started again; the numbers are the same."""
+"""Real processes, killed, stopped and restarted, give the same numbers."""
 
 import signal
 
@@ -17,8 +17,8 @@ def same_numbers(first, second):
 
 
 @pytest.mark.process
-def test_a_run_killed_anywhere_ends_with_the_same_numbers(succeed, tmp_path):
-    """SIGKILL in the middle of training, in the middle of the layers and between seeds."""
+def test_run_killed_anywhere_ends_with_the_same_numbers(succeed, tmp_path):
+    """SIGKILL during training, during the layers and between seeds."""
     options = [*LONG_ENOUGH, "seeds=[0,1]"]
     whole, err = succeed("run", *options, f"outputs={tmp_path / 'whole'}")
     outputs = tmp_path / "killed"
@@ -38,7 +38,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_numbers(succeed, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_at_a_checkpoint_with_exit_code_130(succeed, tmp_path, number):
+def test_signal_stops_at_a_checkpoint_with_exit_code_130(succeed, tmp_path, number):
     options = [*LONG_ENOUGH, "seeds=[0]", f"outputs={tmp_path}"]
     process = start(*options)
     assert wait_until(lambda: list(tmp_path.glob("targets/*/checkpoint.safetensors")))
@@ -51,7 +51,7 @@ def test_a_signal_stops_at_a_checkpoint_with_exit_code_130(succeed, tmp_path, nu
     assert "resuming at step" in err
 
 
-def test_a_time_limit_stops_at_a_checkpoint(command, tmp_path):
+def test_time_limit_stops_at_a_checkpoint(command, tmp_path):
     code, _, err = command("run", "train.epochs=200", "train.time_limit=1", f"outputs={tmp_path}")
     assert code == 130
     assert "the time limit of 1 s was reached" in err
@@ -60,7 +60,7 @@ def test_a_time_limit_stops_at_a_checkpoint(command, tmp_path):
 
 
 @pytest.mark.process
-def test_processes_that_need_one_target_train_it_once(command, tmp_path):
+def test_processes_sharing_a_target_train_it_once(command, tmp_path):
     options = ["train.epochs=60", "target.width=6", "seeds=[0]", f"outputs={tmp_path}"]
     first = start(*options, "features=he_normal")
     assert wait_until(lambda: list(tmp_path.glob("targets/*/.holder")))

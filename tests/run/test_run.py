@@ -1,12 +1,12 @@
-"""The main job: its result, its files, what is done again and what is not."""
+"""The main job: its result, its files, and what it computes again."""
 
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from places import ROOT
 from processes import SMALLEST, TWO_SEEDS, folder_of, result_of
+from repository import ROOT
 from safetensors.torch import load_file
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord
@@ -17,7 +17,7 @@ from bnrecon.runtime.digests import tensor_digest
 # The result
 
 
-def test_the_result_holds_accuracies_and_errors(two_seeds):
+def test_result_holds_accuracies_and_errors(two_seeds):
     result = files.read_json(two_seeds / "result.json")
     assert result["seeds"] == [0, 1]
     assert result["data"]["name"] == "digits"
@@ -33,7 +33,7 @@ def test_the_result_holds_accuracies_and_errors(two_seeds):
         assert layer["converged"]
 
 
-def test_the_saved_source_holds_parameters_and_no_features(two_seeds):
+def test_saved_source_holds_parameters_and_no_features(two_seeds):
     tensors = load_file(two_seeds / "seed-0" / "source.safetensors")
     layers = files.read_json(two_seeds / "seed-0" / "result.json")["layers"]
     widths = sum(layer["width"] for layer in layers)
@@ -46,14 +46,14 @@ def test_the_saved_source_holds_parameters_and_no_features(two_seeds):
 def test_predictions_of_every_seed_are_counted_on_all_test_images(two_seeds):
     result = RunResult.read(two_seeds / "result.json")
     for seed in result.seeds:
-        assert seed.predictions == Predictions(128, 0, 0, 0, 128)  # all through the real source
+        assert seed.predictions == Predictions(128, 0, 0, 0, 128)  # all by the real source
         record = SeedRecord.read(two_seeds / f"seed-{seed.seed}" / "result.json")
         assert record.predictions == seed.predictions
     assert "0 of 128 images predicted otherwise" in run_text(result)
 
 
-def test_a_result_says_where_it_and_its_target_come_from(two_seeds):
-    """Commit, versions and checksums, of the images and of the target's weights."""
+def test_result_records_its_provenance_and_its_targets(two_seeds):
+    """Commit, versions, and checksums of the images and the target's weights."""
     result = files.read_json(two_seeds / "result.json")
     folder = Path(result["target"]["folder"])
     about = files.read_json(folder / "target.json")
@@ -69,7 +69,7 @@ def test_a_result_says_where_it_and_its_target_come_from(two_seeds):
         assert result["target"][key] == about[key]
 
 
-def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, succeed, tmp_path):
+def test_seed_without_counted_predictions_is_not_redone(two_seeds, succeed, tmp_path):
     before = files.read_json(two_seeds / "result.json")
     (two_seeds / "result.json").unlink()
     path = two_seeds / "seed-0" / "result.json"
@@ -83,19 +83,21 @@ def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, 
     assert "predicted otherwise" not in out
 
 
-# Done again or not
+# Computed again or not
 
 
-def test_the_same_command_again_does_no_work_and_says_so(two_seeds, succeed, tmp_path):
+@pytest.mark.parametrize("option", [(), ("keep_source=false",)])
+def test_repeated_command_does_no_work_and_says_so(two_seeds, succeed, tmp_path, option):
     before = (two_seeds / "result.json").stat().st_mtime_ns
-    out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
+    out, _ = succeed("run", *TWO_SEEDS, *option, f"outputs={tmp_path}")
     assert out.startswith("already done")
     assert folder_of(out) == two_seeds
     assert (two_seeds / "result.json").stat().st_mtime_ns == before
+    assert (two_seeds / "seed-0" / "source.safetensors").exists()
 
 
 @pytest.mark.parametrize("file", ["result.json", "seed-1/result.json", "seed-1/source.safetensors"])
-def test_a_damaged_file_is_named_and_redone(two_seeds, succeed, tmp_path, file):
+def test_damaged_file_is_named_and_redone(two_seeds, succeed, tmp_path, file):
     wanted = files.read_json(two_seeds / "result.json")
     damaged = two_seeds / file
     damaged.write_bytes(damaged.read_bytes()[:-20])
@@ -108,7 +110,7 @@ def test_a_damaged_file_is_named_and_redone(two_seeds, succeed, tmp_path, file):
 
 
 @pytest.mark.parametrize("file", ["target.safetensors", "target.json"])
-def test_a_damaged_target_is_named_and_trained_again(two_seeds, succeed, tmp_path, file):
+def test_damaged_target_is_named_and_retrained(two_seeds, succeed, tmp_path, file):
     target = next((tmp_path / "targets").glob("*/target.safetensors"))
     # Copies: a mapped file changes with the file.
     wanted = {name: value.clone() for name, value in load_file(target).items()}
@@ -119,7 +121,7 @@ def test_a_damaged_target_is_named_and_trained_again(two_seeds, succeed, tmp_pat
     assert all(torch.equal(value, wanted[name]) for name, value in load_file(target).items())
 
 
-def test_one_more_seed_computes_one_seed(two_seeds, succeed, tmp_path):
+def test_additional_seed_computes_one_seed(two_seeds, succeed, tmp_path):
     before = files.read_json(two_seeds / "result.json")
     out, err = succeed("run", "scale=smoke", "seeds=[0,1,2]", f"outputs={tmp_path}")
     assert err.count("was done before") == 2
@@ -127,21 +129,21 @@ def test_one_more_seed_computes_one_seed(two_seeds, succeed, tmp_path):
     assert (folder_of(out) / "seed-1" / "source.safetensors").exists()
 
 
-def test_of_other_options_no_seed_is_taken_over(two_seeds, command, tmp_path):
+def test_seeds_of_other_options_are_not_reused(two_seeds, command, tmp_path):
     options = ("scale=smoke", "seeds=[0]", "evaluate=collapsed", f"outputs={tmp_path}")
     assert "was done before" not in command("run", *options)[2]
 
 
-def test_sources_are_not_kept_where_that_is_not_wanted(succeed, stored_targets, tmp_path):
+def test_keep_source_false_stores_no_sources(succeed, stored_targets, tmp_path):
     options = ["run", "scale=smoke", stored_targets, f"outputs={tmp_path}"]
     out, _ = succeed(*options, "keep_source=false")
     assert not list(tmp_path.glob("runs/*/seed-*/source.safetensors"))
-    again, _ = succeed(*options)  # the same run: what is kept changes no number
+    again, _ = succeed(*options)  # the same run: the option changes no number
     assert "already done" in again
     assert folder_of(again) == folder_of(out)
 
 
-def test_a_target_is_trained_alone_and_taken_from_its_folder(succeed, tmp_path):
+def test_target_is_trained_separately_and_reused(succeed, tmp_path):
     out, err = succeed("train", *SMALLEST, f"outputs={tmp_path / 'one'}")
     assert "trained in" in out
     assert not (tmp_path / "one" / "runs").exists()
@@ -170,7 +172,7 @@ def run_with(succeed, tmp_path, *options):
         ("features.skip=outer features.width=minimum", lambda n, c2: n - c2),
     ],
 )
-def test_a_layer_has_the_width_that_is_requested(succeed, stored_targets, tmp_path, option, width):
+def test_layer_has_the_requested_width(succeed, stored_targets, tmp_path, option, width):
     result = run_with(succeed, tmp_path, *option.split(), stored_targets)
     layer = result["layers"][1]
     assert layer["width"] == width(layer["equations"], layer["shape"][0])
@@ -182,13 +184,18 @@ def test_a_layer_has_the_width_that_is_requested(succeed, stored_targets, tmp_pa
     ("option", "network", "images", "difference"),
     [
         ("evaluate=collapsed", "collapsed", 64, 1e-2),
-        ("features.activation=tanh", "source", 128, 1e-2),  # nearly linear: all through the source
+        (
+            "features.activation=tanh",
+            "source",
+            128,
+            1e-2,
+        ),  # nearly linear: all images by the source
         ("features.activation=relu features.margin=4", "source", 128, 0.05),
         ("target=mlp data=digits", "source", 128, 0.05),
         ("target=resnet18 target.width=1 data=digits", "source", 128, 0.05),
     ],
 )
-def test_images_go_through_the_real_source_network(
+def test_images_pass_the_real_source_network(
     succeed, stored_targets, tmp_path, option, network, images, difference
 ):
     result = run_with(succeed, tmp_path, *option.split(), stored_targets)
@@ -202,7 +209,7 @@ def test_images_go_through_the_real_source_network(
     "yaml", sorted((ROOT / "configs/experiment").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_every_experiment_runs_at_smoke_scale(succeed, tmp_path, yaml):
-    """On a few of the embedded digits: an experiment that cannot run at all is found here."""
+    """On a few embedded digits, to detect experiments that cannot run at all."""
     small = (
         "scale=smoke",
         "data=digits",
@@ -220,10 +227,10 @@ def test_every_experiment_runs_at_smoke_scale(succeed, tmp_path, yaml):
         assert all(layer.relative_error < 1e-8 for layer in result.layers)
 
 
-# What a reader must know
+# Diagnoses
 
 
-def test_why_a_layer_did_not_converge_is_printed_and_kept(succeed, stored_targets, tmp_path):
+def test_reason_for_missing_convergence_is_printed_and_stored(succeed, stored_targets, tmp_path):
     """Strict sparse features of a grey image: half of the first layer's are zero."""
     options = ("features=sparse_he_normal", "features.strict=true", stored_targets)
     out, err = succeed("run", "scale=smoke", *options, f"outputs={tmp_path}")
@@ -243,7 +250,7 @@ def test_why_a_layer_did_not_converge_is_printed_and_kept(succeed, stored_target
     }
 
 
-def test_a_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, tmp_path):
+def test_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, tmp_path):
     options = ("scale=smoke", "target=mlp", "train.batch_size=1", f"outputs={tmp_path}")
     code, _, err = command("run", *options)
     assert code == 2

@@ -1,4 +1,4 @@
-"""A run with regenerated features: resumed layer by layer, and the same run as with stored ones."""
+"""Runs with regenerated features: resumed by layer, and identical to runs with stored ones."""
 
 import dataclasses
 import logging
@@ -17,10 +17,8 @@ def config(tmp_path, storage, *options):
     return compose([*SMALLEST, *chosen, *options])
 
 
-def test_a_run_goes_on_with_the_layers_that_were_solved_with_other_storage(
-    tmp_path, monkeypatch, caplog
-):
-    """The first one stops before the second layer; the second one regenerates features."""
+def test_run_resumes_with_layers_solved_in_another_storage(tmp_path, monkeypatch, caplog):
+    """The first run stops before the second layer; the second run regenerates features."""
     caplog.set_level(logging.INFO)
     solve, solved = seed_files.solve_layer, []
 
@@ -45,7 +43,7 @@ def test_a_run_goes_on_with_the_layers_that_were_solved_with_other_storage(
     assert again.folder == done.folder
 
 
-def test_a_run_says_before_it_starts_where_features_are_and_leaves_no_file_there(
+def test_run_announces_the_location_of_features_and_leaves_no_file(
     tmp_path, stored_targets, monkeypatch, caplog
 ):
     caplog.set_level(logging.INFO)
@@ -59,10 +57,8 @@ def test_a_run_says_before_it_starts_where_features_are_and_leaves_no_file_there
     assert list(folder.iterdir()) == []
 
 
-def test_every_seed_has_its_features_where_they_were_announced(
-    tmp_path, stored_targets, monkeypatch
-):
-    """Although more memory, or less, is free by then."""
+def test_every_seed_uses_the_announced_storage(tmp_path, stored_targets, monkeypatch):
+    """Even if free memory has changed."""
     announce = main_job.announce
 
     def elsewhere(*arguments):
@@ -79,9 +75,7 @@ def test_every_seed_has_its_features_where_they_were_announced(
     assert result.config["features"]["storage"] == "auto"
 
 
-def test_features_that_no_longer_fit_are_planned_again(
-    tmp_path, stored_targets, monkeypatch, caplog
-):
+def test_features_that_no_longer_fit_are_replanned(tmp_path, stored_targets, monkeypatch, caplog):
     plan_layers = context.plan_layers
 
     def short(network, features, *rest):

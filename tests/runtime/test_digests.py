@@ -1,4 +1,4 @@
-"""Digests that name runs, and files: atomic, checked, read back as they were written."""
+"""Digests that name runs, and atomic writes."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ class Outer:
     store: str = "here"
 
 
-def test_only_what_differs_from_the_defaults_names_a_run():
+def test_only_differences_from_defaults_name_a_run():
     assert digests.differences_from_defaults(Outer("x")) == {"name": "x"}
     assert digests.differences_from_defaults(
         Outer("x", Inner(4), store="there"), frozenset({"store"})
@@ -31,11 +31,11 @@ def test_only_what_differs_from_the_defaults_names_a_run():
     }
 
 
-def test_the_name_counts_even_where_it_is_the_default():
+def test_name_counts_even_if_it_is_the_default():
     assert digests.differences_from_defaults(SolverSpec()) == {"name": "auto"}
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "file.json"
     files.write_json(path, {"a": 1})
     with pytest.raises(TypeError):

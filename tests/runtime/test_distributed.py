@@ -1,4 +1,4 @@
-"""An error that all processes of a training raise is reported by the first one only."""
+"""Several processes: errors are reported once; a single process needs no communication."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
 
 
 @pytest.mark.parametrize("kind", [UserError, RunError, Interrupted])
-def test_an_error_of_all_processes_is_reported_by_the_first(kind, monkeypatch):
+def test_error_in_all_processes_is_reported_by_the_first(kind, monkeypatch):
     error = kind("the loss is not finite")
     assert distributed.report_once(error) is error
     monkeypatch.setattr(distributed, "rank_and_world_size", lambda: (1, 2))
@@ -18,7 +18,7 @@ def test_an_error_of_all_processes_is_reported_by_the_first(kind, monkeypatch):
     assert vars(error) == {}
 
 
-def test_a_process_alone_calls_sums_and_refuses_nothing():
+def test_single_process_calls_and_sums_directly():
     calls = []
     assert distributed.rank_and_world_size() == (0, 1)
     assert distributed.run_on_first_rank(lambda: calls.append(1) or 5) == 5

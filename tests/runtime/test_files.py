@@ -1,4 +1,4 @@
-"""Files are whole or not there; a damaged one is named, set aside and redone."""
+"""Files are complete or absent; damaged ones are named, set aside and redone."""
 
 import errno
 import json
@@ -17,13 +17,13 @@ from bnrecon.runtime import files, locks
 from bnrecon.runtime.errors import RunError, UserError
 
 
-def test_a_damaged_file_is_set_aside_with_a_warning_and_the_next_one_beside_it(tmp_path, caplog):
+def test_damaged_files_are_set_aside_under_new_names(tmp_path, caplog):
     path = tmp_path / "result.json"
     for number in ("", "-2"):
         files.write_json(path, {"accuracy": 90.1})
         path.write_text(path.read_text().replace("90.1", "99.1"))
         assert files.read_if_valid(path, files.read_json) is None
-        assert path.exists()  # without the lock nothing is moved
+        assert path.exists()  # not moved without the lock
         assert files.read_if_valid(path, files.read_json, quarantine_damaged=True) is None
         assert not path.exists()
         aside = tmp_path / f"result.json.damaged{number}"
@@ -49,9 +49,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("cause", UNREADABLE)
-def test_a_whole_file_that_cannot_be_read_now_is_neither_moved_nor_redone(
-    tmp_path, monkeypatch, cause
-):
+def test_unreadable_file_is_neither_moved_nor_redone(tmp_path, monkeypatch, cause):
     error, reason = UNREADABLE[cause]
 
     def fails(*_, **__):
@@ -80,7 +78,7 @@ def test_a_whole_file_that_cannot_be_read_now_is_neither_moved_nor_redone(
     ],
     ids=["folder", "pipe", "link", "bytes", "empty", "list"],
 )
-def test_what_is_no_file_of_ours_is_damaged(tmp_path, make):
+def test_foreign_files_are_damaged(tmp_path, make):
     path = tmp_path / "file"
     make(path)
     for read in (files.read_json, files.read_tensors):
@@ -99,7 +97,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("linked", [False, True], ids=["itself", "behind a link"])
 @pytest.mark.parametrize("kind", TARGETS)
-def test_only_regular_files_are_written_over(tmp_path, monkeypatch, kind, linked):
+def test_only_regular_files_are_overwritten(tmp_path, monkeypatch, kind, linked):
     monkeypatch.chdir(tmp_path)  # a socket's name is short
     path = Path("link") if linked else Path("file")
     TARGETS[kind](Path("file"))
@@ -114,9 +112,7 @@ def test_only_regular_files_are_written_over(tmp_path, monkeypatch, kind, linked
     }
 
 
-def test_a_link_to_a_file_is_written_through_unless_the_file_may_not_be_written_to(
-    tmp_path, monkeypatch
-):
+def test_link_is_written_through_unless_its_file_is_read_only(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     target, path = tmp_path / "there" / "file", tmp_path / "link"
     target.write_text("old")
@@ -129,7 +125,7 @@ def test_a_link_to_a_file_is_written_through_unless_the_file_may_not_be_written_
     assert [target.read_text()] == [file.read_text() for file in target.parent.iterdir()] == ["new"]
 
 
-def test_a_new_file_has_the_permissions_of_the_umask_and_one_that_is_there_keeps_its_own(tmp_path):
+def test_new_files_follow_the_umask_and_existing_ones_keep_their_mode(tmp_path):
     path, before = tmp_path / "file", os.umask(0o027)
     try:
         files.write_text(path, "new")
@@ -141,7 +137,7 @@ def test_a_new_file_has_the_permissions_of_the_umask_and_one_that_is_there_keeps
         os.umask(before)
 
 
-def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_path):
+def test_tensors_and_metadata_round_trip_and_a_changed_bit_is_detected(tmp_path):
     path, weight = tmp_path / "a.safetensors", torch.arange(6.0).reshape(2, 3)
     files.write_tensors(path, {"one": weight, "tied": weight, "none": torch.zeros(0)}, {"n": [1]})
     tensors, metadata = files.read_tensors(path)
@@ -157,8 +153,8 @@ def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_pa
 
 
 @pytest.mark.parametrize("length", range(0, 64, 8))
-def test_tensors_begin_where_those_of_torch_do_whatever_the_metadata(tmp_path, length):
-    """Elsewhere products are rounded otherwise, and a resumed solve has other numbers."""
+def test_tensors_are_aligned_like_torchs(tmp_path, length):
+    """Other alignments round products differently, which changes a resumed solve."""
     path, tensors = tmp_path / "a.safetensors", {"a": torch.ones(()), "b": torch.arange(54.0)}
     files.write_tensors(path, tensors, {"text": "x" * length})
     for name, tensor in files.read_tensors(path)[0].items():
@@ -166,7 +162,7 @@ def test_tensors_begin_where_those_of_torch_do_whatever_the_metadata(tmp_path, l
         assert tensor.data_ptr() % 64 == 0
 
 
-def test_a_large_tensor_is_copied_twice_while_it_is_written(tmp_path):
+def test_writing_a_large_tensor_copies_it_twice(tmp_path):
     large = torch.zeros(2**20)
     files.write_tensors(tmp_path / "warm", {"a": torch.zeros(1)}, {})  # loads the library
     tracemalloc.start()
@@ -176,7 +172,7 @@ def test_a_large_tensor_is_copied_twice_while_it_is_written(tmp_path):
     assert most < 2.5 * large.nbytes
 
 
-def test_the_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
+def test_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
     written = set()
     for number in range(16):  # safetensors itself writes the metadata in one of two orders
         path = tmp_path / f"{number}.safetensors"
@@ -186,7 +182,7 @@ def test_the_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
     assert len(written) == 1
 
 
-def test_partial_files_are_removed_when_their_writer_has_ended(tmp_path):
+def test_partial_files_of_ended_processes_are_removed(tmp_path):
     host = files._host()
     users = ".video.mp4.part"
     kept = [f".a.{host}-{os.getpid()}.abcdefg8.part", ".a.elsewhere-1.abcdefg8.part", users]
@@ -203,14 +199,14 @@ def test_partial_files_are_removed_when_their_writer_has_ended(tmp_path):
     assert remaining == {users}
 
 
-def test_partial_files_are_recognized_by_the_name_they_are_written_under(tmp_path, monkeypatch):
+def test_partial_files_are_recognized_by_their_names(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "replace", lambda *_: seen.extend(files.partial_files(tmp_path)))
     files.write_bytes(tmp_path / "a.b.json", b"")
     assert [(host, process) for _, host, process in seen] == [(files._host(), os.getpid())]
 
 
-def test_a_lock_of_work_is_held_by_one_at_a_time_and_by_name(tmp_path):
+def test_work_lock_is_exclusive_per_name(tmp_path):
     with locks.lock_work("a", tmp_path) as first, locks.lock_work("b", tmp_path) as other:
         assert first
         assert other
@@ -220,7 +216,7 @@ def test_a_lock_of_work_is_held_by_one_at_a_time_and_by_name(tmp_path):
         assert again
 
 
-def test_who_waits_for_a_folder_is_told_for_whom(tmp_path):
+def test_folder_lock_names_its_holder(tmp_path):
     with locks.lock_folder(tmp_path, "the run"):
         holder = (tmp_path / ".holder").read_text()
         with locks.lock_file(tmp_path / ".lock") as held:
@@ -230,7 +226,7 @@ def test_who_waits_for_a_folder_is_told_for_whom(tmp_path):
         assert held
 
 
-def test_a_folder_that_cannot_hold_a_lock_is_a_users_mistake(tmp_path):
+def test_folder_that_cannot_hold_a_lock_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "below", tmp_path / ("a" * 300)):
         with (
@@ -240,7 +236,7 @@ def test_a_folder_that_cannot_hold_a_lock_is_a_users_mistake(tmp_path):
             pass
 
 
-def test_where_locks_are_left_out_what_another_process_writes_stays(tmp_path):
+def test_without_locks_partial_files_of_other_processes_stay(tmp_path):
     other = tmp_path / f".x.{files._host()}-{os.getppid()}.abcdefg8.part"
     other.write_bytes(b"half")
     with locks.disabled(), locks.lock_folder(tmp_path, "the work"):
@@ -249,8 +245,8 @@ def test_where_locks_are_left_out_what_another_process_writes_stays(tmp_path):
         assert not other.exists()
 
 
-def test_a_lock_leaves_what_a_live_process_writes_in_the_folders_below(tmp_path):
-    """As of a sweep in the outputs folder, while another command trains below it."""
+def test_lock_keeps_partial_files_of_live_processes_below(tmp_path):
+    """For example a sweep in the outputs folder while another command trains below it."""
     live = tmp_path / "targets" / f".a.{files._host()}-{os.getppid()}.abcdefg8.part"
     dead = tmp_path / "targets" / f".a.{files._host()}-99999999.abcdefg8.part"
     live.parent.mkdir()
@@ -263,9 +259,7 @@ def test_a_lock_leaves_what_a_live_process_writes_in_the_folders_below(tmp_path)
 
 @pytest.mark.parametrize("error", [RuntimeError("its own"), FileNotFoundError(2, "its own")])
 @pytest.mark.parametrize("obstacle", ["held by another", "without locks"])
-def test_what_a_block_without_the_lock_raises_is_left_as_it_is(
-    tmp_path, monkeypatch, error, obstacle
-):
+def test_error_of_an_unlocked_block_is_passed_on(tmp_path, monkeypatch, error, obstacle):
     failure = filelock.Timeout("") if obstacle == "held by another" else OSError(errno.ENOLCK, "")
     monkeypatch.setattr(filelock.FileLock, "acquire", mock.Mock(side_effect=failure))
     lock = locks.lock_file(tmp_path / "a.lock", required=False)
@@ -274,7 +268,7 @@ def test_what_a_block_without_the_lock_raises_is_left_as_it_is(
         lock.gen.throw(error)
 
 
-def test_a_folder_that_is_two_things_at_once_is_refused_and_not_waited_for(tmp_path):
+def test_folder_used_twice_at_once_is_refused_without_waiting(tmp_path):
     with locks.lock_folder(tmp_path, "the sweep"):
         twice = locks.lock_folder(tmp_path, "the run")
         with pytest.raises(UserError, match="two of its outputs share this folder"), twice:

@@ -1,4 +1,4 @@
-"""The memory that this process may allocate, under the limits of groups, shells and Slurm."""
+"""Memory and processors that limits of groups, shells and Slurm allow, and units of CPUs."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from bnrecon.runtime.hardware import available_memory, processor_count, use_thre
 from bnrecon.runtime.limits import available_host_memory
 
 MB = 2**20
-NONE_V1 = 9223372036854771712  # what version 1 writes for no limit
+NONE_V1 = 9223372036854771712  # version 1's value for no limit
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def proc(tmp_path, monkeypatch):
 
 
 def write_mounts(proc, groups, *mounts):
-    """The process's groups, and what is mounted: (type, root, mount point, options)."""
+    """Write the process's groups and mounts: (type, root, mount point, options)."""
     (proc / "self" / "cgroup").write_text("\n".join(groups) + "\n")
     lines = [
         f"{31 + i} 23 0:{i} {root} {point} rw,relatime shared:9 - {kind} {kind} {options}"
@@ -42,7 +42,7 @@ def write_mounts(proc, groups, *mounts):
 
 
 def write_group(folder, limit, used, cached=0, version=2, high="max"):
-    """Write a group's files; sizes in MB."""
+    """Write a group's files, sizes in MB."""
     folder.mkdir(parents=True, exist_ok=True)
     if version == 2:
         texts = {
@@ -65,26 +65,18 @@ def available(proc, **environment):
     return available_host_memory(proc, environment) / MB
 
 
-def test_the_limit_of_the_own_group_counts_less_what_is_used_with_cached_files_as_free(
-    proc, tmp_path
-):
-    write_mounts(proc, ["0::/job.slice/job"], ("cgroup2", "/", tmp_path / "cg", "rw"))
-    write_group(tmp_path / "cg" / "job.slice" / "job", 500, 200, cached=50)
-    assert available(proc) == 350
-
-
-def test_the_least_of_all_groups_above_counts_and_the_root_has_none(proc, tmp_path):
+def test_least_of_all_enclosing_groups_counts_and_the_root_has_none(proc, tmp_path):
     write_mounts(proc, ["0::/a/b/c"], ("cgroup2", "/", tmp_path / "cg", "rw"))
     write_group(tmp_path / "cg" / "a", 600, 590, cached=20)
     write_group(tmp_path / "cg" / "a" / "b", "max", 10)
     write_group(tmp_path / "cg" / "a" / "b" / "c", 900, 10)
     assert available(proc) == 30
-    # From ``high`` on the kernel slows the group down.
+    # Above ``high`` the kernel slows the group down.
     write_group(tmp_path / "cg" / "a" / "b", "max", 100, high=120)
     assert available(proc) == 20
 
 
-def test_what_lies_beside_or_above_the_mount_does_not_count(proc, tmp_path):
+def test_groups_beside_or_above_the_mount_do_not_count(proc, tmp_path):
     write_mounts(proc, ["0::/a"], ("cgroup2", "/", tmp_path / "host" / "cg", "rw"))
     write_group(tmp_path / "host", 5, 1)
     write_group(tmp_path / "host" / "cg" / "b", 5, 1)
@@ -99,7 +91,7 @@ def test_what_lies_beside_or_above_the_mount_does_not_count(proc, tmp_path):
         ("/docker/0a1b/inner", 80),
     ],
 )
-def test_in_a_container_the_mount_is_the_group_that_others_lie_in(proc, tmp_path, seen, free):
+def test_container_mount_is_the_enclosing_group(proc, tmp_path, seen, free):
     write_mounts(proc, [f"0::{seen}"], ("cgroup2", "/docker/0a1b", tmp_path / "cg", "rw"))
     write_group(tmp_path / "cg", 400, 100)
     write_group(tmp_path / "sibling", 5, 1)
@@ -107,7 +99,7 @@ def test_in_a_container_the_mount_is_the_group_that_others_lie_in(proc, tmp_path
     assert available(proc) == free
 
 
-def test_version_1_counts_by_its_memory_controller_alone(proc, tmp_path):
+def test_version_1_counts_only_its_memory_controller(proc, tmp_path):
     write_mounts(
         proc,
         ["5:cpu,cpuacct:/tight", "4:memory:/slurm/job", "1:name=systemd:/tight"],
@@ -121,7 +113,7 @@ def test_version_1_counts_by_its_memory_controller_alone(proc, tmp_path):
     assert available(proc) == 400
 
 
-def test_version_1_tells_the_limit_of_a_group_above_that_a_container_does_not_see(proc, tmp_path):
+def test_version_1_reports_limits_of_groups_outside_a_container(proc, tmp_path):
     write_mounts(proc, ["4:memory:/"], ("cgroup", "/", tmp_path / "cg", "rw,memory"))
     write_group(tmp_path / "cg", NONE_V1, 100, cached=50, version=1)
     with (tmp_path / "cg" / "memory.stat").open("a") as statistics:
@@ -129,8 +121,8 @@ def test_version_1_tells_the_limit_of_a_group_above_that_a_container_does_not_se
     assert available(proc) == 650
 
 
-def test_in_a_namespace_whose_mount_lies_outside_the_group_is_found_by_the_process(proc, tmp_path):
-    """As `unshare --cgroup` leaves it: the mount's root is /../.., and the own path /."""
+def test_process_outside_the_namespace_mount_is_located_by_its_number(proc, tmp_path):
+    """`unshare --cgroup` leaves the mount's root at /../.. and the process's path at /."""
     write_mounts(proc, ["0::/"], ("cgroup2", "/../..", tmp_path / "cg", "rw"))
     write_group(tmp_path / "cg", "max", 3000)
     for number, name in enumerate(("one", "two")):
@@ -145,9 +137,7 @@ def test_in_a_namespace_whose_mount_lies_outside_the_group_is_found_by_the_proce
     ("quota", "count"),
     [("max 100000", 8), ("150000 100000", 2), ("50000 100000", 1), ("900000 100000", 8), ("", 8)],
 )
-def test_the_time_that_a_container_may_take_counts_in_processors(
-    proc, tmp_path, monkeypatch, quota, count
-):
+def test_cpu_quota_counts_in_processors(proc, tmp_path, monkeypatch, quota, count):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     write_mounts(
         proc,
@@ -166,12 +156,12 @@ def test_the_time_that_a_container_may_take_counts_in_processors(
 
 
 @pytest.mark.parametrize(("granted", "count"), [("3", 3), ("99", 8), ("", 8), ("0", 8), ("x", 8)])
-def test_the_cores_that_slurm_granted_count(proc, monkeypatch, granted, count):
+def test_cores_granted_by_slurm_count(proc, monkeypatch, granted, count):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert processor_count(proc, {"SLURM_CPUS_PER_TASK": granted}) == count
 
 
-def test_on_a_hybrid_machine_both_versions_count(proc, tmp_path):
+def test_both_versions_count_on_a_hybrid_machine(proc, tmp_path):
     write_mounts(
         proc,
         ["4:memory:/one", "0::/two"],
@@ -196,12 +186,12 @@ def test_on_a_hybrid_machine_both_versions_count(proc, tmp_path):
         ({"SLURM_MEM_PER_NODE": ""}, 1000),
     ],
 )
-def test_what_slurm_granted_counts_less_what_the_process_holds(proc, environment, expected):
+def test_memory_granted_by_slurm_counts_less_the_process(proc, environment, expected):
     assert available(proc, **environment) == expected
 
 
 @pytest.mark.parametrize(("name", "size"), [("RLIMIT_AS", "vms"), ("RLIMIT_DATA", "data")])
-def test_the_shells_limit_of_this_process_counts(name, size):
+def test_shell_limit_counts(name, size):
     used = psutil.Process().memory_info()
     if not hasattr(used, size):
         pytest.skip("this system does not tell the size of the data segment")
@@ -216,7 +206,7 @@ def test_the_shells_limit_of_this_process_counts(name, size):
     assert available_memory(torch.device("cpu")) > 64 * MB
 
 
-def test_a_block_runs_with_its_threads_and_no_more_than_there_are_processors():
+def test_block_runs_with_its_threads_up_to_the_processors():
     before = torch.get_num_threads()
     with use_threads(1):
         assert torch.get_num_threads() == 1
@@ -237,7 +227,7 @@ def test_a_block_runs_with_its_threads_and_no_more_than_there_are_processors():
         ("GenuineIntel", 26, "avx2 avx512f", False),
     ],
 )
-def test_onednn_is_faster_where_mkl_takes_half_of_a_unit(
+def test_onednn_is_faster_where_mkl_uses_half_of_a_unit(
     vendor, family, flags, faster, tmp_path, monkeypatch
 ):
     info = tmp_path / "cpuinfo"
@@ -263,7 +253,7 @@ def test_onednn_is_faster_where_mkl_takes_half_of_a_unit(
         ("", False, False),
     ],
 )
-def test_units_of_a_processor_are_told_by_its_flags(flags, bfloat16, int8, tmp_path, monkeypatch):
+def test_processor_flags_tell_its_units(flags, bfloat16, int8, tmp_path, monkeypatch):
     info, cpu = tmp_path / "cpuinfo", torch.device("cpu")
     info.write_text(f"processor\t: 0\n{flags}\nbogomips\t: 1\n{flags} avx512_vnni bf16\n")
     monkeypatch.setattr(hardware, "CPUINFO", info)

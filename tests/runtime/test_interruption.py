@@ -1,4 +1,4 @@
-"""Signals stop at a safe point, none is lost, and the last one is remembered."""
+"""Signals stop at a safe point, none is lost, and the last one is recorded."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ def once_loaded():
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_waits_for_libraries_in_a_job(number):
+def test_job_handles_a_signal_after_loading(number):
     with handle_signals(postpone=True):
         assert is_loading()
         signal.raise_signal(number)
@@ -37,10 +37,10 @@ def test_a_signal_waits_for_libraries_in_a_job(number):
         with pytest.raises(KeyboardInterrupt):
             finish_loading()
         assert not is_loading()
-        finish_loading()  # once is enough
+        finish_loading()  # no second interrupt
 
 
-def test_a_signal_of_an_earlier_job_is_not_that_of_the_next():
+def test_signal_of_an_earlier_job_does_not_affect_the_next():
     with handle_signals(postpone=True):
         signal.raise_signal(signal.SIGINT)
     with handle_signals(postpone=True):
@@ -48,7 +48,7 @@ def test_a_signal_of_an_earlier_job_is_not_that_of_the_next():
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_is_recorded_within_the_block_and_an_exception_outside(number):
+def test_signal_is_recorded_inside_the_block_and_raised_outside(number):
     def work():
         with StopRequest() as stop:
             assert stop.reason is None
@@ -63,23 +63,11 @@ def test_a_signal_is_recorded_within_the_block_and_an_exception_outside(number):
             signal.raise_signal(number)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_that_comes_too_late_for_the_block_has_its_effect_after_it(number):
-    passed = []
-
-    def work():
-        with StopRequest():
-            signal.raise_signal(number)
-            passed.append("the block")
-        passed.append("what follows")
-
-    with once_loaded(), pytest.raises(KeyboardInterrupt):
-        work()
-    assert passed == ["the block"]
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_a_second_signal_stops_at_once(number, monkeypatch):
+def test_late_signal_takes_effect_after_the_block_and_a_second_one_at_once(
+    number, repeated, monkeypatch
+):
     monkeypatch.setattr(interruption, "REPEATED", 0)
     passed = []
 
@@ -87,8 +75,10 @@ def test_a_second_signal_stops_at_once(number, monkeypatch):
         with StopRequest():
             signal.raise_signal(number)
             passed.append("the first")
-            signal.raise_signal(number)
-            passed.append("the second")
+            if repeated:
+                signal.raise_signal(number)
+                passed.append("the second")
+        passed.append("the block")
 
     with once_loaded(), pytest.raises(KeyboardInterrupt):
         work()
@@ -96,7 +86,7 @@ def test_a_second_signal_stops_at_once(number, monkeypatch):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_what_slurm_sends_twice_at_once_counts_as_one_and_ctrl_c_twice_stops_at_once(number):
+def test_simultaneous_signals_count_once_except_ctrl_c(number):
     def work():
         with StopRequest() as stop:
             signal.raise_signal(number)
@@ -109,11 +99,11 @@ def test_what_slurm_sends_twice_at_once_counts_as_one_and_ctrl_c_twice_stops_at_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
-def test_a_worker_outlives_a_signal_that_comes_before_it_leaves_the_group(number):
+def test_worker_survives_a_signal_before_it_leaves_the_group(number):
     with interruption.signals_blocked():
         child = os.fork()
         if child == 0:
-            time.sleep(0.2)  # the signal is there before the group is left
+            time.sleep(0.2)  # the signal arrives before the group is left
             with contextlib.suppress(BaseException):
                 interruption.leave_group()
                 has_left = os.getpgid(0) == os.getpid() and not signal.sigpending()
@@ -125,7 +115,7 @@ def test_a_worker_outlives_a_signal_that_comes_before_it_leaves_the_group(number
 
 
 @pytest.mark.process
-def test_a_process_whose_parent_ended_before_its_job_began_ends():
+def test_process_ends_if_its_parent_ended_before_its_job():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     code = (

@@ -1,4 +1,4 @@
-"""What was freed is free again: it is kept for a training's next step, and for nothing after it."""
+"""Freed memory is kept during a training and counts as free, and is released after it."""
 
 import platform
 import sys
@@ -38,14 +38,14 @@ compute()
 
 
 def printed(code):
-    """The numbers that a process of its own prints."""
+    """The numbers that another process prints."""
     done = run([sys.executable, "-c", BEFORE + code])
     assert done.returncode == 0, done.stderr
     return [int(number) for number in done.stdout.split()]
 
 
-def test_memory_that_a_training_freed_counts_as_free():
-    """Also while it goes on, where the page tables show that it is taken."""
+def test_memory_freed_by_a_training_counts_as_free():
+    """Also during the training, while the page tables show it as taken."""
     before, held, during, after = printed(
         """
 with keep_freed_memory():
@@ -63,8 +63,8 @@ print(before, held, during, free())
     assert abs(after - before) < 10 * MB
 
 
-def test_what_follows_a_training_leaves_nothing_behind():
-    """Not even of the data segment, which ``ulimit -d`` limits."""
+def test_nothing_is_kept_after_a_training():
+    """Not even in the data segment, which ``ulimit -d`` limits."""
     before, after = printed(
         """
 with keep_freed_memory():

@@ -1,4 +1,4 @@
-"""What Windows lacks is not needed to load bnrecon, and files are written alike everywhere."""
+"""bnrecon loads without what Windows lacks, and writes files identically everywhere."""
 
 import ast
 import os
@@ -7,8 +7,8 @@ import sys
 
 import pandas as pd
 import pytest
-from places import ROOT
 from processes import run
+from repository import ROOT
 
 from bnrecon.reporting import tables
 
@@ -26,7 +26,7 @@ def import_of_windows(name, globals=None, *rest):
         raise ModuleNotFoundError(f"Windows has no module named {name}")
     return import_module(name, globals, *rest)
 
-builtins.__import__ = import_of_windows  # other packages know what there is on this system
+builtins.__import__ = import_of_windows  # other packages use what this system has
 for name in signals:
     delattr(signal, name)
 import bnrecon
@@ -38,7 +38,7 @@ for module in pkgutil.walk_packages(bnrecon.__path__, "bnrecon."):
 
 
 @pytest.mark.process
-def test_every_module_loads_without_the_modules_and_signals_that_windows_lacks():
+def test_every_module_loads_without_what_windows_lacks():
     gone = sorted(set(SIGNALS) - OF_WINDOWS)
     assert "SIGKILL" in gone
     done = run([sys.executable, "-P", "-c", IMPORT_ALL, " ".join(MODULES), " ".join(gone)])
@@ -47,7 +47,7 @@ def test_every_module_loads_without_the_modules_and_signals_that_windows_lacks()
 
 
 def opens_text_without_encoding(node):
-    """Whether a call reads or writes text as the system prefers; ``files.write_text`` does not."""
+    """Whether a call reads or writes text in the system encoding, unlike ``files.write_text``."""
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     modes = [a.value for a in node.args if isinstance(a, ast.Constant)]
     binary = any("b" in str(mode) for mode in modes)
@@ -56,7 +56,7 @@ def opens_text_without_encoding(node):
     return (reads or opens) and "encoding" not in {word.arg for word in node.keywords}
 
 
-def test_text_is_read_in_utf_8_whatever_the_system_prefers():
+def test_text_is_read_as_utf_8_on_every_system():
     calls = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in PACKAGE.rglob("*.py")
@@ -70,6 +70,6 @@ def test_text_is_read_in_utf_8_whatever_the_system_prefers():
         assert not opens_text_without_encoding(ast.parse(text).body[0].value)
 
 
-def test_lines_of_a_csv_end_alike_everywhere(monkeypatch):
+def test_csv_lines_end_alike_on_every_system(monkeypatch):
     monkeypatch.setattr(os, "linesep", "\r\n")
     assert tables.csv(pd.DataFrame({"a": [1, 2]})) == "a\n1\n2\n"

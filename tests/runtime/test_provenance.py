@@ -1,4 +1,4 @@
-"""Where a result comes from: what is recorded is what this machine and this process are."""
+"""Provenance: what is recorded describes this machine and process."""
 
 import shlex
 import sys
@@ -10,14 +10,14 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import provenance
 
 
-def test_versions_name_the_build_of_torch_and_what_it_was_built_for(tmp_path):
+def test_versions_name_the_build_of_torch(tmp_path):
     versions = provenance.versions()
     assert versions["torch"] == torch.__version__
     assert ("cuda" in versions) == (torch.version.cuda is not None)
     assert "" not in versions.values()
 
 
-def test_the_command_is_that_of_this_process_without_the_folder_of_its_program(monkeypatch):
+def test_command_omits_the_folder_of_its_program(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/train.py", "data.root=/a b"])
     assert provenance.command() == "train.py 'data.root=/a b'"
     with provenance.started_as(["run", "scale=smoke"]):
@@ -28,8 +28,8 @@ def test_the_command_is_that_of_this_process_without_the_folder_of_its_program(m
     assert provenance.command() == "python"
 
 
-def test_a_run_keeps_the_command_as_it_was_typed(command, tmp_path):
-    """Hydra changes the process's words for its own use."""
+def test_run_records_the_command_as_typed(command, tmp_path):
+    """Hydra changes the process's arguments."""
     words = ("run", *SMALLEST, f"outputs={tmp_path}")
     assert command(*words)[0] == 0
     (path,) = tmp_path.glob("runs/*/result.json")

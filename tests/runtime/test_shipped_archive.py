@@ -1,4 +1,4 @@
-"""An installed package's archive of results is unpacked once, whole or not at all."""
+"""An installed package unpacks its archive of results once, completely or not at all."""
 
 import errno
 import io
@@ -18,7 +18,7 @@ MEMBER = "paper/tasks/part/first.json"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The folder bnrecon has in the user's cache, and an archive of one file."""
+    """The bnrecon folder in the user's cache, and an archive of one file."""
     archive = tmp_path / "results.tar.xz"
     with tarfile.open(archive, "w:xz") as content:
         member = tarfile.TarInfo(MEMBER)
@@ -31,7 +31,7 @@ def cache(tmp_path, monkeypatch):
     packaged.cache_clear()
 
 
-def test_it_is_unpacked_into_the_cache_and_read_from_there_the_next_time(cache):
+def test_archive_is_unpacked_into_the_cache_once(cache):
     folder = shipped_outputs(DEFAULT_OUTPUTS)
     assert (folder / MEMBER).read_text() == "{}"
     assert list(cache.iterdir()) == [folder]
@@ -44,7 +44,7 @@ def test_it_is_unpacked_into_the_cache_and_read_from_there_the_next_time(cache):
 
 
 @pytest.mark.parametrize("lost", [MEMBER, shipped.COUNT])
-def test_a_file_that_was_cleaned_away_comes_back(cache, lost):
+def test_lost_file_is_restored(cache, lost):
     (packaged() / lost).unlink()
     packaged.cache_clear()
     assert (packaged() / lost).is_file()
@@ -53,7 +53,7 @@ def test_a_file_that_was_cleaned_away_comes_back(cache, lost):
 
 @pytest.mark.parametrize("before", [False, True])
 def test_another_process_may_be_faster(cache, monkeypatch, before):
-    """Its folder, which others read already, is not removed."""
+    """Its folder, which may be in use, is not removed."""
     names, folders = tarfile.TarFile.getnames, []
 
     def finish(partial, folder):
@@ -86,7 +86,7 @@ def test_without_a_cache_it_is_unpacked_for_this_process(cache, tmp_path):
     assert not folder.is_relative_to(tmp_path)
 
 
-def test_a_damaged_archive_is_named_and_ones_own_results_are_read_all_the_same(cache, caplog):
+def test_damaged_archive_is_named_and_user_results_are_read(cache, caplog):
     shipped.ARCHIVE.write_bytes(shipped.ARCHIVE.read_bytes()[:60])
     assert shipped_outputs(DEFAULT_OUTPUTS) == DEFAULT_OUTPUTS
     assert not is_packaged(DEFAULT_OUTPUTS)
@@ -95,7 +95,7 @@ def test_a_damaged_archive_is_named_and_ones_own_results_are_read_all_the_same(c
     assert list(cache.iterdir()) == []
 
 
-def test_so_is_an_archive_for_which_there_is_no_room(cache, caplog, monkeypatch):
+def test_full_disk_is_named_and_user_results_are_read(cache, caplog, monkeypatch):
     def extract(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -106,7 +106,7 @@ def test_so_is_an_archive_for_which_there_is_no_room(cache, caplog, monkeypatch)
 
 
 @pytest.mark.process
-def test_a_temporary_folder_is_removed_with_its_process(cache, tmp_path):
+def test_temporary_folder_is_removed_with_its_process(cache, tmp_path):
     code = (
         "import pathlib; from bnrecon.runtime import shipped; "
         f"shipped.ARCHIVE = pathlib.Path({str(shipped.ARCHIVE)!r}); print(shipped.packaged())"

@@ -1,4 +1,4 @@
-"""How many threads a product is given, and how they wait for each other."""
+"""The number of threads for a product, and how threads wait."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from bnrecon.solvers import SolverSpec, solving
 
 
 @pytest.mark.skipif(processor_count() < 2, reason="needs two processors")
-def test_a_small_product_is_given_one_thread_and_a_large_one_all():
+def test_small_products_get_one_thread_and_large_ones_all():
     with use_threads(2):
         for operations, threads in ((1, 1), (THREAD_OPERATIONS, 1), (2 * THREAD_OPERATIONS, 2)):
             with threads_for(operations):
@@ -28,7 +28,7 @@ def test_a_small_product_is_given_one_thread_and_a_large_one_all():
 @pytest.mark.process
 @pytest.mark.skipif(processor_count() < 2, reason="needs two processors")
 @pytest.mark.parametrize(("at_start", "inside"), [("2", "1 1 2"), ("1", "1 1 1")])
-def test_products_of_numpy_are_bounded_too_and_never_given_more(at_start, inside):
+def test_numpy_products_are_bounded_and_never_get_more(at_start, inside):
     code = (
         "import numpy; from threadpoolctl import threadpool_info;"
         "from bnrecon.runtime.hardware import use_threads\n"
@@ -43,14 +43,14 @@ def test_products_of_numpy_are_bounded_too_and_never_given_more(at_start, inside
     assert process.stdout.strip() == inside
 
 
-def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
+def test_factorization_gets_threads_by_its_cubic_work(monkeypatch):
     noted_operations = []
 
-    def noted(operations):
+    def recording(operations):
         noted_operations.append(operations)
         return threads_for(operations)
 
-    monkeypatch.setattr(solving, "threads_for", noted)
+    monkeypatch.setattr(solving, "threads_for", recording)
     matrix = KhatriRao(gaussian(12, 4), gaussian(12, 3, seed=1))
     system = linear_system(matrix, gaussian(4, 3, seed=2))
     for name in ("matrix_free", "lu"):
@@ -60,7 +60,7 @@ def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
 
 @pytest.mark.process
 @pytest.mark.parametrize(("chosen", "seen"), [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5")])
-def test_the_command_lets_waiting_threads_sleep_unless_the_user_chose(chosen, seen):
+def test_waiting_threads_sleep_unless_the_user_chose(chosen, seen):
     code = (
         "import os; from bnrecon.cli import main; "
         "main._run_command = lambda words: print(os.environ['GOMP_SPINCOUNT']) or 0; main.main([])"

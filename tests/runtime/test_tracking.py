@@ -1,4 +1,4 @@
-"""What is logged reaches its file and every tracker, and no tracker's failure reaches the work."""
+"""Logged numbers reach their file and every tracker, and failing trackers harm no work."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from bnrecon.runtime.tracking import METRICS, NO_TRACKERS, Trackers
 
 
 class Listed:
-    """A tracker that lists what it is given; ``broken`` names the call that fails."""
+    """A tracker that records its calls; ``broken`` names the call that fails."""
 
     def __init__(self, broken=None):
         self.broken, self.calls = broken, []
@@ -50,18 +50,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_everything_is_sent_with_its_name_and_axis(whole, tmp_path):
-    listed = Listed()
-    log_some(Trackers({"listed": listed}, tmp_path, whole=whole))
-    assert listed.calls[0] == ("open", "runs/a", {"train.lr": 0.1}, True)
-    assert listed.rows() == ROWS
-    assert listed.calls[-1] == ("close",)
-    lines = (tmp_path / "runs/a" / METRICS).read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [{r[1]: r[2], **r[3]} for r in ROWS]
-
-
-def test_a_run_that_goes_on_sends_what_is_new(tmp_path):
+def test_resumed_run_sends_only_new_rows(tmp_path):
     log_some(Trackers({"listed": Listed()}, tmp_path))
     again = Listed()
     log_some(Trackers({"listed": again}, tmp_path), epochs=3)
@@ -69,7 +58,7 @@ def test_a_run_that_goes_on_sends_what_is_new(tmp_path):
     assert again.rows() == [(5, "epoch", 3, {"epoch/loss": 1 / 3})]
 
 
-def test_a_tracker_that_has_everything_is_not_opened_unless_all_is_sent(tmp_path):
+def test_complete_tracker_is_opened_only_for_an_export(tmp_path):
     log_some(Trackers({"listed": Listed()}, tmp_path))
     again, exported = Listed(), Listed()
     log_some(Trackers({"listed": again}, tmp_path))
@@ -80,47 +69,38 @@ def test_a_tracker_that_has_everything_is_not_opened_unless_all_is_sent(tmp_path
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_numbers_of_another_run_of_this_name_are_replaced(whole, tmp_path):
-    with Trackers({"listed": Listed()}, tmp_path).track("runs/a", {}) as tracked:
-        tracked.log("epoch", 1, {"loss": 1.0})
-        tracked.log("epoch", 2, {"loss": 0.4})
-        tracked.log("epoch", 3, {"loss": 0.3})
-        tracked.log("layer", 1, {"residual/seed-7": 2e-12})
+@pytest.mark.parametrize("earlier", [False, True])
+def test_everything_is_sent_and_replaces_an_earlier_run_of_this_name(earlier, whole, tmp_path):
+    if earlier:
+        with Trackers({"listed": Listed()}, tmp_path).track("runs/a", {}) as tracked:
+            for epoch, loss in enumerate((1.0, 0.4, 0.3), 1):
+                tracked.log("epoch", epoch, {"loss": loss})
+            tracked.log("layer", 1, {"residual/seed-7": 2e-12})
     listed = Listed()
     log_some(Trackers({"listed": listed}, tmp_path, whole=whole))
     assert listed.calls[0] == ("open", "runs/a", {"train.lr": 0.1}, True)
     assert listed.rows() == ROWS
+    assert listed.calls[-1] == ("close",)
     lines = (tmp_path / "runs/a" / METRICS).read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{r[1]: r[2], **r[3]} for r in ROWS]
 
 
-def test_a_row_that_was_torn_by_a_kill_is_logged_again(tmp_path):
-    log_some(Trackers({"listed": Listed()}, tmp_path))
-    path = tmp_path / "runs/a" / METRICS
-    text = path.read_text()
-    path.write_text(text[:-9])
-    again = Listed()
-    log_some(Trackers({"listed": again}, tmp_path))
-    assert again.rows() == ROWS[-1:]
-    assert path.read_text() == text
-
-
-@pytest.mark.parametrize("damage", ["garbage", "[1, 2]", '{"epoch": "one"}', "{}"])
-def test_what_is_no_row_is_left_out_and_the_others_stay(damage, tmp_path, caplog):
+@pytest.mark.parametrize("damage", ["torn", "garbage", "[1, 2]", '{"epoch": "one"}', "{}"])
+def test_torn_or_invalid_row_is_logged_again_and_the_rest_kept(damage, tmp_path, caplog):
     log_some(Trackers({"listed": Listed()}, tmp_path))
     path = tmp_path / "runs/a" / METRICS
     text = path.read_text()
     *others, _ = text.splitlines(keepends=True)
-    path.write_text("".join([*others, f"{damage}\n"]))
+    path.write_text(text[:-9] if damage == "torn" else "".join([*others, f"{damage}\n"]))
     again = Listed()
     log_some(Trackers({"listed": again}, tmp_path))
     assert again.rows() == ROWS[-1:]
     assert path.read_text() == text
-    assert "1 damaged rows are skipped" in caplog.text
+    assert ("1 damaged rows are skipped" in caplog.text) == (damage != "torn")
 
 
 @pytest.mark.parametrize("call", ["open", "log", "close"])
-def test_a_tracker_that_fails_is_warned_of_once_and_the_others_go_on(call, tmp_path, caplog):
+def test_failing_tracker_is_reported_once_and_others_continue(call, tmp_path, caplog):
     broken, good = Listed(broken=call), Listed()
     trackers = Trackers({"broken": broken, "good": good}, tmp_path)
     for _ in range(2):
@@ -133,7 +113,7 @@ def test_a_tracker_that_fails_is_warned_of_once_and_the_others_go_on(call, tmp_p
     assert "bnrecon export" in warnings[0]
 
 
-def test_an_error_of_the_work_itself_is_not_a_trackers(tmp_path):
+def test_error_of_the_work_is_not_a_trackers(tmp_path):
     listed = Listed()
     trackers = Trackers({"listed": listed}, tmp_path)
 
@@ -148,7 +128,7 @@ def test_an_error_of_the_work_itself_is_not_a_trackers(tmp_path):
     assert not trackers.failed
 
 
-def test_a_run_that_another_process_logs_is_left_to_it(tmp_path):
+def test_run_logged_by_another_process_is_skipped(tmp_path):
     listed = Listed()
     with locks.lock_file(tmp_path / "runs/a/metrics.lock") as held:
         assert held
@@ -162,10 +142,10 @@ def test_no_tracker_writes_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_missing_library_is_said_with_what_installs_it(tmp_path, monkeypatch):
+def test_missing_library_is_named_with_its_installation(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"pip install 'bnrecon\[no_such_library\]'"):
         extras.require_trackers(["no_such_library"])
-    # wandb leaves a folder of its own name where it runs, which Python would import.
+    # wandb leaves a folder of its name in the working directory, which Python would import.
     (tmp_path / "no_such_library").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="not installed"):

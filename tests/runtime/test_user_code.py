@@ -1,4 +1,4 @@
-"""A user's registered code: its fingerprint in every process, and how its errors are reported."""
+"""A user's registered code: its fingerprint, and how its errors are reported."""
 
 import functools
 import importlib
@@ -25,19 +25,15 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _importable(tmp_path, monkeypatch):
-    """What a test writes into its folder can be imported."""
+    """Modules written into a test's folder can be imported."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def write(folder, sources):
-    for name, text in sources.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-
-
 def load(folder, sources, name="parts"):
-    """Write modules and import one of them afresh; return the fingerprint of what it registers."""
-    write(folder, sources)
+    """Write modules and import one afresh; return the fingerprint of the features it registers."""
+    for file, text in sources.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text, encoding="utf-8")
     packages = {
         name.partition(".")[0],
         *(file.partition("/")[0].removesuffix(".py") for file in sources),
@@ -66,31 +62,31 @@ def pair(shape, width, stream, factor=1.0):
 
 
 def mine(line, above=""):
-    """A module whose features are drawn by a line."""
+    """A module whose features are drawn by a line of code."""
     decorated = f"@register_features('mine')\ndef mine(shape, width, stream):\n    {line}\n"
     return HEAD.format(above=above) + decorated
 
 
 def partial(factor):
-    """A module that registers a function with a value bound to it."""
+    """A module that registers a function with a bound value."""
     what = f"functools.partial(pair, factor={factor})"
     return {"parts.py": HEAD.format(above="") + f"register_features('mine')({what})\n"}
 
 
-def test_an_edit_changes_the_fingerprint_until_it_is_undone(tmp_path):
+def test_edit_changes_the_fingerprint_until_undone(tmp_path):
     first = load(tmp_path, partial("2.0"))
     assert first == load(tmp_path, partial("2.0")) != load(tmp_path, partial("3.0"))
     assert load(tmp_path, partial("2.0")) == first
 
 
-def test_an_edit_of_another_module_goes_unnoticed(tmp_path):
-    """As docs/extending.md says; a version is for this."""
+def test_edit_of_another_module_is_not_detected(tmp_path):
+    """As docs/extending.md says; a version covers this case."""
     source = {"parts.py": mine("return pair(shape, width, stream, near.F)", "import near")}
     first = load(tmp_path, source | {"near.py": "F = 1.0"})
     assert load(tmp_path, source | {"near.py": "F = 2.0"}) == first
 
 
-def test_code_that_lies_in_no_file_needs_a_version():
+def test_code_outside_a_file_needs_a_version():
     source = "register_features('mine'{})(print)"
     exec(source.format(""), {"register_features": register_features})
     with pytest.raises(UserError, match=r'features mine: its code is in no file.*version="1"'):
@@ -99,7 +95,7 @@ def test_code_that_lies_in_no_file_needs_a_version():
     assert DISTRIBUTIONS["mine"].code
 
 
-def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path):
+def test_version_replaces_the_fingerprint_of_the_code(tmp_path):
     source = mine("return pair(shape, width, stream, 1.0)")
     codes = []
     for version, factor in (("1", "1.0)"), ("1", "2.0)"), ("2", "1.0)")):
@@ -109,7 +105,7 @@ def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path):
     assert load(tmp_path, {"parts.py": source}) not in codes
 
 
-def test_the_code_of_bnrecon_has_no_fingerprint_and_a_users_name_for_it_has():
+def test_shipped_code_has_no_fingerprint_unless_a_user_registers_it():
     shipped = [*DISTRIBUTIONS.values(), *SOLVERS.values()]
     registered = [entry.registered for entry in shipped]
     assert all(one.fingerprint is None for one in registered if not one.user_defined)
@@ -118,7 +114,7 @@ def test_the_code_of_bnrecon_has_no_fingerprint_and_a_users_name_for_it_has():
     assert DISTRIBUTIONS["mine"].code is not None
 
 
-def test_code_that_is_installed_is_the_users_too(tmp_path, monkeypatch):
+def test_installed_code_is_a_users_too(tmp_path, monkeypatch):
     site = tmp_path / "site-packages"
     monkeypatch.syspath_prepend(str(site))
     sources = {"mylab/__init__.py": "", "mylab/parts.py": mine("return 1 / 0")}
@@ -132,7 +128,7 @@ def test_code_that_is_installed_is_the_users_too(tmp_path, monkeypatch):
 # Runs and targets
 
 
-def test_after_an_edit_of_user_code_a_run_is_another_run(tmp_path):
+def test_edited_user_code_makes_another_run(tmp_path):
     asked, folders = composition.compose([]), []
     asked.features.name = "mine"
     for sources in (partial("2.0"), partial("3.0"), partial("2.0")):
@@ -147,7 +143,7 @@ MAKE = """def make(shape, classes, width, depth, activation, act=nn.Tanh):
 """
 
 
-def test_an_edited_target_is_trained_anew(tmp_path, digits):
+def test_edited_target_is_trained_anew(tmp_path, digits):
     asked = composition.compose(["target=mlp"])
     asked.target.family = "net"
     text, folders = f"@bnrecon.register_target('net')\n{MAKE}", []
@@ -157,7 +153,7 @@ def test_an_edited_target_is_trained_anew(tmp_path, digits):
     assert folders[0] == folders[2] != folders[1]
 
 
-def test_a_target_of_edited_features_is_trained_anew_and_its_run_is_another(tmp_path, digits):
+def test_target_of_edited_features_is_trained_anew_and_renamed(tmp_path, digits):
     asked = composition.compose(["target=vgg18_normalization"])
     names = {(target_folder(asked.target_request, digits, CPU), run_folder(asked))}
     asked.target.features = "mine"
@@ -167,7 +163,7 @@ def test_a_target_of_edited_features_is_trained_anew_and_its_run_is_another(tmp_
     assert len(names) == len({name for name, _ in names}) == len({name for _, name in names}) == 3
 
 
-def test_replacing_a_solver_that_auto_chooses_makes_another_run():
+def test_replacing_a_solver_chosen_by_auto_makes_another_run():
     asked = composition.compose([])
     before = run_folder(asked)
     bnrecon.register_solver("mine", memory=lambda rows, columns: 0)(
@@ -193,13 +189,13 @@ def test_replacing_a_solver_that_auto_chooses_makes_another_run():
     ],
     ids=["raises", "one tensor", "shape", "not from the stream"],
 )
-def test_what_is_wrong_with_a_users_features_is_reported_of_them(draws, said):
+def test_wrong_user_features_are_reported_with_their_name(draws, said):
     register_features("mine")(draws)
     with pytest.raises(UserError, match=f"features mine: {said}"):
         draw("mine", LayerShape(3, 4), 12, 0, 0)
 
 
-def test_features_in_a_buffer_that_is_used_again_are_copied():
+def test_features_in_a_reused_buffer_are_copied():
     buffer = torch.empty(12 * 4)
 
     @register_features("mine")
@@ -212,7 +208,7 @@ def test_features_in_a_buffer_that_is_used_again_are_copied():
     assert not drawn[0].first.equal(drawn[1].first)
 
 
-def test_a_network_that_was_built_before_is_refused():
+def test_network_that_was_returned_before_is_refused():
     bodies = [torch.nn.Linear(2, 2) for _ in range(2)]
     bnrecon.register_target("mine")(
         lambda shape, classes, width: torch.nn.Sequential(bodies[width], torch.nn.Linear(2, 2))
@@ -223,7 +219,7 @@ def test_a_network_that_was_built_before_is_refused():
         build("mine", (2, 1, 1), 2, width=0)
 
 
-def test_a_solver_may_write_into_its_system():
+def test_solver_may_write_into_its_system():
     def solver(system, spec):
         x = torch.linalg.pinv(system.operator.dense()) @ system.rhs
         system.rhs.zero_()
@@ -237,7 +233,7 @@ def test_a_solver_may_write_into_its_system():
         bnrecon.register_solver("auto", memory=lambda rows, columns: 0)
 
 
-def test_errors_of_a_users_targets_and_solvers_name_the_place(command, tmp_path):
+def test_errors_of_user_targets_and_solvers_name_the_location(command, tmp_path):
     def broken(reason, shape, classes, width, depth, activation):
         raise KeyError(reason)
 

@@ -1,4 +1,4 @@
-"""One real Slurm for all tests of this folder; see slurm_cluster.py."""
+"""One real Slurm for all tests in this folder; see slurm_cluster.py."""
 
 import pytest
 from slurm_cluster import SlurmCluster, missing
@@ -6,7 +6,7 @@ from slurm_cluster import SlurmCluster, missing
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory):
-    """A running cluster, which the commands of this process and its children find."""
+    """A running cluster, visible to the commands of this process and its children."""
     if reason := missing():
         pytest.skip(f"no Slurm: {reason}")
     folder = tmp_path_factory.mktemp("slurm")

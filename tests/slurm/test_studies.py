@@ -1,11 +1,11 @@
-"""A study whose work is computed by jobs of a real Slurm: cluster=slurm."""
+"""Studies computed by jobs of a real Slurm: cluster=slurm."""
 
 import json
 import logging
 
 import cluster_study
 import pytest
-from made_tasks import calls
+from fake_tasks import calls
 from processes import start, wait_until
 
 from bnrecon.jobs import record
@@ -22,9 +22,9 @@ STUDY = cluster_study.STUDY
 
 @pytest.fixture
 def made(slurm, tmp_path, monkeypatch):
-    """Asks for parts of the study ``made``; tasks leave their traces in ``tmp_path``."""
+    """Requests parts of the study ``made``; tasks leave their traces in ``tmp_path``."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    cluster_study.make_known(tmp_path, monkeypatch)
+    cluster_study.register(tmp_path, monkeypatch)
 
     def read(*words, **flags):
         return request.read("made", [*words, *SLURM, f"outputs={tmp_path / 'out'}"], **flags)
@@ -33,7 +33,7 @@ def made(slurm, tmp_path, monkeypatch):
 
 
 def job_of(asked):
-    """The number of the only job that was given."""
+    """The number of the only submitted job."""
     [submission] = record.submissions(asked.folder)
     [number] = submission.jobs
     return number
@@ -52,7 +52,9 @@ def start_command(tmp_path, *words):
     return start("made", *words, *SLURM, f"outputs={tmp_path / 'out'}", command="study")
 
 
-def test_a_study_with_a_shared_target_has_the_same_numbers_as_without(slurm, tmp_path, monkeypatch):
+def test_study_with_a_shared_target_has_the_same_numbers_without_slurm(
+    slurm, tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     study = registry.find("burkholz2024")
     words = ["excess_layers", "scale=smoke", "data=digits", "target.groups=[2,2]"]
@@ -67,40 +69,40 @@ def test_a_study_with_a_shared_target_has_the_same_numbers_as_without(slurm, tmp
     assert len(rows["jobs"]) == 6
     [folder] = cluster_study.jobs_folders(asked)
     jobs = files.read_json(folder / "submission.json")["jobs"]
-    assert len(jobs) == 2  # of the target, and of the tasks
+    assert len(jobs) == 2  # for the target and for the tasks
     for job in jobs:
         assert wait_until(lambda job=job: slurm.states(job) == {job: "COMPLETED"})
 
 
-def test_a_target_that_fails_is_told_once_and_nothing_is_tried_on_it(slurm, tmp_path, caplog):
+def test_failed_target_is_reported_once_and_its_tasks_are_not_tried(slurm, tmp_path, caplog):
     study = registry.find("burkholz2024")
     words = ["excess_layers", *SLURM, "data=digits", "target.groups=[2,2]", "train.epochs=1"]
     words += ["train.lr=1e30", "device=cpu", f"outputs={tmp_path}"]
     with caplog.at_level(logging.ERROR):
         error = commands.run_study(study, request.read(study.name, words)).error
-    assert "6 failed of 6 tasks" in str(error)  # and the target, which is none
+    assert "6 failed of 6 tasks" in str(error)  # the target is no task
     assert sum("diverged" in text and "not tried" not in text for text in caplog.messages) == 1
     assert sum("not tried: target of " in text for text in caplog.messages) == 6
 
 
-def test_failures_are_told_once_and_a_job_without_memory_is_named(made, slurm, tmp_path, caplog):
+def test_failures_are_reported_once_and_a_job_out_of_memory_is_named(made, slurm, tmp_path, caplog):
     asked = made("bad", "hungry")
     with caplog.at_level(logging.ERROR):
         error = commands.run_study(STUDY, asked).error
     assert "4 failed of 6 tasks" in str(error)
     told = {name: [t for t in caplog.messages if t.startswith(name)] for name in ("hungry", "bad")}
     assert any("hungry hoarder: job " in text for text in told["hungry"])
-    if slurm.limits == "cgroup":  # otherwise accounting has no word for it
+    if slurm.limits == "cgroup":  # otherwise accounting does not report it
         assert any("ran out of memory; raise slurm.mem=" in text for text in told["hungry"])
     assert any("hungry last: not tried; job " in text for text in told["hungry"])
-    assert len(told["bad"]) == 1  # and the mistake, whose line says what it was alone
+    assert len(told["bad"]) == 1  # the mistake's line is the message alone
     names = ("failure", "mistake", "between", "small", "hoarder", "last")
     assert [calls(tmp_path, name) for name in names] == [1, 1, 1, 1, 1, 0]
     assert record.states(asked.folder) == []
 
 
-def test_a_requeued_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
-    """SIGUSR2 is what Slurm sends before the time limit."""
+def test_requeued_job_ends_at_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
+    """Slurm sends SIGUSR2 before the time limit."""
     monkeypatch.setenv(cluster_study.STEPS, "100")
     asked = made("long", "slurm.time=4", detach=True)
     assert f"bnrecon cancel {STUDY.name}" in commands.run_study(STUDY, asked).text
@@ -113,7 +115,7 @@ def test_a_requeued_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_pa
     assert len(cluster_study.jobs_folders(asked)) == 1
 
 
-def test_a_preempted_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
+def test_preempted_job_ends_at_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
     monkeypatch.setenv(cluster_study.STEPS, "100")
     asked = made("long", "slurm.cpus=2", detach=True)
     commands.run_study(STUDY, asked)
@@ -125,8 +127,8 @@ def test_a_preempted_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_p
     assert cluster_study.rows_of(asked, "counted") == sum_of(100)
 
 
-def test_a_job_that_comes_to_its_limit_too_often_is_named(made, monkeypatch, caplog):
-    """A real time limit: a minute, and Slurm's signal a quarter of it before."""
+def test_job_reaching_its_time_limit_too_often_is_named(made, monkeypatch, caplog):
+    """A real time limit of one minute, with Slurm's signal 15 seconds before."""
     monkeypatch.setenv(cluster_study.STEPS, "5000")
     with caplog.at_level(logging.ERROR):
         error = commands.run_study(STUDY, made("long", "slurm.time=1", "slurm.requeues=0")).error
@@ -134,7 +136,7 @@ def test_a_job_that_comes_to_its_limit_too_often_is_named(made, monkeypatch, cap
     assert "reached its time limit too often; raise slurm.time=" in caplog.text
 
 
-def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_jobs(made, tmp_path):
+def test_next_command_waits_for_the_jobs_of_a_killed_one(made, tmp_path):
     asked = made("long", "good")
     with start_command(tmp_path, "long", "good") as leader:
         assert wait_until(lambda: calls(tmp_path, "counted"))
@@ -145,9 +147,7 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_jobs(made, 
     assert cluster_study.rows_of(asked, "counted") == sum_of(30)
 
 
-def test_cancelled_jobs_end_and_what_they_began_goes_on(
-    made, slurm, tmp_path, command, monkeypatch
-):
+def test_cancelled_jobs_end_and_can_be_resumed(made, slurm, tmp_path, command, monkeypatch):
     monkeypatch.setenv(cluster_study.STEPS, "600")
     asked = made("long", detach=True)
     commands.run_study(STUDY, asked)
@@ -164,7 +164,7 @@ def test_cancelled_jobs_end_and_what_they_began_goes_on(
     assert "no queued or running job of made is known" in out
 
 
-def test_what_slurm_refuses_is_one_line_and_leaves_no_jobs(made):
+def test_refusal_by_slurm_is_one_line_and_leaves_no_jobs(made):
     asked = made("good", "slurm.partition=nowhere")
     error = commands.run_study(STUDY, asked).error
     assert str(error) == "Slurm refused the jobs: invalid partition specified: nowhere"

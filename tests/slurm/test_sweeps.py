@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm: jobs that are cancelled or left to themselves lose nothing."""
+"""Sweeps on a real Slurm: cancelled or detached jobs lose nothing."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from bnrecon.jobs import record
 FOLDER = Path("out/sweeps/one")
 SWEEP = ("-m", "scale=smoke", "target.groups=[1]", "outputs=out", f"hydra.sweep.dir={FOLDER}")
 SLURM = ("cluster=slurm", "slurm.mem=1500M", "minutes_per_job=0")
-LONG = 300  # seconds that a wait may take: a job waits for others and loads its libraries
+LONG = 300  # seconds to wait: a job queues and loads its libraries
 
 pytestmark = pytest.mark.slurm
 pytest.importorskip("submitit")
@@ -24,7 +24,7 @@ def _folder(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-def test_a_cancelled_job_and_a_run_that_fails_cost_the_table_nothing(slurm):
+def test_cancelled_job_and_failing_run_do_not_affect_the_table(slurm):
     words = ("features=id_cond,he_normal", "solver=closed_form", "train.epochs=1,20000")
     sweep = start(*SWEEP, *SLURM, *words)
     assert wait_until(lambda: list(Path("out/targets").glob("*/target.json")), LONG)
@@ -60,7 +60,7 @@ def test_ctrl_c_names_the_jobs_and_the_same_command_waits_for_them(slurm):
     assert "ortho_cond" in out
 
 
-def test_what_slurm_refuses_is_one_line():
+def test_refusal_by_slurm_is_one_line():
     Path("own").mkdir()
     Path("own/slurm.yaml").write_text("partition: nowhere\ntime: 5m\n")
     words = (*SWEEP, *SLURM, "train.epochs=1", "--config-dir=own")

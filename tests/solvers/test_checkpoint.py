@@ -1,4 +1,4 @@
-"""Iterative solves that go on where another process stopped."""
+"""Iterative solves that resume where another process stopped."""
 
 import dataclasses
 
@@ -43,9 +43,7 @@ def test_both_matrix_free_solvers_are_resumable():
 )
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT64], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("name", RESUMABLE)
-def test_an_interrupted_solve_goes_on_to_the_same_numbers(
-    system, name, precision, wanted, monkeypatch
-):
+def test_interrupted_solve_ends_at_the_same_numbers(system, name, precision, wanted, monkeypatch):
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [precision, FLOAT64])
     monkeypatch.setitem(iterative.GAIN, "float64", 1e-6)
     spec = SolverSpec(name, tolerance=1e-12)
@@ -66,8 +64,8 @@ def test_iterations_before_an_interruption_are_not_repeated(system, name):
     assert steps[0] == 21
 
 
-def test_a_resumed_solve_starts_from_what_was_saved(system):
-    """With the solution as its state it has nothing left to do."""
+def test_resumed_solve_starts_from_the_saved_state(system):
+    """With the solution as its state no iteration remains."""
     kept = interrupted(system, SolverSpec("matrix_free", tolerance=1e-12), corrected)
     before = kept.state.iterations
     again = solve(system, SolverSpec("matrix_free", tolerance=0.5), kept)
@@ -75,9 +73,7 @@ def test_a_resumed_solve_starts_from_what_was_saved(system):
     assert again.report.converged
 
 
-def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there_is(
-    system, every_precision, monkeypatch
-):
+def test_state_with_more_precisions_continues_in_the_next_one(system, every_precision, monkeypatch):
     spec = SolverSpec("matrix_free", tolerance=1e-12)
     kept = interrupted(system, spec, corrected)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
@@ -89,7 +85,7 @@ def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there
         assert report.precision.startswith(precisions)
 
 
-def test_an_inner_solve_of_a_precision_that_this_machine_lacks_begins_again(system, monkeypatch):
+def test_inner_solve_in_a_missing_precision_restarts(system, monkeypatch):
     monkeypatch.setattr(iterative, "BF16_ENTRIES", 0)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT64])
     spec, steps = SolverSpec("matrix_free", tolerance=1e-12), []

@@ -1,4 +1,4 @@
-"""Dense solvers reach the rounding of M x in float64, where a plain LU does not."""
+"""Dense solvers reach the rounding of M x in float64, unlike a plain LU."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from bnrecon.solvers.dense import approximate_inverse, gmres
 from bnrecon.solvers.factorization import by_lapack, by_panels, factorize
 
 SHAPE = LayerShape(6, 6, (3, 3))  # 324 equations, 319 of them at minimum width
-ILL_CONDITIONED = (251, 493, 528)  # of 600 seeds the three whose plain LU is worst
+ILL_CONDITIONED = (251, 493, 528)  # the three worst of 600 seeds for a plain LU
 # Largest residual in units of u ‖|M| |x|‖ / ‖b‖, u = 2^-52. The plain LU is above 1.5.
 LARGEST = {"lu": 0.5, "refined": 0.5, "least_squares": 1.5}
 
@@ -22,23 +22,19 @@ def minimum_width(seed):
 
 
 def residual(system, x):
-    """‖M x - b‖ / ‖b‖ from M itself."""
+    """‖M x - b‖ / ‖b‖ computed from M."""
     return float((system.operator.dense() @ x - system.rhs).norm() / system.rhs.norm())
 
 
 def rounding(system, x):
-    """What rounding M x to float64 may cost: u ‖|M| |x|‖ / ‖b‖."""
+    """The cost of rounding M x to float64: u ‖|M| |x|‖ / ‖b‖."""
     size = (system.operator.dense().abs() @ x.abs()).norm() / system.rhs.norm()
     return torch.finfo(torch.float64).eps * float(size)
 
 
-def plain_lu(system):
-    return torch.linalg.solve(system.operator.dense(), system.rhs)
-
-
 @pytest.mark.parametrize("solver", LARGEST)
 @pytest.mark.parametrize("seed", ILL_CONDITIONED)
-def test_a_dense_solver_reaches_the_rounding_of_the_product(solver, seed):
+def test_dense_solver_reaches_the_rounding_of_the_product(solver, seed):
     system = minimum_width(seed)
     solution = solve(system, SolverSpec(solver))
     reached = residual(system, solution.scale)
@@ -47,9 +43,10 @@ def test_a_dense_solver_reaches_the_rounding_of_the_product(solver, seed):
     assert solution.report.converged
 
 
-def test_auto_reaches_a_tolerance_that_the_plain_lu_misses():
+def test_auto_reaches_a_tolerance_that_plain_lu_misses():
     system = minimum_width(528)
-    assert residual(system, plain_lu(system)) > 5e-11
+    plain = torch.linalg.solve(system.operator.dense(), system.rhs)
+    assert residual(system, plain) > 5e-11
     report = solve(system, SolverSpec(tolerance=2e-11)).report
     assert report.solver == "lu"
     assert report.converged
@@ -57,7 +54,7 @@ def test_auto_reaches_a_tolerance_that_the_plain_lu_misses():
 
 
 @pytest.mark.parametrize("solver", ["lu", "refined"])
-def test_a_tolerance_below_rounding_is_reported_as_missed(solver):
+def test_tolerance_below_rounding_is_reported_as_missed(solver):
     report = solve(minimum_width(528), SolverSpec(solver, tolerance=1e-13)).report
     assert not report.converged
     assert not report.at_limit
@@ -65,7 +62,7 @@ def test_a_tolerance_below_rounding_is_reported_as_missed(solver):
 
 
 def test_corrections_need_no_more_memory_than_the_factors():
-    """At 46,340 unknowns, the most that an LU takes, eight vectors are below the 64 MiB allowed."""
+    """At 46,340 unknowns, the most for an LU, eight vectors are below the allowed 64 MiB."""
     from bnrecon.solvers.dense import lu_memory
     from bnrecon.solvers.factorization import LARGEST
 
@@ -75,7 +72,7 @@ def test_corrections_need_no_more_memory_than_the_factors():
 
 
 class Matrix:
-    """The operator of a matrix."""
+    """The operator of a dense matrix."""
 
     def __init__(self, matrix):
         self.matrix, self.shape = matrix, matrix.shape
@@ -93,8 +90,8 @@ def nearly_singular(n, values, share):
 
 @pytest.mark.parametrize("values", [1, 2])
 @pytest.mark.parametrize("n", [3, 60, 400])
-def test_a_matrix_that_is_nearly_singular_in_float32_takes_few_corrections(n, values):
-    """With the LU alone it takes 30 to 45 steps at n = 400, and at n = 36,801 none helped."""
+def test_nearly_singular_float32_matrix_takes_few_corrections(n, values):
+    """With only the LU it takes 30 to 45 steps at n = 400; at n = 36,801 none helped."""
     matrix = nearly_singular(n, values, 1e-8)
     rhs = torch.eye(n, dtype=torch.float64)[-1]
     factors = factorize(matrix.float().T.contiguous().T)
@@ -106,7 +103,7 @@ def test_a_matrix_that_is_nearly_singular_in_float32_takes_few_corrections(n, va
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_the_approximate_inverse_of_a_tiny_matrix_is_its_inverse(n):
+def test_approximate_inverse_of_a_tiny_matrix_is_its_inverse(n):
     matrix = nearly_singular(n, 1, 0.5)
     factors = factorize(matrix.float().T.contiguous().T)
     rhs = torch.ones(n, dtype=torch.float64)
@@ -114,8 +111,8 @@ def test_the_approximate_inverse_of_a_tiny_matrix_is_its_inverse(n):
     torch.testing.assert_close(matrix @ x, rhs, rtol=0, atol=1e-12)
 
 
-def test_gmres_stops_once_float64_can_gain_no_more():
-    """Exact factors solve in two steps; an unreachable tolerance may not cost a whole restart."""
+def test_gmres_stops_once_float64_gains_no_more():
+    """Exact factors solve in two steps; an unreachable tolerance must not cost a restart."""
     system = minimum_width(528)
     factors = factorize(system.operator.dense())
 
@@ -136,8 +133,8 @@ def small_panels(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [1, 23, 24, 25, 130, 400])
-def test_an_lu_by_panels_errs_as_lapacks_does(small_panels, n):
-    """By one panel, a part of one, and several; with M and with its transpose."""
+def test_lu_by_panels_errs_like_lapacks(small_panels, n):
+    """With one panel, a part of one, and several; with M and with its transpose."""
     matrix, columns = gaussian(n, n, seed=n).float(), gaussian(n, 3, seed=1).float()
     lapacks, panels = (factor(matrix.T.contiguous().T) for factor in (by_lapack, by_panels))
     for transposed, exact in ((False, matrix.double()), (True, matrix.double().T)):
@@ -152,14 +149,14 @@ def test_an_lu_by_panels_errs_as_lapacks_does(small_panels, n):
     assert lower.abs().max() <= 1  # pivoting was partial
 
 
-def test_an_lu_by_panels_names_the_pivot_that_is_zero(small_panels):
+def test_lu_by_panels_names_a_zero_pivot(small_panels):
     matrix = gaussian(60, 60).float()
     matrix[30] = 0
     with pytest.raises(LinAlgError, match="pivot 31 is zero"):
         by_panels(matrix.T.contiguous().T)
 
 
-def test_panels_are_taken_where_their_products_are_faster(small_panels, monkeypatch):
+def test_panels_are_used_where_their_products_are_faster(small_panels, monkeypatch):
     monkeypatch.setattr(factorization, "BY_PANELS", 100)
     matrix = gaussian(120, 120)
     for faster in (True, False):

@@ -1,4 +1,4 @@
-"""A layer whose features several processes divide has the products and the solution of one."""
+"""A layer divided among processes has the products and the solution of one process."""
 
 import json
 import subprocess
@@ -20,14 +20,14 @@ from bnrecon.runtime.errors import UserError
 CASES = {
     "he_normal,memory": "bfloat16 and int8",
     "he_normal,regenerate": "bfloat16",
-    "he_normal,memory,suits": "bfloat16",  # where one process alone could use integers
+    "he_normal,memory,suits": "bfloat16",  # only one process could use integers
     "sign,memory": "int8",
     "sign,regenerate": "int8",
 }
 
 
 def solve_in(count, folder, cases, last=0):
-    """The exit codes of so many processes."""
+    """Run this many processes and return their exit codes."""
     line = [sys.executable, "tests/distributed_process.py"]
     words = [str(count), str(folder), str(last), *cases]
     processes = [
@@ -42,7 +42,7 @@ def written(folder, case, rank):
 
 
 @pytest.mark.process
-def test_products_and_solution_are_those_of_one_process(tmp_path):
+def test_products_and_solution_match_one_process(tmp_path):
     assert solve_in(2, tmp_path, CASES) == [0, 0]
     for case, precision in CASES.items():
         (numbers, report), (same, other) = (written(tmp_path, case, rank) for rank in (0, 1))
@@ -61,19 +61,19 @@ def test_products_and_solution_are_those_of_one_process(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize("differs", ["target", "seed", "checkpoint"])
-def test_processes_with_other_plans_are_told(tmp_path, capfd, differs):
+def test_processes_with_different_plans_are_told(tmp_path, capfd, differs):
     assert solve_in(2, tmp_path, [f"sign,memory,{differs}"]) == [2, 2]
     assert "the processes have different plans or targets" in capfd.readouterr().err
 
 
-def test_without_a_group_nothing_is_solved_alone():
+def test_missing_process_group_is_refused():
     (layer,) = bnrecon.plan_layers(nn.Linear(6, 6).eval()).layers
     with pytest.raises(UserError, match="init_process_group before it"):
         bnrecon.solve_layer(layer, distributed=True)
 
 
 @pytest.mark.process
-def test_an_interrupted_solve_goes_on_with_another_number_of_processes(tmp_path):
+def test_interrupted_solve_resumes_with_another_number_of_processes(tmp_path):
     (case,) = cases = ["sign,regenerate"]
     assert solve_in(2, tmp_path, cases, last=60)[0] == 3
     assert [path.name for path in tmp_path.glob("*.state")] == ["0.state"]
@@ -85,7 +85,7 @@ def test_an_interrupted_solve_goes_on_with_another_number_of_processes(tmp_path)
     assert last["saved"] == 0
 
 
-def test_shares_begin_at_sixteen_features_and_none_is_empty(monkeypatch):
+def test_shares_begin_at_multiples_of_sixteen_and_none_is_empty(monkeypatch):
     for features, count in ((54, 2), (33, 3), (864, 7), (100, 5), (2592, 16)):
         parts = []
         for rank in range(count):
@@ -119,7 +119,7 @@ def alone(tmp_path):
     ],
 )
 @pytest.mark.usefixtures("alone")
-def test_what_is_for_one_process_is_refused(spec, solver, match):
+def test_single_process_features_are_refused(spec, solver, match):
     (layer,) = bnrecon.plan_layers(nn.Linear(6, 6).eval(), spec, solver).layers
     with pytest.raises(UserError, match=match):
         bnrecon.solve_layer(layer, distributed=True)

@@ -1,4 +1,4 @@
-"""CGLS along directions of 8 bits: all digits of float64, in hardly more iterations."""
+"""CGLS along 8-bit directions: full float64 accuracy in hardly more iterations."""
 
 import itertools
 
@@ -42,8 +42,8 @@ def test_signs_are_solved_in_integers_to_float64(name, storage, oversampling, sh
     assert report.relative_residual < 0.5e-10
 
 
-def test_iterations_are_those_of_exact_products(monkeypatch):
-    """116 where float64 takes 114, at 1.5; the law of Marchenko and Pastur asks for 114."""
+def test_iterations_match_exact_products(monkeypatch):
+    """116 where float64 takes 114, at 1.5; the law of Marchenko and Pastur predicts 114."""
     system = system_of(shape=LayerShape(16, 16, (3, 3)))
     in_integers = solve(system, SolverSpec("matrix_free")).report.iterations
     monkeypatch.setattr(iterative, "has_fast_int8", lambda device: False)
@@ -54,7 +54,7 @@ def test_iterations_are_those_of_exact_products(monkeypatch):
     assert in_integers <= 1.05 * expected_iterations(1.5, 0.4e-10)
 
 
-def test_the_residual_that_is_carried_along_is_the_true_one():
+def test_carried_residual_is_the_true_one():
     system = system_of()
     operator, size = IntegerProducts(system.operator), float(system.rhs.norm())
     shown = []
@@ -89,7 +89,7 @@ def reaches(step):
 
 
 @pytest.mark.parametrize("step", [1, 20, 60])
-def test_an_interrupted_solve_goes_on_to_the_same_numbers(step):
+def test_interrupted_solve_ends_at_the_same_numbers(step):
     system, spec = system_of(), SolverSpec("matrix_free")
     kept = interrupted(system, spec, reaches(step))
     kept.wanted = reaches(10**6)
@@ -98,7 +98,7 @@ def test_an_interrupted_solve_goes_on_to_the_same_numbers(step):
     assert resumed.report.iterations == whole.report.iterations
 
 
-MACHINES = {  # what is fast there
+MACHINES = {  # fast integers, precision schedule
     "both": (True, [BFLOAT16, FLOAT32, FLOAT64]),
     "bf16": (False, [BFLOAT16, FLOAT32, FLOAT64]),
     "int8": (True, [FLOAT32, FLOAT64]),
@@ -106,16 +106,14 @@ MACHINES = {  # what is fast there
 }
 
 
-# Every third of all, so that each machine follows each.
+# Every third combination, so that each machine follows each.
 HOPS = list(itertools.product(MACHINES, repeat=3))[::3]
 
 
 @pytest.mark.parametrize("hops", HOPS, ids="-".join)
 @pytest.mark.parametrize(("name", "storage"), [("sign", "regenerate"), ("he_normal", "memory")])
-def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(
-    name, storage, hops, monkeypatch
-):
-    """Interrupted on each of them, and ended on the last."""
+def test_solve_moving_between_machines_keeps_its_progress(name, storage, hops, monkeypatch):
+    """Interrupted on each machine, finished on the last."""
     kept, spec = Kept(None), SolverSpec("matrix_free")
     system = system_of(name=name, storage=storage)
     before = None
@@ -149,10 +147,10 @@ def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(
         ({"name": "he_normal", "storage": "memory"}, "minimum_norm", True),
         ({"name": "he_normal", "storage": "memory", "oversampling": 1.09}, "matrix_free", True),
         ({}, "matrix_free", False),
-        ({}, "minimum_norm", True),  # M M^T y: no rounding beforehand makes these products exact
+        ({}, "minimum_norm", True),  # no pre-rounding makes products M M^T y exact
     ],
 )
-def test_where_integers_do_not_pay_bf16_is_taken(options, solver, fast, monkeypatch):
+def test_bf16_is_used_where_integers_do_not_pay(options, solver, fast, monkeypatch):
     monkeypatch.setattr(iterative, "has_fast_int8", lambda device: fast)
     report = solve(system_of(**options), SolverSpec(solver)).report
     assert report.precision.startswith("bfloat16")
@@ -160,7 +158,7 @@ def test_where_integers_do_not_pay_bf16_is_taken(options, solver, fast, monkeypa
     assert report.converged
 
 
-def test_gradients_are_exact_where_sums_would_not_be_or_features_have_a_mean(monkeypatch):
+def test_gradients_are_exact_where_sums_overflow_or_features_have_a_mean(monkeypatch):
     system, spec = system_of(name="he_normal", storage="memory"), SolverSpec("matrix_free")
     assert "int8" in solve(system, spec).report.precision
     operator = system.operator
@@ -178,10 +176,10 @@ def test_gradients_are_exact_where_sums_would_not_be_or_features_have_a_mean(mon
 @pytest.mark.parametrize("oversampling", [iterative.GRADIENT_OVERSAMPLING, 1.2, 1.5, 3])
 @pytest.mark.parametrize("name", ["he_normal", "he_uniform", "sparse_he_normal", "orthogonal"])
 @pytest.mark.parametrize("machine", ["both", "int8"])
-def test_other_features_in_memory_have_their_gradients_in_integers(
+def test_other_features_in_memory_have_integer_gradients(
     machine, name, oversampling, shape, monkeypatch
 ):
-    """In hardly more iterations, also where columns are scaled (3 inputs)."""
+    """In hardly more iterations, also with scaled columns (3 inputs)."""
     schedule = MACHINES[machine][1]
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: schedule)
     system = system_of(oversampling + 2 / shape.equations, name, shape, "memory")
@@ -195,7 +193,7 @@ def test_other_features_in_memory_have_their_gradients_in_integers(
     assert report.iterations <= 1.4 * without.iterations
 
 
-def test_an_iteration_that_stands_still_is_left_to_higher_precision(monkeypatch):
+def test_stalled_iteration_is_left_to_higher_precision(monkeypatch):
     monkeypatch.setattr("bnrecon.solvers.krylov.PATIENCE", 1)
     monkeypatch.setattr(IntegerProducts, "rmatvec", lambda self, y: torch.ones(self.shape[1]).to(y))
     report = solve(system_of(), SolverSpec("matrix_free")).report
@@ -203,14 +201,14 @@ def test_an_iteration_that_stands_still_is_left_to_higher_precision(monkeypatch)
     assert report.converged
 
 
-def test_a_tolerance_beyond_float64_ends_without_reaching_it():
+def test_tolerance_beyond_float64_ends_without_reaching_it():
     report = solve(system_of(), SolverSpec("matrix_free", tolerance=1e-30)).report
     assert not report.converged
     assert report.relative_residual < 1e-14
     assert report.iterations < 1000
 
 
-def test_the_limit_of_iterations_holds():
+def test_iteration_limit_holds():
     report = solve(system_of(), SolverSpec("matrix_free", max_iterations=7)).report
     assert report.iterations == 7
     assert report.at_limit

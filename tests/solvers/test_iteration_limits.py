@@ -1,4 +1,4 @@
-"""A report says whether a solver stopped only because of its largest number of iterations."""
+"""Reports say whether a solver stopped at its largest number of iterations."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def _iterative_least_squares(monkeypatch):
 
 
 @pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"lu_lbfgs_defaults"}))  # ends before
-def test_an_iterative_solver_says_that_it_reached_its_limit(solver):
+def test_iterative_solver_reports_its_limit(solver):
     report = solve(system_for(solver), SolverSpec(solver, max_iterations=2)).report
     assert report.at_limit == (solver not in DIRECT)
     assert report.iterations == (0 if solver in DIRECT else 2)
@@ -38,7 +38,7 @@ def test_an_iterative_solver_says_that_it_reached_its_limit(solver):
 @pytest.mark.parametrize(
     "solver", ["refined", "matrix_free", "minimum_norm", "least_squares", "lu_lbfgs"]
 )
-def test_a_solver_that_stops_by_itself_is_not_at_its_limit(solver):
+def test_solver_that_stops_by_itself_is_not_at_its_limit(solver):
     report = solve(system_for(solver), SolverSpec(solver)).report
     assert not report.at_limit
     assert report.iterations > 0
@@ -53,7 +53,7 @@ def test_reaching_the_tolerance_in_the_last_iteration_is_no_limit(solver):
     assert not report.at_limit
 
 
-def test_the_papers_lbfgs_has_a_limit_of_its_own_that_an_option_replaces(monkeypatch):
+def test_paper_lbfgs_has_its_own_limit_unless_an_option_replaces_it(monkeypatch):
     assert lbfgs.MAX_ITERATIONS == 2000
     monkeypatch.setattr(lbfgs, "THOROUGH", dataclasses.replace(lbfgs.THOROUGH, iterations=30))
     system = system_of(270)

@@ -1,4 +1,4 @@
-"""The papers' solvers take the steps that the papers describe, in the precision they ran in."""
+"""The papers' solvers take the described steps in the described precision."""
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ SHAPE = LayerShape(6, 5, (3, 3))  # 270 equations
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Such small systems are solved on one, whose rounding is compared here."""
+    """Small systems are solved on one thread; rounding is compared here."""
     with use_threads(1):
         yield
 
 
 @pytest.fixture
 def minimized(monkeypatch):
-    """What LBFGS is given of each solve: the matrix, the right-hand side, the start."""
+    """The matrix, right-hand side and start that each solve passes to LBFGS."""
     solves, minimize = [], lbfgs.minimize
 
     def watched(matvec, rmatvec, rhs, start, *spec):
@@ -34,7 +34,7 @@ def minimized(monkeypatch):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Of each step of LBFGS its settings, and where it began, with the error and gradient there."""
+    """Settings, start, error and gradient of each LBFGS step."""
     seen = []
 
     class Watched(torch.optim.LBFGS):
@@ -52,7 +52,7 @@ def in_float32(system):
     return system.operator.dense().float(), system.rhs.float()
 
 
-def test_lbfgs_after_lu_starts_from_the_solution_in_float32(minimized):
+def test_lbfgs_after_lu_starts_from_the_float32_solution(minimized):
     system = random_layer("he_normal", SHAPE, 270)[-1]
     solve(system, SolverSpec("lu_lbfgs"))
     ((matrix, rhs, start),) = minimized
@@ -68,8 +68,8 @@ def test_lbfgs_after_lu_starts_from_the_solution_in_float32(minimized):
 
 
 @pytest.mark.parametrize(("name", "begins"), [("svd_lbfgs", "zero"), ("svd_lu_lbfgs", "lu")])
-def test_the_svd_scales_the_system_to_condition_1_and_stays_in_it(minimized, name, begins):
-    """M V S^-1 is U only up to the SVD's rounding, which LBFGS has to solve for too."""
+def test_svd_scales_the_system_to_condition_1(minimized, name, begins):
+    """M V S^-1 is U up to the SVD's rounding, which LBFGS has to solve for too."""
     system = random_layer("he_normal", SHAPE, 405)[-1]
     solve(system, SolverSpec(name))
     ((matrix, rhs, start),) = minimized
@@ -90,14 +90,14 @@ def test_lbfgs_alone_starts_from_zero(minimized):
     assert not minimized[0][-1].any()
 
 
-def test_lbfgs_has_the_settings_that_its_documentation_states(steps):
+def test_lbfgs_has_its_documented_settings(steps):
     solve(random_layer("he_normal", SHAPE, 405)[-1], SolverSpec("lbfgs"))
     named = ("lr", "max_iter", "history_size", "line_search_fn")
     assert [steps[0][0][name] for name in named] == [1, 2000, 100, "strong_wolfe"]
 
 
-def test_lbfgs_is_given_the_gradient_of_the_error(steps):
-    """Of ‖M x - b‖² / mean(b²), against autograd."""
+def test_lbfgs_receives_the_gradient_of_the_error(steps):
+    """The gradient of ‖M x - b‖² / mean(b²), against autograd."""
     matrix, rhs = gaussian(9, 9), gaussian(9, seed=1)
     spec = SolverSpec("lbfgs", max_iterations=2)
     lbfgs.minimize(matrix.matmul, matrix.T.matmul, rhs, torch.ones(9).double(), spec)
@@ -107,7 +107,7 @@ def test_lbfgs_is_given_the_gradient_of_the_error(steps):
     torch.testing.assert_close(gradient, x.grad)
 
 
-def test_pytorchs_settings_are_its_own_and_its_error_is_the_mean(steps):
+def test_pytorch_defaults_are_used_with_the_mean_error(steps):
     defaults = torch.optim.LBFGS([torch.zeros(1)]).defaults
     matrix, rhs = gaussian(9, 9).float(), gaussian(9, seed=1).float()
     start = torch.ones(9, requires_grad=True)
@@ -122,7 +122,7 @@ def test_pytorchs_settings_are_its_own_and_its_error_is_the_mean(steps):
     assert first_error == pytest.approx(float(error))
 
 
-def test_pytorchs_settings_end_at_the_lu():
+def test_pytorch_defaults_end_at_the_lu():
     system = random_layer("he_normal", SHAPE, 270)[-1]
     answer = lbfgs.lu_lbfgs_defaults(system, SolverSpec("lu_lbfgs_defaults"))
     matrix, rhs = in_float32(system)

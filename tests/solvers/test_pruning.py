@@ -1,4 +1,4 @@
-"""Pruned solutions, against linear programming, NumPy and what they promise."""
+"""Pruned solutions, against linear programming, NumPy and their promises."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def kept(solution):
 
 
 def least_sum(made):
-    """The least Σ |x_l| ‖m_l‖ among the solutions of M x = b, and where that one is not 0."""
+    """The least Σ |x_l| ‖m_l‖ among the solutions of M x = b, and its support."""
     matrix = made.operator.dense().numpy()
     cost = np.tile(np.linalg.norm(matrix, axis=0), 2)
     minimum = linprog(cost, A_eq=np.hstack([matrix, -matrix]), b_eq=made.rhs.numpy())
@@ -42,7 +42,7 @@ def least_sum(made):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_n_features_of_the_least_l1_norm_are_those_that_linear_programming_finds(seed):
+def test_l1_keeps_n_features_as_linear_programming_does(seed):
     made = system(seed)
     solution = prune(made, SPEC, N, "l1")
     least, support = least_sum(made)
@@ -56,7 +56,7 @@ def test_n_features_of_the_least_l1_norm_are_those_that_linear_programming_finds
 
 
 @pytest.mark.parametrize("count", [10, 30, N, 45])
-def test_a_refit_is_numpys_least_squares_on_the_kept_columns(count):
+def test_refit_is_least_squares_on_the_kept_columns(count):
     made = system()
     index = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(1))[:count]
     solution = refit(made, SPEC, index)
@@ -71,7 +71,7 @@ def test_a_refit_is_numpys_least_squares_on_the_kept_columns(count):
         np.testing.assert_allclose(solution.scale[index].numpy(), wanted, rtol=1e-2, atol=1e-4)
 
 
-def test_magnitude_leaves_the_largest_contributions_as_they_are():
+def test_magnitude_keeps_the_largest_contributions_unchanged():
     made = system(factors=torch.logspace(-2, 2, WIDTH)[:, None])
     whole = solve(made, SPEC).scale
     contributions = whole.abs() * made.operator.column_norms()
@@ -83,13 +83,13 @@ def test_magnitude_leaves_the_largest_contributions_as_they_are():
 
 
 @pytest.mark.parametrize("method", ["iterative", "l1"])
-def test_which_features_are_kept_does_not_depend_on_how_they_are_scaled(method):
+def test_kept_features_do_not_depend_on_their_scale(method):
     scaled = system(factors=torch.logspace(-1, 1, WIDTH)[:, None])
     assert kept(prune(scaled, SPEC, 25, method)) == kept(prune(system(), SPEC, 25, method))
 
 
 @pytest.mark.parametrize(("name", "method"), list(itertools.product(DISTRIBUTIONS, PRUNINGS)))
-def test_every_method_keeps_as_many_features_as_asked_of_every_distribution(name, method):
+def test_every_method_keeps_the_requested_number_for_every_distribution(name, method):
     shape = LayerShape(6, 5, (1, 2))
     width = choose_width(name, shape, None, None, None)
     made = random_layer(name, shape, width)[-1]
@@ -100,7 +100,7 @@ def test_every_method_keeps_as_many_features_as_asked_of_every_distribution(name
         assert solution.report.relative_residual == relative_residual(made, solution.scale) < 1
 
 
-def test_below_n_choosing_features_is_better_than_taking_any_and_rounds_and_l1_are_better_still():
+def test_pruning_methods_below_n_improve_on_random_and_each_other():
     errors = dict.fromkeys(("random", "refit", "iterative", "l1"), 0.0)
     for seed in range(5):
         made = system(seed)
@@ -112,14 +112,14 @@ def test_below_n_choosing_features_is_better_than_taking_any_and_rounds_and_l1_a
 
 
 @pytest.mark.parametrize("method", PRUNINGS)
-def test_all_features_are_the_solution_without_pruning(method):
+def test_keeping_all_features_is_no_pruning(method):
     torch.testing.assert_close(
         prune(system(), SPEC, WIDTH, method).scale, solve(system(), SPEC).scale, rtol=0, atol=0
     )
 
 
 @pytest.mark.parametrize("method", PRUNINGS)
-def test_regenerated_features_are_pruned_as_stored_ones(method):
+def test_regenerated_features_are_pruned_like_stored_ones(method):
     shape = LayerShape(6, 6)
     solutions = []
     for storage in ("memory", "regenerate"):
@@ -128,7 +128,7 @@ def test_regenerated_features_are_pruned_as_stored_ones(method):
     torch.testing.assert_close(solutions[0].scale, solutions[1].scale, rtol=1e-4, atol=1e-5)
 
 
-def test_a_target_of_zeros_keeps_no_feature_busy():
+def test_zero_target_keeps_no_feature():
     made = system()
     zero = linear_system(made.matrix, torch.zeros(6, 6).double())
     for method in PRUNINGS:

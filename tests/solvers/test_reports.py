@@ -1,4 +1,4 @@
-"""What a solve reports: the residual is its own, not the solver's word."""
+"""Reports recompute the residual and do not trust the solver."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def random_system():
 
 
 @pytest.mark.parametrize(("share", "converged"), [(0.9, True), (1.1, False), (9.0, False)])
-def test_a_solution_has_converged_up_to_the_tolerance(share, converged):
+def test_solution_has_converged_up_to_the_tolerance(share, converged):
     @register_solver("off", memory=lambda rows, columns: 0)
     def off(system, spec):
         least = torch.linalg.pinv(system.operator.dense()) @ system.rhs
@@ -29,7 +29,7 @@ def test_a_solution_has_converged_up_to_the_tolerance(share, converged):
     assert report.converged == converged
 
 
-def test_scales_that_are_not_finite_are_refused():
+def test_non_finite_scales_are_refused():
     @register_solver("broken", memory=lambda rows, columns: 0)
     def broken(system, spec):
         return torch.full((405,), float("nan"), dtype=torch.float64), 0
@@ -46,7 +46,7 @@ def test_scales_that_are_not_finite_are_refused():
     ],
     ids=["column", "numpy"],
 )
-def test_scales_of_another_shape_or_type_are_refused_with_the_solver_s_name(returned, seen):
+def test_scales_of_another_shape_or_type_are_refused_with_the_solver_name(returned, seen):
     @register_solver("other", memory=lambda rows, columns: 0)
     def other(system, spec):
         return returned, 0
@@ -55,10 +55,10 @@ def test_scales_of_another_shape_or_type_are_refused_with_the_solver_s_name(retu
         solve(random_system(), SolverSpec("other"))
 
 
-def test_a_residual_that_has_drifted_from_the_true_one_ends_nothing(monkeypatch):
-    """The second update claims a residual of 0; it is recomputed before it counts.
+def test_drifted_residual_does_not_end_the_solve(monkeypatch):
+    """The second update claims a residual of 0, which is recomputed before it counts.
 
-    The first one is no update: it starts from x = 0.
+    The first call is no update, as it starts from x = 0.
     """
     corrected, updates = iterative._corrected, []
 

@@ -1,4 +1,4 @@
-"""One factorization for the targets of the same features gives what each target's own gives."""
+"""One factorization shared by targets gives each target's separate solution."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ N = SHAPE.equations
 
 
 def targets():
-    """Usual weights; rows of sizes 1 to 1e-6; one row that is zero; a few large entries."""
+    """Usual weights; rows of sizes 1 to 1e-6; one zero row; a few large entries."""
     weights = gaussian(4, 5, 6, 3, 3)
     weights[1] *= torch.logspace(0, -6, 5, dtype=torch.float64)[:, None, None, None]
     weights[2][3] = 0
@@ -39,7 +39,7 @@ def systems(features, width, skip="none"):
 @pytest.mark.parametrize("features", ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal"])
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
 @pytest.mark.parametrize("width", ["minimum", "n"])
-def test_every_target_gets_the_scales_that_it_gets_alone(features, skip, width):
+def test_every_target_gets_its_separate_scales(features, skip, width):
     count = N if width == "n" else minimum_width(SHAPE, skip)
     pair, together = systems(features, count, skip)
     shared = SharedFactorization(together[0].matrix)
@@ -55,8 +55,8 @@ def test_every_target_gets_the_scales_that_it_gets_alone(features, skip, width):
 
 @pytest.mark.parametrize("distance", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("width", [N - 4, N])
-def test_features_that_are_nearly_dependent_cost_no_target_its_solution(width, distance):
-    """float32 takes such a matrix for singular."""
+def test_nearly_dependent_features_cost_no_target_its_solution(width, distance):
+    """In float32 such a matrix is singular."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape):

@@ -1,4 +1,4 @@
-"""One contract for every distribution, solver and shape, checked by an independent computation."""
+"""One contract for every distribution, solver and shape, checked independently."""
 
 import pytest
 import torch
@@ -21,8 +21,7 @@ from bnrecon.solvers.spec import SolverSpec
 CPU = torch.device("cpu")
 SHAPES = [LayerShape(6, 5, (3, 3)), LayerShape(8, 3, (3, 3)), LayerShape(10, 12)]
 FEATURES = sorted(DISTRIBUTIONS)
-# Largest relative error of the weight, per solver: float64 solvers against float32 LBFGS as the
-# paper has it.
+# Largest relative error of the weight by solver; LBFGS runs in float32 as in the paper.
 TOLERANCE = {
     "lu": 1e-9,
     "refined": 1e-9,
@@ -40,7 +39,7 @@ SQUARE = {"lu", "refined", "lu_lbfgs", "lu_lbfgs_defaults"}
 
 
 def independent_error(target, features, scales):
-    """‖outer ∘ Σ_l B_l γ_l A_l - W‖ / ‖W‖ written out, without the operator."""
+    """‖outer ∘ Σ_l B_l γ_l A_l - W‖ / ‖W‖, computed without the operator."""
     first, second = (w.double() for w in features.weights())
     reached = torch.einsum("o,oluv,l,lc->ocuv", scales.outer, second, scales.inner, first)
     return float((reached - target.weight).norm() / target.weight.norm())
@@ -87,7 +86,7 @@ def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver,
 )
 @pytest.mark.parametrize("solver", ["lu", "refined"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_minimum_width_suffices(name, solver, shape):
+def test_minimum_width_suffices(name, solver, shape):
     """Burkholz 2024, Theorem 2.2: n - c2 + 1 features and the second scales."""
     target, features, system = random_layer(name, shape, shape.minimum_width)
     assert system.operator.shape == (shape.minimum_width, shape.minimum_width)
@@ -96,7 +95,7 @@ def test_the_minimum_width_suffices(name, solver, shape):
     assert (scales.outer != 1).any()
 
 
-def test_a_pathological_target_of_eq_3_is_named():
+def test_pathological_target_of_eq_3_is_named():
     shape = LayerShape(3, 4)
     weight = torch.ones(3, 4, 1, 1, dtype=torch.float64)
     weight[1, 0] = 0
@@ -106,7 +105,7 @@ def test_a_pathological_target_of_eq_3_is_named():
         solve(system, SolverSpec("closed_form"))
 
 
-def test_one_feature_fewer_than_the_minimum_does_not_suffice():
+def test_one_feature_below_the_minimum_does_not_suffice():
     shape = SHAPES[0]
     target, features, system = random_layer("he_normal", shape, shape.minimum_width - 1)
     solution = solve(system, SolverSpec("matrix_free", max_iterations=1000))
@@ -114,7 +113,7 @@ def test_one_feature_fewer_than_the_minimum_does_not_suffice():
     assert independent_error(target, features, system.scales(solution.scale)) > 1e-4
 
 
-def test_lu_of_a_wide_system_is_refused_with_the_way_out():
+def test_lu_of_a_wide_system_is_refused_with_advice():
     _, _, system = random_layer("he_normal", SHAPES[0], 405)
     for solver in SQUARE:
         with pytest.raises(Unsuitable, match=r" width=maximum"):
@@ -123,9 +122,9 @@ def test_lu_of_a_wide_system_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("width", ["equations", "minimum_width"])
 def test_refined_lu_reaches_float64_on_a_hundred_draws(width):
-    """Plain refinement fails on some draws; GMRES with the float32 factors must not.
+    """Plain refinement fails on some draws; GMRES with the float32 factors does not.
 
-    The pivoted system of the minimum width is worse conditioned than M itself.
+    The eliminated system at minimum width is worse conditioned than M.
     """
     shape = LayerShape(6, 6, (3, 3))
     for seed in range(100):
@@ -133,7 +132,7 @@ def test_refined_lu_reaches_float64_on_a_hundred_draws(width):
         assert solve(system, SolverSpec("refined")).report.relative_residual < 1e-10, seed
 
 
-def test_auto_takes_the_cheapest_exact_solver_and_says_why(monkeypatch):
+def test_auto_chooses_the_cheapest_exact_solver_with_a_reason(monkeypatch):
     memory = 16 * 10**9
 
     def picked(rows, columns, orthogonal=False, memory=memory):
@@ -161,7 +160,7 @@ def test_auto_takes_the_cheapest_exact_solver_and_says_why(monkeypatch):
     assert picked(90000, 90000, memory=10**15) == ("matrix_free", 90000)
 
 
-def test_a_few_features_more_than_equations_are_factorized_not_iterated():
+def test_slightly_wide_systems_are_factorized():
     shape = LayerShape(8, 8, (3, 3))
     target, features, system = random_layer("he_normal", shape, shape.equations + 5)
     solution = solve(system, SolverSpec("auto"))
@@ -171,7 +170,7 @@ def test_a_few_features_more_than_equations_are_factorized_not_iterated():
     assert independent_error(target, features, system.scales(solution.scale)) < 1e-9
 
 
-def test_a_system_too_large_for_the_machine_is_refused_beforehand(monkeypatch):
+def test_system_too_large_for_memory_is_refused_beforehand(monkeypatch):
     monkeypatch.setattr(base, "available_memory", lambda device: 10_000)
     _, _, system = random_layer("he_normal", SHAPES[0], 270)
     with pytest.raises(RunError, match=r"needs .* are free; use solver=matrix_free"):
@@ -188,7 +187,7 @@ def pseudo_inverse(system):
 @pytest.mark.parametrize("name", ["he_normal", "orthogonal", "sparse_he_normal"])
 @pytest.mark.parametrize("shape", [WIDE, LayerShape(6, 3, (3, 3)), LayerShape(9, 20)])
 def test_minimum_norm_is_the_pseudo_inverse_in_any_precision(name, shape, every_precision):
-    """X = M^T (M M^T)^-1 b to float64 accuracy, although the inner solves run in bf16."""
+    """X = M^T (M M^T)^-1 b to float64 accuracy, although inner solves run in bf16."""
     _, _, system = random_layer(name, shape, round(1.6 * shape.equations))
     solution = solve(system, SolverSpec("minimum_norm"))
     expected = pseudo_inverse(system)
@@ -218,24 +217,25 @@ def test_columns_are_scaled_where_their_norms_spread(every_precision):
     assert scaled < 0.8 * plain
 
 
-@pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
-def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
-    _, _, system = random_layer("he_normal", WIDE, 868)
-    report = solve(system, SolverSpec(solver)).report
-    assert report.precision.startswith("bfloat16 then float32")
-    assert report.converged
-
-
-def test_bf16_stands_at_an_oversampling_of_1_02(every_precision):
-    _, _, system = random_layer("he_normal", LayerShape(16, 16, (3, 3)), 2351)
-    report = solve(system, SolverSpec("matrix_free")).report
-    assert report.precision == "bfloat16"
+@pytest.mark.parametrize(
+    ("solver", "shape", "width", "precisions"),
+    [
+        ("matrix_free", WIDE, 868, ["bfloat16", "float32"]),
+        ("minimum_norm", WIDE, 868, ["bfloat16", "float32"]),
+        ("matrix_free", LayerShape(16, 16, (3, 3)), 2351, ["bfloat16"]),  # 1.02 n
+    ],
+)
+def test_precision_increases_only_where_bf16_stalls(
+    solver, shape, width, precisions, every_precision
+):
+    report = solve(random_layer("he_normal", shape, width)[-1], SolverSpec(solver)).report
+    assert report.precision.split(" then ")[:2] == precisions
     assert report.converged
 
 
 @pytest.mark.parametrize("width", [200, 270, 300])
 def test_least_squares_of_any_rank_is_the_pseudo_inverse(width):
-    """With repeated and dead features the result is still the least-squares one of minimum norm."""
+    """With repeated and dead features it is still the least-squares solution of minimum norm."""
     _, _, system = deficient(width)
     solution = solve(system, SolverSpec("least_squares"))
     expected = pseudo_inverse(system)
@@ -254,7 +254,7 @@ def deficient(width):
     return target, features, linear_system(KhatriRao(transposed, first, FLOAT64), target.rows())
 
 
-def test_large_least_squares_run_without_the_dense_form(monkeypatch):
+def test_large_least_squares_avoids_the_dense_form(monkeypatch):
     monkeypatch.setattr(least_squares, "LARGEST", 10)
     _, _, system = deficient(200)
     expected = pseudo_inverse(system)
@@ -262,7 +262,7 @@ def test_large_least_squares_run_without_the_dense_form(monkeypatch):
     assert torch.allclose(reached, system.operator.matvec(expected), atol=1e-7)
 
 
-def test_a_hopeless_system_is_diagnosed():
+def test_hopeless_system_is_diagnosed():
     _, _, system = deficient(300)
     report = solve(system, SolverSpec("matrix_free", max_iterations=3000)).report
     assert not report.converged
@@ -274,7 +274,7 @@ def test_a_hopeless_system_is_diagnosed():
     assert "solver=least_squares" in str(raised.value)
 
 
-def test_weights_that_no_feature_reaches_are_counted():
+def test_unreached_weights_are_counted():
     first, transposed = gaussian(90, 5), gaussian(90, 12, seed=1)
     first[:, 2] = 0
     system = linear_system(KhatriRao(transposed, first), torch.ones(4, 15, dtype=torch.float64))
@@ -283,7 +283,7 @@ def test_weights_that_no_feature_reaches_are_counted():
     assert report.relative_residual == pytest.approx((12 / 60) ** 0.5)
 
 
-def test_a_target_of_zeros_has_zero_scales():
+def test_zero_target_has_zero_scales():
     matrix = KhatriRao(gaussian(90, 12), gaussian(90, 5, seed=1))
     system = linear_system(matrix, torch.zeros(4, 15, dtype=torch.float64))
     for solver in ("matrix_free", "minimum_norm", "least_squares", "lbfgs", "auto"):
@@ -294,7 +294,7 @@ def test_a_target_of_zeros_has_zero_scales():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("where", ["target", "features"])
-def test_numbers_that_are_not_finite_are_refused(where, bad):
+def test_non_finite_numbers_are_refused(where, bad):
     _, _, system = random_layer("he_normal", SHAPES[0], 405)
     weight, first = system.weight.clone(), system.matrix.first.clone()
     (weight if where == "target" else first)[0, 0] = bad
@@ -332,7 +332,7 @@ def test_dense_lu_beyond_32_bit_indexing_is_refused(monkeypatch):
 
 
 def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
-    """id_cond of both widths and ortho_cond: the closed forms never form A or B."""
+    """id_cond of both widths and ortho_cond: closed forms never form A or B."""
     drawn = {
         (name, word): draw(name, WIDE, choose_width(name, WIDE, width=word), 0, 0)
         for name, word in (
@@ -360,7 +360,7 @@ def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
 
 
 def test_svd_preconditioning_repairs_lbfgs():
-    """At c1 = n LBFGS alone falls short, after an SVD it does not (Random features, Fig. 2)."""
+    """At c1 = n LBFGS fails without an SVD and works with it (Random features, Fig. 2)."""
     _, _, system = random_layer("he_normal", LayerShape(20, 20), 400)
     alone, preconditioned = (
         solve(system, SolverSpec(name)).report.relative_residual for name in ("lbfgs", "svd_lbfgs")
@@ -368,7 +368,7 @@ def test_svd_preconditioning_repairs_lbfgs():
     assert preconditioned < 0.1 * alone
 
 
-def test_the_papers_solvers_say_that_they_fall_short():
+def test_papers_solvers_report_that_they_fall_short():
     _, _, system = random_layer("he_normal", SHAPES[0], SHAPES[0].minimum_width)
     for solver in sorted(set(TOLERANCE) & {name for name in SOLVERS if "lbfgs" in name}):
         report = solve(system, SolverSpec(solver)).report

@@ -6,7 +6,7 @@ from image_sets import write_cifar
 
 @pytest.fixture(scope="session")
 def cifar(tmp_path_factory):
-    """The folder of a cifar10.npz of noise."""
+    """The folder of a cifar10.npz that holds noise."""
     folder = tmp_path_factory.mktemp("cifar")
     write_cifar(folder, 600, 140)
     return folder

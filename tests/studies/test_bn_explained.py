@@ -1,4 +1,4 @@
-"""Batch normalization explained: parts at smoke scale, formulas against other computations."""
+"""Batch normalization explained: formulas against independent computations."""
 
 import itertools
 
@@ -38,8 +38,8 @@ def make_generator(seed=0):
 # Theorem 1, Eq. 7-9, Corollary 2
 
 
-def test_the_distance_to_a_hyperplane_is_that_to_its_nearest_point():
-    """Against the point of the hyperplane that least squares finds."""
+def test_distance_to_a_hyperplane():
+    """Against the nearest point on the hyperplane by least squares."""
     generator = make_generator()
     points, weight = generator.normal(size=(6, 4)), generator.normal(size=(3, 4))
     threshold = generator.normal(size=3)
@@ -53,8 +53,8 @@ def test_the_distance_to_a_hyperplane_is_that_to_its_nearest_point():
             assert computed[number, unit] == pytest.approx(np.linalg.norm(point - nearest))
 
 
-def test_elsewhere_than_at_the_mean_equation_8_has_a_second_term():
-    """Its first equality is for every μ, its second for μ = mean. Eq. 30 lacks the 1 / |Z|."""
+def test_equation_8_has_a_second_term_away_from_the_mean():
+    """Its first equality holds for every μ, its second for μ = mean. Eq. 30 lacks the 1 / |Z|."""
     generator = make_generator(8)
     points, weight = generator.normal(size=(20, 3)), generator.normal(size=(2, 3))
     mean, deviation = batch_moments(points, weight)
@@ -66,7 +66,7 @@ def test_elsewhere_than_at_the_mean_equation_8_has_a_second_term():
     np.testing.assert_allclose(sums, len(points) * deviation**2 / norm)
 
 
-def test_a_mean_that_is_off_is_noticed():
+def test_wrong_mean_is_detected():
     generator = make_generator(2)
     points, weight = generator.normal(size=(30, 5)), generator.normal(size=(4, 5))
     mean, deviation = batch_moments(points, weight)
@@ -77,14 +77,14 @@ def test_a_mean_that_is_off_is_noticed():
     assert errors["excess_error"] > 1e-3
 
 
-def test_sigma_may_vanish_for_inputs_that_are_not_orthogonal_to_w():
+def test_sigma_may_vanish_for_inputs_not_orthogonal_to_w():
     """Sect. 2.2 asks only that not all inputs be orthogonal to w."""
     points, weight = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1.0, 0.0]])
     assert (points @ weight.T != 0).all()
     assert batch_moments(points, weight)[1] == 0
 
 
-def test_normalized_layers_are_those_of_the_network():
+def test_normalized_layers_match_the_network():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = nn.Sequential(
@@ -110,7 +110,7 @@ def test_normalized_layers_are_those_of_the_network():
     assert network[1].eval()(threshold).abs().max() < 1e-14
 
 
-def test_with_statistics_of_channels_feature_maps_have_no_common_point():
+def test_feature_maps_have_no_common_point_with_channel_statistics():
     """Corollary 2 holds for patches; W z = mu at all positions of a channel has no solution z."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(12, 1, 3, 3, generator=generator, dtype=torch.float64)
@@ -125,15 +125,15 @@ def test_with_statistics_of_channels_feature_maps_have_no_common_point():
     rows = nn.functional.conv2d(basis, weight, padding=1).flatten(1).T.numpy()
     channels = np.repeat(layer.batch_mean, 64)
     assert np.linalg.lstsq(rows, channels)[1] > 0.1 * (channels**2).sum()
-    elements = rows @ images.mean(0).flatten().numpy()  # with a mean for each position
+    elements = rows @ images.mean(0).flatten().numpy()  # with one mean per position
     np.testing.assert_allclose(
         nn.functional.conv2d(images, weight, padding=1).mean(0).flatten(), elements
     )
 
 
 @pytest.mark.parametrize("padding", [0, 1])
-def test_a_channel_s_mean_is_its_best_shared_threshold_without_padding_alone(padding):
-    """Theorem 1 over whole maps: sum of (<w, z> - t)² / ||w||², w as far as it lies in the map."""
+def test_channel_mean_is_the_best_shared_threshold_only_without_padding(padding):
+    """Theorem 1 over whole maps: sum of (<w, z> - t)² / ||w||², with w clipped to the map."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(1, 1, 3, 3, generator=generator, dtype=torch.float64)
     images = torch.rand(50, 1, 8, 8, generator=generator, dtype=torch.float64)
@@ -143,7 +143,7 @@ def test_a_channel_s_mean_is_its_best_shared_threshold_without_padding_alone(pad
     assert (abs(float(best - outputs.mean())) < 1e-12) == (padding == 0)
 
 
-def test_a_normalized_layer_with_a_bias_is_refused():
+def test_normalized_layer_with_a_bias_is_refused():
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     with pytest.raises(ValueError, match="no bias"):
         find_normalized_layers(network, torch.randn(4, 2))
@@ -154,8 +154,8 @@ def test_a_normalized_layer_with_a_bias_is_refused():
 
 @pytest.mark.parametrize("widths", [(6,), (4, 3)])
 @pytest.mark.parametrize("activation", SLOPES)
-def test_folded_lines_are_where_the_network_has_the_threshold(activation, widths):
-    """Distances against the crossings of a fan of rays, sampled."""
+def test_folded_lines_are_where_the_network_reaches_the_threshold(activation, widths):
+    """Distances against sampled crossings of a fan of rays."""
     generator = make_generator(3)
     points = generator.normal(size=(32, 2))
     network = draw_network(points, widths, SLOPES[activation], generator)
@@ -174,7 +174,7 @@ def test_folded_lines_are_where_the_network_has_the_threshold(activation, widths
     assert distance == pytest.approx(radii[crossed.argmax()], rel=5e-3)
 
 
-def test_the_counterexample_to_theorem_2():
+def test_counterexample_to_theorem_2():
     """d(z, H) = 0.6 < 0.9 = d(z, H'), and d(x, F) = 5.1 > 0.9 = d(x, F')."""
     network, x, thresholds = theorem2.opposite_sides()
     batch = np.array([[-1.0, 0.0], [1.0, 0.0]])
@@ -191,7 +191,7 @@ def test_the_counterexample_to_theorem_2():
     assert not pair["closer"]
 
 
-def test_on_one_side_of_z_theorem_2_holds():
+def test_theorem_2_holds_on_one_side_of_z():
     """The path to the farther folded hyperplane crosses the nearer one."""
     rows = theorem2.compare_pairs("leaky ReLU", (5,), 5)
     assert rows["same_violated"].sum() == 0
@@ -201,7 +201,7 @@ def test_on_one_side_of_z_theorem_2_holds():
     assert (counted == theorem2.PAIRS).all()
 
 
-def test_theorem_2_says_nothing_of_hyperplanes_that_no_input_reaches():
+def test_theorem_2_does_not_cover_unreachable_hyperplanes():
     row = theorem2.counterexamples().set_index("kind").loc["no input on F and F'"]
     assert row["same_side"]
     assert np.isinf([row["near"], row["far"]]).all()
@@ -210,10 +210,10 @@ def test_theorem_2_says_nothing_of_hyperplanes_that_no_input_reaches():
 
 @pytest.mark.parametrize("widths", [(8,), (5, 5)])
 @pytest.mark.parametrize("activation", SLOPES)
-def test_distances_to_a_folded_line_of_zero_bias_are_those_to_a_cone(activation, widths):
-    """Without biases F is made of rays and sectors; against a scan of the directions.
+def test_distances_without_bias_are_distances_to_a_cone(activation, widths):
+    """Without biases F consists of rays and sectors; compare with a scan of directions.
 
-    Of these networks some have sectors where all ReLUs are off, and some no ray at all.
+    Some of these networks have sectors where all ReLUs are off, and some have no ray at all.
     """
     angles = np.linspace(0, 2 * np.pi, 20001)
     circle = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -232,7 +232,7 @@ def test_distances_to_a_folded_line_of_zero_bias_are_those_to_a_cone(activation,
         np.testing.assert_allclose(computed, expected, atol=3e-3)
 
 
-def test_a_line_beside_a_parallel_half_plane_has_no_facet_at_infinity():
+def test_no_facet_at_infinity_beside_a_parallel_half_plane():
     """With one ReLU on below it, a unit's line is parallel to the half-planes of layer 2."""
     for seed in range(10):
         generator = make_generator(seed)
@@ -251,10 +251,10 @@ def test_a_line_beside_a_parallel_half_plane_has_no_facet_at_infinity():
 
 @pytest.mark.parametrize("activation", ["leaky ReLU", "absolute value"])
 def test_dihedral_angles_are_those_of_the_folded_lines(activation):
-    """In the plane: both segments that meet at a point of H, from the exact partition."""
+    """In the plane: the two segments that meet at a point of H, from the exact partition."""
     folded = theorem3.draw_fold(2, 6, SLOPES[activation], make_generator(4))
     pieces = affine_pieces(folded.network)
-    threshold = float(network_output(folded, folded.point[None])[0])
+    threshold = float((folded.network(folded.point[None]) @ folded.weight)[0])
     segments = fold(pieces, folded.weight, threshold)
     ends = []
     for origin, direction, low, high in zip(
@@ -272,12 +272,8 @@ def test_dihedral_angles_are_those_of_the_folded_lines(activation):
     assert sorted([angles["eq24"], angles["eq25"]]) == pytest.approx(to_plane, abs=1e-7)
 
 
-def network_output(folded, points):
-    return folded.network(points) @ folded.weight
-
-
 @pytest.mark.parametrize("inputs", [2, 3, 12])
-def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printed(inputs):
+def test_measured_angles_match_the_repaired_formula_not_the_printed(inputs):
     for seed in range(5):
         folded = theorem3.draw_fold(inputs, 8, 0.1, make_generator(seed))
         formula, measured = formula_angles(folded), measured_angles(folded)
@@ -300,8 +296,8 @@ def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
 
 
 @pytest.mark.parametrize("activation", ["ReLU", "leaky ReLU"])
-def test_a_small_sigma_aligns_both_facets_of_leaky_relu_and_one_of_relu(activation):
-    """Erratum 26, in networks whose sigma of one unit is multiplied by 1e-4."""
+def test_small_sigma_aligns_both_facets_of_leaky_relu_and_one_of_relu(activation):
+    """Erratum 26, with the sigma of one unit multiplied by 1e-4."""
     rows = theorem3.vary_sigma(activation, 20).set_index(["seed", "factor"])
     small, as_drawn = (rows.xs(factor, level="factor") for factor in (1e-4, 1.0))
     assert (small["eq24"] < 0.1).all()
@@ -312,8 +308,8 @@ def test_a_small_sigma_aligns_both_facets_of_leaky_relu_and_one_of_relu(activati
         assert (small["eq25"] < 0.1).all()
 
 
-def test_a_negative_scale_is_not_absorbed_by_the_next_weights():
-    """ReLU(-u): constant for u > 0. v ReLU(u + b): constant below, for every v and b."""
+def test_next_weights_cannot_absorb_a_negative_scale():
+    """ReLU(-u) is constant for u > 0; v ReLU(u + b) is constant below, for every v and b."""
     u = np.linspace(-3, 3, 7)
     scaled = np.maximum(-u, 0)
     assert np.ptp(scaled[u > 0]) == 0
@@ -322,7 +318,7 @@ def test_a_negative_scale_is_not_absorbed_by_the_next_weights():
         assert np.abs(v * np.maximum(u + b, 0) - scaled).max() > 0.5
 
 
-def test_scales_of_units_multiply_the_next_weights_columns():
+def test_unit_scales_multiply_columns_of_the_next_weights():
     """Appendix D says rows."""
     generator = make_generator(9)
     u, scale = generator.normal(size=4), generator.uniform(0.5, 2, size=4)
@@ -333,7 +329,7 @@ def test_scales_of_units_multiply_the_next_weights_columns():
 
 
 @pytest.mark.parametrize("activation", proposition1.ACTIVATIONS)
-def test_signs_go_into_the_units_own_weights(activation):
+def test_own_weights_absorb_signs_which_the_absolute_value_does_not_need(activation):
     network = proposition1.draw_network(activation, "of both signs", 0)
     points = torch.randn(32, proposition1.INPUTS, dtype=torch.float64)
     absorbed = proposition1.absorb_with_signs(network)
@@ -343,19 +339,11 @@ def test_signs_go_into_the_units_own_weights(activation):
         torch.testing.assert_close(absorbed(points), network(points))
         printed = proposition1.absorb_as_printed(network)
         assert (printed(points) - network(points)).abs().max() > 0.1
+        sizes = proposition1.absorb_sizes(network)(points)
+        assert torch.allclose(sizes, network(points)) == (activation == "absolute value")
 
 
-@pytest.mark.parametrize("activation", proposition1.ACTIVATIONS)
-def test_for_the_absolute_value_the_size_of_the_scale_is_enough(activation):
-    network = proposition1.draw_network(activation, "of both signs", 0)
-    points = torch.randn(32, proposition1.INPUTS, dtype=torch.float64)
-    with torch.no_grad():
-        absorbed = proposition1.absorb_sizes(network)(points)
-        equal = torch.allclose(absorbed, network(points))
-    assert equal == (activation == "absolute value")
-
-
-def test_the_bias_of_equation_18_passes_the_units_own_activation():
+def test_bias_of_equation_18_needs_the_units_own_activation():
     """B = sum of (Q_l W_l ... Q_(i+1) W_(i+1)) Q_i b_i; Eq. 18 has no Q_i."""
     generator = make_generator(6)
     weights = [generator.normal(size=(3, 3)) for _ in range(2)]
@@ -369,7 +357,7 @@ def test_the_bias_of_equation_18_passes_the_units_own_activation():
     assert np.abs(slope @ x + printed - z).max() > 0.1
 
 
-def test_leaky_relu_as_printed_is_not_linear_below_zero():
+def test_printed_leaky_relu_is_not_linear_below_zero():
     """Sect. 2.2 writes max(alpha, u); leaky ReLU is max(alpha u, u)."""
     u = np.array([-2.0, -1.0, 3.0])
     expected = nn.functional.leaky_relu(torch.tensor(u), 0.1).numpy()
@@ -378,7 +366,7 @@ def test_leaky_relu_as_printed_is_not_linear_below_zero():
     assert np.ptp(np.maximum(0.1, u)[:2]) == 0
 
 
-def test_the_counterexample_to_proposition_3_in_pytorch():
+def test_counterexample_to_proposition_3_in_pytorch():
     batch = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
     network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2), nn.LeakyReLU(0.1))
     network.double().train()
@@ -392,7 +380,7 @@ def test_the_counterexample_to_proposition_3_in_pytorch():
     assert proposition3.counterexample()["one_sided"].item() == 1
 
 
-def test_a_centred_leaky_relu_has_the_mean_of_the_caption():
+def test_centred_leaky_relu_has_the_mean_of_the_caption():
     """Mean of a(h) = (1 - alpha) E|h| / 2 for a centred h."""
     h = make_generator().normal(size=1000)
     h -= h.mean()
@@ -408,6 +396,6 @@ def test_proposition_3_holds_for_one_input_of_the_last_layer():
     ("nearer", "verdict"),
     [((9, 8, 9, 7), "confirmed"), ((5, 6, 5, 7), "undecided"), ((2, 1, 2), "contradicted")],
 )
-def test_networks_of_one_seed_count_once_in_the_claim_on_translations(nearer, verdict):
+def test_translation_claim_counts_each_seed_once(nearer, verdict):
     rows = [(seed, unit < count) for seed, count in enumerate(nearer) for unit in range(10)]
     assert theorem2._towards(pd.DataFrame(rows, columns=["seed", "nearer_than_zero"])) == verdict

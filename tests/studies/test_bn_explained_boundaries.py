@@ -1,4 +1,4 @@
-"""Figure 6 and the cost of a partition: boundaries against grids, distances by closed forms."""
+"""Figure 6: boundaries against grids, distances against closed forms."""
 
 import copy
 
@@ -47,24 +47,18 @@ def data():
     return two_moons(64, seed=0)
 
 
-def test_mini_batches_are_normalized_as_pytorch_does_in_training(classifier, data):
-    batches = data[0].reshape(4, 16, 2)
-    outputs, none = run_batches(classifier, batches)
-    assert none.shape == (4, 0)
-    for batch, output in zip(batches, outputs, strict=True):
-        expected = copy.deepcopy(classifier).train()(batch)[:, 0]
-        torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
-
-
-def test_probes_are_normalized_by_each_mini_batch(classifier, data):
+def test_mini_batches_and_probes_are_normalized_by_each_mini_batch(classifier, data):
+    """Mini-batches as in PyTorch's training, probes by statistics set from the mini-batch."""
     batches, probes = data[0].reshape(4, 16, 2), torch.randn(9, 2, dtype=torch.float64)
-    _, beside = run_batches(classifier, batches, probes)
-    for batch, output in zip(batches, beside, strict=True):
+    assert run_batches(classifier, batches)[1].shape == (4, 0)
+    for batch, *outputs in zip(batches, *run_batches(classifier, batches, probes), strict=True):
+        training = copy.deepcopy(classifier).train()
         adapted = set_statistics(copy.deepcopy(classifier), batch).eval()
-        torch.testing.assert_close(output, adapted(probes)[:, 0], rtol=0, atol=1e-12)
+        for output, expected in zip(outputs, (training(batch), adapted(probes)), strict=True):
+            torch.testing.assert_close(output, expected[:, 0], rtol=0, atol=1e-12)
 
 
-def test_an_update_follows_the_mean_gradient_of_its_mini_batches(classifier, data):
+def test_update_follows_the_mean_gradient_of_the_mini_batches(classifier, data):
     points, labels = data
     by_hand = copy.deepcopy(classifier).train()
     chosen = np.random.Generator(np.random.Philox(7)).permutation(64)[:24].reshape(3, 8)
@@ -79,10 +73,10 @@ def test_an_update_follows_the_mean_gradient_of_its_mini_batches(classifier, dat
     train(classifier, data, batch=8, groups=3, updates=1, seed=7)
     for weight, start, gradient in zip(classifier.parameters(), before, gradients, strict=True):
         torch.testing.assert_close(weight, start - RATE * gradient, rtol=0, atol=1e-12)
-    assert 0 < MOMENTUM < 1  # which changes nothing in the first update
+    assert 0 < MOMENTUM < 1  # no effect on the first update
 
 
-def test_a_decision_boundary_is_where_the_output_changes_sign_on_a_grid(classifier, data):
+def test_decision_boundary_is_where_the_output_changes_sign(classifier, data):
     batch = data[0][:16]
     boundary = decision_boundary(classifier, batch, SQUARE)
     middles = torch.from_numpy(boundary.mean(1))
@@ -99,7 +93,7 @@ def test_a_decision_boundary_is_where_the_output_changes_sign_on_a_grid(classifi
     assert distances_to(between, boundary).max() <= step / 2 + 1e-9
 
 
-def test_distances_to_a_boundary_are_those_to_its_points():
+def test_distances_to_a_boundary_are_distances_to_its_points():
     generator = np.random.Generator(np.random.Philox(0))
     boundary, points = generator.normal(size=(5, 2, 2)), generator.normal(size=(20, 2))
     share = np.linspace(0, 1, 2001)[:, None, None]
@@ -114,13 +108,13 @@ def circle(radius):
     return np.stack([points[:-1], points[1:]], 1)
 
 
-def test_the_distance_between_circles_is_that_of_their_radii():
+def test_distance_between_circles_is_the_difference_of_radii():
     assert distance_between(circle(1.0), circle(1.2), 0.01) == pytest.approx(0.2, abs=1e-3)
     assert np.isnan(distance_between(circle(1.0), np.zeros((0, 2, 2)), 0.01))
 
 
-def test_the_distance_is_averaged_by_length_and_over_both_boundaries():
-    """A segment of length 1, and the same with another, three times as long, at distance 2."""
+def test_distance_is_averaged_by_length_over_both_boundaries():
+    """A segment of length 1, and the same with a segment of length 3 at distance 2."""
     one = np.array([[[0.0, 0.0], [1.0, 0.0]]])
     other = np.concatenate([one, [[[0.0, 2.0], [0.0, 5.0]]]])
     # The second is at distance 2 to 5 of the first: 3.5 on average, with weight 3/4.
@@ -140,7 +134,7 @@ def test_margins_are_signed_distances_of_the_nearest_points():
     assert np.isnan(margins(x, (points, labels), np.zeros((0, 2, 2)))["nearest"])
 
 
-def test_the_expected_ratio_is_that_of_means_of_mini_batches():
+def test_expected_ratio_matches_sampled_mini_batch_means():
     generator = np.random.Generator(np.random.Philox(1))
     values = generator.normal(size=SAMPLES)
     drawn = np.stack([generator.permutation(values)[: max(SIZES)] for _ in range(20_000)])
@@ -148,7 +142,7 @@ def test_the_expected_ratio_is_that_of_means_of_mini_batches():
     assert expected_ratio() == pytest.approx(small / large, rel=0.03)
 
 
-def test_the_lines_of_the_figure_are_the_boundaries():
+def test_drawn_lines_are_the_boundaries():
     rows = draw_boundaries(seed=0, updates=0, batches=2)
     lines = rows[rows["kind"] == "boundary"]
     assert list(lines["batch"].unique()) == [SAMPLES, *SIZES]
@@ -162,7 +156,7 @@ def test_the_lines_of_the_figure_are_the_boundaries():
 
 
 def made_rows(ratio, gain):
-    """Of four seeds, with small differences between them."""
+    """Four seeds with small differences between them."""
     rows = []
     for seed in range(4):
         for state in (INITIAL, *TRAININGS, *GROUPS):
@@ -191,8 +185,7 @@ def test_verdicts_follow_the_intervals(ratio, gain, verdict):
     assert numbers["one_sided"] == "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256"
 
 
-def test_each_amount_of_noise_has_its_own_verdict_on_the_margin():
-    """What a large amount does says nothing on a small one."""
+def test_each_noise_level_has_its_own_margin_verdict():
     rows = made_rows(lambda seed: 4.0, lambda seed: 0.02 + seed / 1e3)
     most = rows["state"] == list(GROUPS)[-1]
     rows.loc[most, "nearest"] = 0.08 - 0.001 * rows["seed"]
@@ -203,7 +196,7 @@ def test_each_amount_of_noise_has_its_own_verdict_on_the_margin():
     assert list(GROUPS)[-1] in margins[2].where
 
 
-def test_a_network_with_more_noise_is_not_called_less_noisy():
+def test_one_noisier_state_contradicts_less_noise():
     """One state in which larger mini-batches vary more decides."""
     rows = made_rows(lambda seed: 4 + seed / 10, lambda seed: 0.0)
     worse = (rows["state"] == "B = 16") & (rows["batch"] == 16)

@@ -34,7 +34,7 @@ from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers
 # Figure 3
 
 
-def test_the_points_lie_on_the_five_lines_of_a_pentagram():
+def test_points_lie_on_the_lines_of_a_pentagram():
     points = draw_star(0) - CENTRE
     angles = np.pi / 2 + np.pi * (2 * np.arange(5) + 2) / 5
     normals = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -46,7 +46,7 @@ def test_the_points_lie_on_the_five_lines_of_a_pentagram():
     assert len(np.unique(offsets.argmin(1))) == 5
 
 
-def test_turned_points_are_the_other_three_of_a_square():
+def test_turned_points_complete_a_square():
     points = draw_star(1)
     corners = np.stack([points, *turned(points).reshape(3, -1, 2)])
     np.testing.assert_allclose(corners.sum(0), 0, atol=1e-12)
@@ -55,7 +55,7 @@ def test_turned_points_are_the_other_three_of_a_square():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_zero_bias_is_central_and_its_counts_grow_as_the_ball(seed):
+def test_zero_bias_counts_scale_with_the_ball(seed):
     """A network without biases is positively homogeneous: d(2 x) = 2 d(x)."""
     points = draw_star(seed)
     network = draw_layers((20,) * 4, "zero bias", points, seed)
@@ -66,7 +66,7 @@ def test_zero_bias_is_central_and_its_counts_grow_as_the_ball(seed):
     np.testing.assert_array_equal(origin, 20)
 
 
-def test_the_map_of_the_first_layer_is_that_of_distances_to_lines():
+def test_first_layer_map_counts_distances_to_lines():
     rows = count_on_grid("random bias", width=40, side=6)
     cells = rows[rows["kind"] == "map"]
     np.testing.assert_allclose(cells[["x", "y"]], grid(6), atol=1e-4)
@@ -77,7 +77,7 @@ def test_the_map_of_the_first_layer_is_that_of_distances_to_lines():
     np.testing.assert_array_equal(cells["layer_1"], (distance <= RADIUS).sum(1))
 
 
-def test_counts_at_the_star_are_those_of_its_points():
+def test_counts_at_the_star_match_its_points():
     rows = count_at_star(width=30, side=8, seed=3).set_index(["setting", "layer"])
     star = draw_star(3)
     for setting in SETTINGS:
@@ -89,7 +89,7 @@ def test_counts_at_the_star_are_those_of_its_points():
     assert (rows.loc["BN", "origin"] < 30).all()
 
 
-def test_ways_to_count_agree_where_nothing_is_folded_and_are_ordered_where_something_is():
+def test_counting_methods_agree_without_folds_and_are_ordered_with_them():
     rows = compare_counts(width=8, exact=True, points=24)
     first, deep = rows[rows["layer"] == 1], rows[rows["layer"] > 1]
     assert (first["local"] == first["units"]).all()
@@ -101,7 +101,7 @@ def test_ways_to_count_agree_where_nothing_is_folded_and_are_ordered_where_somet
 
 
 def plane_rows(focus, rim):
-    """Counts at the data of ``focus`` times those at turned data, and a share on the rim."""
+    """Counts at the data (``focus`` times those at turned data) and the share on the rim."""
     generator = np.random.Generator(np.random.Philox(0))
     rows = []
     for setting in SETTINGS:
@@ -128,7 +128,7 @@ RIM_AS_PRINTED = {"zero bias": 0.5, "random bias": 0.9, "BN": 0.5}
         ({"zero bias": 2.0}, {}, ["confirmed", "confirmed", "contradicted"]),
     ],
 )
-def test_the_verdicts_of_figure_3_are_those_of_its_rows(focus, rim, verdicts):
+def test_figure_3_verdicts_follow_the_rows(focus, rim, verdicts):
     rows = plane_rows(AS_PRINTED | focus, RIM_AS_PRINTED | rim)
     assert [claim.verdict for claim in figure3.PART.claims(rows)] == verdicts
     one = figure3.PART.claims(rows[rows["seed"] == 0])
@@ -138,26 +138,26 @@ def test_the_verdicts_of_figure_3_are_those_of_its_rows(focus, rim, verdicts):
 # Figure 4
 
 
-def test_pixels_from_0_to_1_are_those_of_the_files(digits):
+def test_pixels_from_0_to_1_match_the_files(digits):
     batches = TrainingImages(digits, PIXELS[1])
     images = torch.cat(list(batches))
     raw = digits.train_x.permute(0, 3, 1, 2) / 255
     torch.testing.assert_close(images, raw, atol=1e-6, rtol=0)
     assert batches.deviation == pytest.approx(float(raw.std(correction=0)), rel=1e-5)
-    assert torch.equal(torch.cat(list(batches)), images)  # it begins anew
+    assert torch.equal(torch.cat(list(batches)), images)  # iterating again restarts
     normalized = torch.cat(list(TrainingImages(digits, PIXELS[0])))
     assert float(normalized.mean()) == pytest.approx(0, abs=1e-5)
     assert float(normalized.std(correction=0)) == pytest.approx(1, rel=1e-5)
 
 
-def test_training_images_differ_by_seed_and_are_in_the_training_set(digits):
+def test_training_images_differ_by_seed_and_come_from_the_training_set(digits):
     training_images = torch.cat(list(TrainingImages(digits, PIXELS[0]))).flatten(1).tolist()
     drawn = [draw_points(digits, "training", 5, seed).flatten(1).tolist() for seed in (0, 1)]
     assert all(image in training_images for image in drawn[0] + drawn[1])
     assert not any(image in drawn[0] for image in drawn[1])
 
 
-def test_smooth_images_keep_mean_spectrum_and_covariances_and_no_image():
+def test_smooth_images_keep_mean_spectrum_and_covariance_only():
     class Colours:
         shape = (3, 8, 8)
 
@@ -185,7 +185,7 @@ def test_gaussian_images_have_the_moments_of_the_training_set(digits):
 OPTIONS = ("data=digits", "target=resnet9", "target.width=2")
 
 
-def test_counts_around_images_agree_with_exact_norms_samples_and_a_closed_form():
+def test_counts_around_images_match_exact_norms_samples_and_a_closed_form():
     rows = measure_seed(0, PIXELS[0], images=40, probes=16, checked=2, options=OPTIONS)
     curves = rows[(rows["kind"] == "curve") & (rows["layer"] == 0)]
     for _, part in curves.groupby(["setting", "images"]):
@@ -208,7 +208,7 @@ def test_counts_around_images_agree_with_exact_norms_samples_and_a_closed_form()
     assert probes["estimated"].sum() == pytest.approx(probes["exact"].sum(), rel=0.2)
 
 
-def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
+def test_bn_filters_are_zero_at_the_mean_training_image():
     network, batches = figure4._prepare("BN", 0, PIXELS[1], OPTIONS)
     images = torch.cat(list(batches))
     hooked = {}
@@ -227,7 +227,7 @@ def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
 
 
 def image_rows(counts):
-    """Counts at the reference radius by setting and kind of images, with noise of 1%."""
+    """Counts at the reference radius by setting and type of image, with 1% noise."""
     generator = np.random.Generator(np.random.Philox(0))
     rows = [
         {"kind": "curve", "layer": 0, "pixels": PIXELS[0], "radius": REFERENCE, "seed": seed}
@@ -253,15 +253,15 @@ YES, NO = "confirmed", "contradicted"
         (((150, 100, 150), FLAT, (250, 100, 100)), [YES, YES, YES, NO, YES]),
     ],
 )
-def test_the_verdicts_of_figure_4_are_those_of_its_rows(counts, verdicts):
+def test_figure_4_verdicts_follow_the_rows(counts, verdicts):
     rows = image_rows(dict(zip(SETTINGS, counts, strict=True)))
     assert [claim.verdict for claim in figure4.PART.claims(rows)] == verdicts
     one = figure4.PART.claims(rows[rows["seed"] == 0])
     assert {claim.verdict for claim in one} == {"undecided"}
 
 
-def test_a_ratio_that_every_seed_has_is_without_doubt():
-    """Its interval is that of a ratio of means, not that of differences over a mean."""
+def test_ratio_common_to_all_seeds_has_no_uncertainty():
+    """The interval is that of a ratio of means, not of differences over a mean."""
     counts = pd.DataFrame({"BN": [20.0, 40, 60], "shuffled": [10.0, 20, 30]})
     ratio = figure3._ratio(counts, "BN", "shuffled")
     assert ratio.mean == pytest.approx(2)

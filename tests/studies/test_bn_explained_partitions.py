@@ -32,7 +32,7 @@ from bnrecon.studies.bn_explained.small_networks import Layer, SmallNetwork, aff
 
 
 def signs(layers, points):
-    """Whether each unit of each layer is positive at points (n, 2): (n, units), by the modules."""
+    """Whether each unit is positive at points (n, 2): (n, units), computed by the modules."""
     values, positive = torch.as_tensor(points), []
     with torch.no_grad():
         for layer in layers:
@@ -42,7 +42,7 @@ def signs(layers, points):
 
 
 def grid(window, side):
-    """Points of a grid inside a convex window (k, 2)."""
+    """Grid points inside a convex window (k, 2)."""
     low, high = window.min(0), window.max(0)
     axes = [np.linspace(a, b, side + 2)[1:-1] for a, b in zip(low, high, strict=True)]
     points = np.stack(np.meshgrid(*axes), -1).reshape(-1, 2)
@@ -56,8 +56,8 @@ def grid(window, side):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_lines_and_regions_of_the_hull_are_those_of_a_grid_in_it(setting):
-    """A grid misses small regions, and never sees one that is not there."""
+def test_lines_and_regions_of_the_hull_match_a_grid(setting):
+    """A grid misses small regions but never sees one that does not exist."""
     points = draw_clusters(1)
     layers = draw_layers((6, 6), setting, points, 1)
     inside = np.concatenate([grid(hull(points).window, 300), points[:1]])
@@ -70,7 +70,7 @@ def test_lines_and_regions_of_the_hull_are_those_of_a_grid_in_it(setting):
     assert 0.8 * len(parts.regions) <= patterns <= len(parts.regions)
 
 
-def test_with_bn_every_unit_has_data_on_both_sides():
+def test_bn_puts_data_on_both_sides_of_every_unit():
     for seed in range(10):
         points = draw_clusters(seed)
         positive = signs(draw_layers(figure1.WIDTHS, "BN", points, seed), points)
@@ -81,7 +81,7 @@ def test_with_bn_every_unit_has_data_on_both_sides():
 
 
 def small_network(layers):
-    """The same network for the computation of folded lines by all sign patterns."""
+    """The same network for computing folded lines from all sign patterns."""
     parts = [
         Layer(
             layers.get_parameter(f"{index}.0.weight").detach().numpy(),
@@ -93,7 +93,7 @@ def small_network(layers):
     return SmallNetwork(tuple(parts), SLOPE)
 
 
-def test_distances_to_folded_lines_are_those_of_all_sign_patterns():
+def test_distances_to_folded_lines_match_all_sign_patterns():
     points = draw_clusters(4)
     layers = draw_layers((5, 4, 3), "BN", points, 4)
     last = small_network(layers).layers[-1]
@@ -106,7 +106,7 @@ def test_distances_to_folded_lines_are_those_of_all_sign_patterns():
         )
 
 
-def test_the_distance_of_layer_1_is_that_of_equation_7():
+def test_layer_1_distance_is_equation_7():
     points = draw_clusters(0)
     layers = draw_layers(figure1.WIDTHS, "random bias", points, 0)
     weight = layers.get_parameter("0.0.weight").detach().numpy()
@@ -120,7 +120,7 @@ def test_the_distance_of_layer_1_is_that_of_equation_7():
     assert same[0] == pytest.approx(same[1])
 
 
-def test_one_layer_with_bn_makes_two_regions_for_each_line():
+def test_one_layer_with_bn_makes_two_regions_per_line():
     rows = figure1.measure_widths(0)
     single = rows[(rows["depth"] == 1) & (rows["setting"] == "BN")]
     assert set(single["offset"]) == {0, 3}
@@ -128,7 +128,7 @@ def test_one_layer_with_bn_makes_two_regions_for_each_line():
 
 
 def lines_and_crossings(layers, points):
-    """How many lines of one layer meet the data's hull, and how many of their crossings are in."""
+    """The number of lines of one layer that meet the data's hull, and of their crossings in it."""
     weight, bias = (part.detach().numpy() for part in layers[0][0].parameters())
     values = points @ weight.T + bias
     lines = ((values > 0).any(0) & (values < 0).any(0)).sum()
@@ -138,7 +138,7 @@ def lines_and_crossings(layers, points):
 
 
 @pytest.mark.parametrize("offset", figure1.OFFSETS)
-def test_random_lines_make_one_region_more_for_each_line_and_each_crossing_in_the_hull(offset):
+def test_random_lines_add_one_region_per_line_and_crossing_in_the_hull(offset):
     points = draw_clusters(0, offset=offset)
     assert np.linalg.norm(points.mean(0)) == pytest.approx(offset)
     for seed in range(5):
@@ -147,8 +147,8 @@ def test_random_lines_make_one_region_more_for_each_line_and_each_crossing_in_th
         assert len(partition(layers, hull(points)).regions) == 1 + lines + crossings
 
 
-def test_enough_random_lines_make_more_regions_than_bn_wherever_the_data_is():
-    """With few units it depends on where the data is."""
+def test_enough_random_lines_make_more_regions_than_bn_anywhere():
+    """With few units it depends on the position of the data."""
     more = {}
     for offset, width in itertools.product((0.0, 3.0), (6, 150)):
         points = draw_clusters(2, offset=offset)
@@ -163,7 +163,7 @@ def test_enough_random_lines_make_more_regions_than_bn_wherever_the_data_is():
 
 
 @pytest.mark.parametrize(("p", "q"), [(0.77, 0.31), (0.41, 0.063), (1.0, 1.0)])
-def test_the_width_from_which_random_lines_make_more_regions_is_that_of_a_search(p, q):
+def test_width_at_which_random_lines_make_more_regions(p, q):
     lines, pairs = 48 * p, 48 * 47 / 2
     rows = pd.DataFrame({"width": [48], "lines": [lines], "regions": [1 + lines + pairs * q]})
     widths = np.arange(1, 1000)
@@ -174,7 +174,7 @@ def test_the_width_from_which_random_lines_make_more_regions_is_that_of_a_search
 def compared(ratio, spread, setting, alike):
     """Rows of figure 1 in which BN's distance is ``ratio`` times the other, up to noise.
 
-    At the place and the layer ``alike`` the two are equal.
+    At the offset and layer ``alike`` the two are equal.
     """
     noise = np.random.default_rng(0).normal(size=(2, 10))
     rows = []
@@ -199,7 +199,7 @@ def compared(ratio, spread, setting, alike):
         (0.5, 0.01, "random bias", (0.0, 1), "undecided"),
     ],
 )
-def test_neither_noise_nor_equality_confirms_anything(ratio, spread, setting, alike, verdict):
+def test_neither_noise_nor_equality_confirms(ratio, spread, setting, alike, verdict):
     rows = compared(ratio, spread, setting, alike)
     assert figure1._compare(rows, "distance", setting, (1, 2, 3, 4))[0] == verdict
 
@@ -213,7 +213,7 @@ def two_layers():
     return points, draw_layers((8, 8), "BN", points, 3)
 
 
-def test_mu_moves_the_hyperplane_in_a_slice_of_the_layers_inputs_as_equation_5_says(two_layers):
+def test_mu_moves_the_hyperplane_by_equation_5(two_layers):
     points, layers = two_layers
     plane = feature_slice(layers, points)
     weight = layers.get_parameter("1.0.weight")[UNIT].detach()
@@ -225,8 +225,8 @@ def test_mu_moves_the_hyperplane_in_a_slice_of_the_layers_inputs_as_equation_5_s
         assert (inputs @ weight).numpy() == pytest.approx(mean + shift, abs=1e-12)
 
 
-def test_sigma_of_layer_1_folds_and_moves_neither_layer_1_nor_points_on_its_hyperplane(two_layers):
-    """By the signs on a grid, and by the values of the changed network on the old line."""
+def test_sigma_of_layer_1_folds_without_moving_layer_1_or_points_on_its_hyperplane(two_layers):
+    """By the signs on a grid, and by the changed network's values on the old line."""
     _, layers = two_layers
     one = np.where(np.arange(8) == 2, 4.0, 1.0)
     changed = adjusted(layers, sigma1=one)
@@ -246,7 +246,7 @@ def test_sigma_of_layer_1_folds_and_moves_neither_layer_1_nor_points_on_its_hype
     assert np.abs(values[~on_unit]).max() > 1e-2
 
 
-def test_a_common_factor_of_sigma_1_only_translates(two_layers):
+def test_common_factor_of_sigma_1_only_translates(two_layers):
     _, layers = two_layers
     mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
     points = grid(square((0.0, 0.0), REACH).window, 101)
@@ -256,14 +256,14 @@ def test_a_common_factor_of_sigma_1_only_translates(two_layers):
     assert (scaled[:, 8 + UNIT] != signs(layers, points)[:, 8 + UNIT]).any()
 
 
-def test_sigma_of_layer_2_leaves_its_own_partition(two_layers):
+def test_sigma_of_layer_2_keeps_its_own_partition(two_layers):
     _, layers = two_layers
     points = grid(square((0.0, 0.0), REACH).window, 101)
     assert (signs(layers, points) == signs(adjusted(layers, sigma2=3.0), points)).all()
 
 
-def test_what_figure_2_reports_is_not_empty_and_can_fail(monkeypatch):
-    """Were layer 1's means to change, too, the folds would leave its old hyperplanes."""
+def test_figure_2_checks_are_not_vacuous(monkeypatch):
+    """If layer 1's means changed too, the folds would leave its old hyperplanes."""
     row = check(0).iloc[0]
     assert row["folded_pairs"] > 0
     assert row["pivots"] > 0
@@ -292,7 +292,7 @@ def trained():
     return points, layers
 
 
-def test_the_error_is_the_mean_squared_distance_in_the_layers_inputs(trained):
+def test_error_is_the_mean_squared_distance_in_the_layer_inputs(trained):
     points, layers = trained
     folds = partition(layers, square((0.0, 0.0), 10.0)).folds
     units = figure9.measure_units(layers, points, folds)
@@ -308,7 +308,7 @@ def test_the_error_is_the_mean_squared_distance_in_the_layers_inputs(trained):
     np.testing.assert_allclose(first["plane"], first["tls"], rtol=1e-10)
 
 
-def test_distances_in_the_input_space_are_those_to_the_sign_changes_of_a_grid(trained):
+def test_input_space_distances_match_sign_changes_on_a_grid(trained):
     points, layers = trained
     side, reach = 601, 3.0
     folds = partition(layers, square((0.0, 0.0), 10.0)).folds
@@ -326,7 +326,7 @@ def test_distances_in_the_input_space_are_those_to_the_sign_changes_of_a_grid(tr
         np.testing.assert_allclose(computed, near, atol=1.5 * (axis[1] - axis[0]))
 
 
-def test_a_larger_window_has_no_nearer_line(trained):
+def test_larger_window_has_no_nearer_line(trained):
     points, layers = trained
     reach = 5 * np.abs(points).max()
     for factor in (2, 10):
@@ -338,7 +338,7 @@ def test_a_larger_window_has_no_nearer_line(trained):
             np.testing.assert_allclose(here, there, rtol=1e-7, atol=1e-8)
 
 
-def test_figure_9_says_of_each_layer_how_errors_and_distances_are_ordered():
+def test_figure_9_orders_errors_and_distances_by_layer():
     rows = figure9.measure(1)
     assert set(rows["state"]) == set(figure9.STATES)
     first, last = rows[rows["layer"] == 1], rows[rows["layer"] == 4]

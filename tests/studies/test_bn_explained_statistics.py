@@ -38,7 +38,7 @@ def fourth_moment(values):
 
 
 @pytest.mark.parametrize("batch", [2, 3, 5])
-def test_equation_13_is_for_the_unbiased_variance(batch):
+def test_equation_13_needs_the_unbiased_variance(batch):
     """All mini-batches of a skew distribution on three values, exact."""
     values = SKEW[:3]
     variance = values.var()
@@ -49,8 +49,8 @@ def test_equation_13_is_for_the_unbiased_variance(batch):
     assert batches.mean(1).var() == pytest.approx(variance / batch)
 
 
-def test_the_mean_of_a_mini_batch_needs_no_diagonal_covariance():
-    """Proposition 2: var(μ) = wᵀ Σ w / B for inputs with any covariance Σ and mean, exact."""
+def test_variance_of_the_mean_needs_no_diagonal_covariance():
+    """Proposition 2: var(μ) = wᵀ Σ w / B for inputs of any covariance Σ and mean, exact."""
     points, w = np.array([[1.0, 2.0], [3.0, 5.0], [-2.0, 0.5]]), np.array([2.0, -1.0])
     covariance = np.cov(points.T, ddof=0)
     assert abs(covariance[0, 1]) > 1
@@ -60,8 +60,8 @@ def test_the_mean_of_a_mini_batch_needs_no_diagonal_covariance():
         assert means.var() != pytest.approx(w**2 @ np.diag(covariance) / batch, rel=0.1)
 
 
-def test_the_counterexample_to_equation_13():
-    """With z = ±1 and B = 2 sigma² is 0 or 1, with variance 1/4; Eq. 13 says 1."""
+def test_counterexample_to_equation_13():
+    """With z = ±1 and B = 2, sigma² is 0 or 1 with variance 1/4; Eq. 13 says 1."""
     row = enumerate_batches(2).iloc[0]
     assert row["measured_variance"] == 0.25
     assert row["predicted_variance"] == 1
@@ -69,7 +69,7 @@ def test_the_counterexample_to_equation_13():
 
 
 @pytest.mark.parametrize("batch", [2, 3, 5])
-def test_mini_batches_without_replacement_have_smaller_variances(batch):
+def test_sampling_without_replacement_has_smaller_variances(batch):
     """All mini-batches of seven numbers, exact."""
     drawn = np.array(list(itertools.combinations(SKEW, batch)))
     expected = SKEW.var() / batch * finite_population(batch, len(SKEW))
@@ -78,7 +78,7 @@ def test_mini_batches_without_replacement_have_smaller_variances(batch):
     assert drawn.var(1, ddof=1).var() == pytest.approx(exact)
 
 
-def test_measured_variances_and_moments_are_those_of_the_mini_batches():
+def test_measured_moments_are_those_of_the_mini_batches():
     batches = np.random.Generator(np.random.Philox(0)).exponential(size=(40_000, 4)) + 2
     chunks = iter(np.split(batches, range(8192, 40_000, 8192)))
     measured = measure_statistics(lambda _size: next(chunks), 4, 40_000)
@@ -91,20 +91,20 @@ def test_measured_variances_and_moments_are_those_of_the_mini_batches():
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
-def test_the_counterexample_to_equation_13_above_a_normalized_layer(slope):
-    """B = 2: h is (1, -1) or (-1, 1) in every mini-batch, and so mu and sigma² never vary."""
+def test_counterexample_to_equation_13_above_a_normalized_layer(slope):
+    """B = 2: h is (1, -1) or (-1, 1) in every mini-batch, so mu and sigma² never vary."""
     torch.manual_seed(0)
     layer = nn.Sequential(nn.BatchNorm1d(1, eps=1e-20), nn.LeakyReLU(slope)).double().train()
     z = torch.stack([layer(torch.randn(2, 1, dtype=torch.float64)) for _ in range(20)])
     assert z.mean(1).detach().numpy() == pytest.approx((1 - slope) / 2)
     assert z.var(1, unbiased=False).detach().numpy() == pytest.approx(((1 + slope) / 2) ** 2)
-    rho = z.var(unbiased=False).item()  # of all inputs: 1 and -slope, each half of them
+    rho = z.var(unbiased=False).item()  # over all inputs, half of them 1, half -slope
     assert rho / 2 > 0.1
 
 
 @pytest.mark.parametrize("slope", ACTIVATIONS.values())
-def test_the_share_of_equation_13_is_what_is_left_of_an_activation(slope):
-    """For large B: a(h) without its parts along h and h² - 1, integrated numerically."""
+def test_share_of_equation_13_is_the_rest_of_the_activation(slope):
+    """For large B: a(h) without its components along h and h² - 1, integrated numerically."""
 
     def expectation(function):
         return sum(
@@ -122,7 +122,7 @@ def test_the_share_of_equation_13_is_what_is_left_of_an_activation(slope):
         assert rest == pytest.approx((1 - 3 / np.pi) / 4)
 
 
-def test_above_batch_normalization_in_pytorch_the_mean_varies_as_derived():
+def test_mean_above_batch_normalization_varies_as_derived():
     torch.manual_seed(0)
     norm_layer = nn.BatchNorm1d(
         8 * 5000, eps=1e-20, affine=False
@@ -134,7 +134,7 @@ def test_above_batch_normalization_in_pytorch_the_mean_varies_as_derived():
     assert (mu.var() / printed).item() == pytest.approx(share_of_equation_13(0.0, 16), rel=0.1)
 
 
-def test_gearys_ratio_has_the_moments_of_normal_samples():
+def test_geary_ratio_has_the_moments_of_normal_samples():
     h = np.random.Generator(np.random.Philox(0)).normal(size=(100_000, 5))
     ratio = np.abs(h - h.mean(1, keepdims=True)).mean(1) / h.std(1)
     mean, variance = geary(5)
@@ -146,7 +146,7 @@ def rows_of(*frames):
     return pd.concat(frames, ignore_index=True)
 
 
-def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alone():
+def test_equation_13_fails_only_above_mini_batch_statistics():
     rows = simulate_layer("ReLU", 16, 2000, 0)
     shared, fixed = (rows[rows["kind"] == kind] for kind in ("shared", "fixed"))
     assert proposition2.decide(rows)[0]["setting"] is False
@@ -156,7 +156,7 @@ def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alon
     assert proposition2.decide(rows_of(swapped, fixed))[0]["setting"] is True
 
 
-def test_where_noise_hides_the_factor_a_setting_is_undecided():
+def test_setting_is_undecided_where_noise_hides_the_factor():
     rows = enumerate_batches(2)
     verdicts, numbers = proposition2.decide(rows)
     assert verdicts["Proposition 2, Eq. 13, right"] == "needs a correction"
@@ -165,7 +165,7 @@ def test_where_noise_hides_the_factor_a_setting_is_undecided():
     assert (numbers["contradicted"], numbers["settings"], numbers["undecided"]) == (1, 2, 1)
 
 
-def test_a_variance_of_the_mean_above_the_bound_is_noticed():
+def test_mean_variance_above_the_bound_is_detected():
     rows = enumerate_batches(3)
     assert proposition2.PART.claims(rows)[0].verdict == "confirmed"
     assert proposition2.PART.claims(rows.assign(bound_mean=0.3))[0].verdict == "contradicted"
@@ -180,15 +180,15 @@ def row_of(unit, kind, statistic):
     return unit[(unit["kind"] == kind) & (unit["statistic"] == statistic)].iloc[0]
 
 
-def test_figure_7_is_drawn_from_the_papers_numbers(unit):
+def test_figure_7_uses_the_papers_numbers(unit):
     assert figure7.BATCH == 64
     assert row_of(unit, "independent", "mean")["predicted"] == pytest.approx(3 / 64, rel=0.15)
     for _, part in unit.groupby(["kind", "statistic"]):
         assert (part["density"] * (part["right"] - part["left"])).sum() == pytest.approx(1)
 
 
-def test_the_noise_of_figure_7_gives_the_mean_and_variance_of_the_virtual_batch(unit):
-    """The one definition of controlled noise, that of NoisyBatchNorm2d."""
+def test_figure_7_noise_has_the_moments_of_the_virtual_batch(unit):
+    """The definition of controlled noise in NoisyBatchNorm2d."""
     for statistic in ("mean", "deviation"):
         noisy, real = (row_of(unit, kind, statistic) for kind in ("controlled", "virtual"))
         assert noisy["exact"] == real["exact"]
@@ -197,7 +197,7 @@ def test_the_noise_of_figure_7_gives_the_mean_and_variance_of_the_virtual_batch(
     assert figure7.measure_unit(1, 50, 5, 0).equals(figure7.measure_unit(1, 50, 5, 0))
 
 
-def test_the_green_curves_have_the_variances_of_equation_13(unit):
+def test_green_curves_have_the_variances_of_equation_13(unit):
     """Moments of the drawn densities, integrated numerically."""
     for statistic, power in (("mean", 1), ("deviation", 2)):
         values = np.linspace(-2, 5, 20_001)
@@ -207,7 +207,7 @@ def test_the_green_curves_have_the_variances_of_equation_13(unit):
         assert second - first**2 == pytest.approx(row["exact"], rel=1e-3)
 
 
-def test_the_verdicts_of_figure_7_tell_the_printed_form_from_the_repaired(unit):
+def test_figure_7_verdicts_separate_printed_from_repaired(unit):
     def verdicts(error):
         exact = unit.assign(variance=unit["exact"], error=unit["exact"] * error)
         return [claim.verdict for claim in figure7.PART.claims(exact)]

@@ -10,7 +10,7 @@ from bnrecon.studies.bn_explained.measured_noise import _ratio, _statistics, mea
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d, batch_noise
 
 TINY = ("data=digits", "scale=smoke", "device=cpu")
-TRAINED = {  # how a network of the rows below was trained
+TRAINED = {  # training settings of the rows below
     "width": 8,
     "epochs": 4,
     "trained_on": 1000,
@@ -26,11 +26,11 @@ TRAINED = {  # how a network of the rows below was trained
 
 @pytest.fixture
 def small(tmp_path):
-    """Overrides of a training of a second."""
+    """Overrides for a training of one second."""
     return (*TINY, f"outputs={tmp_path}", "data.train_limit=256", "train.epochs=1")
 
 
-def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
+def test_rate_selected_by_validation_is_trained_on_all_images(small):
     options = (
         "target=resnet9",
         *small,
@@ -55,22 +55,22 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
     assert rows["seed"].eq(1).all()
 
 
-def test_a_training_that_diverges_is_a_result(small):
+def test_diverging_training_is_a_result(small):
     options = ("target=resnet9", *small, "train.lr=1e30", "train.test_every=1")
     rows = figure10.train_at_rate("zero_bias", 1e30, options)
     assert rows["diverged"].all()
     assert rows["accuracy"].eq(0).all()
 
 
-def test_test_images_select_no_learning_rate():
-    """Selection holds out training images; the runs that are compared do not."""
+def test_images_select_no_learning_rate():
+    """Selection holds out training images; the compared runs do not."""
     for task in figure10.PART.tasks("laptop", ()):
         held_out = any(option.startswith("data.validation=") for option in task.options)
         assert held_out == ("validation" in task.name)
 
 
 def table1_rows(differences):
-    """Rows of both networks on cifar10 whose fixed minus learned are these, by seed."""
+    """Rows of both networks on cifar10; ``differences``: fixed minus learned, by seed."""
     return pd.DataFrame(
         [
             {
@@ -110,7 +110,7 @@ def test_very_little_impact_needs_all_comparisons():
         assert numbers["comparisons"] == 2
 
 
-def test_the_printed_table_1_has_differences_above_a_point_and_chance():
+def test_printed_table_1_has_differences_above_a_point_and_chance():
     """RESNET on cifar10, cifar100 and svhn, all of ImageNet; not CNN on cifar100: 1.2 of 1.4."""
     verdicts, numbers = table1.decide(table1_rows([0.0, 0.1, 0.2]))
     assert verdicts["as printed"] is False
@@ -170,7 +170,7 @@ UNCLEAR = [-1.0, 1.0, 0.5, -0.5, 0.1]
         (UNCLEAR, ["undecided", "undecided", "undecided", SIZE]),
     ],
 )
-def test_noise_is_compared_with_the_same_seed_without_it(gains, verdicts):
+def test_noise_is_paired_by_seed_with_no_noise(gains, verdicts):
     rows = noise_rows(gains)
     assert noise_verdicts(rows, measured_rows(9.0)) == verdicts
     lines = controlled_noise.PART.summary(pd.concat([rows, measured_rows(9.0)]))
@@ -179,15 +179,15 @@ def test_noise_is_compared_with_the_same_seed_without_it(gains, verdicts):
     assert cifar10.loc["1.15", "var(μ), measured, with noise"] == "1.15; 9.00"
 
 
-def test_fifteen_percent_is_decided_only_by_noise_that_is_measured_to_be_so():
+def test_fifteen_percent_claim_needs_measured_noise():
     rows = noise_rows(GAINS)
     assert noise_verdicts(rows, measured_rows(1.16))[1] == "confirmed"
     assert noise_verdicts(rows, measured_rows(1.4))[1] == "undecided"
     assert noise_verdicts(rows, measured_rows(1.16).assign(error=0.1))[1] == "undecided"
 
 
-def test_one_data_set_shows_that_large_jitter_can_be_detrimental():
-    """The intervals are wider for two data sets: 97.5% each."""
+def test_one_data_set_shows_detrimental_jitter():
+    """With two data sets each interval is wider: 97.5%."""
     mixed = noise_rows(LOSSES), noise_rows(GAINS, "cifar100"), measured_rows(9.0)
     assert noise_verdicts(*mixed)[2] == "confirmed"
     # mean -0.5, s = 0.35, n = 5: the half-width is 0.43 at 95%, and 0.55 at 97.5%
@@ -197,8 +197,8 @@ def test_one_data_set_shows_that_large_jitter_can_be_detrimental():
     assert noise_verdicts(*both)[2] == "undecided"
 
 
-def test_measured_statistics_are_those_that_a_layer_normalizes_by():
-    """With the noise drawn again from the same seed, by the formula of NoisyBatchNorm2d."""
+def test_measured_statistics_are_those_a_layer_normalizes_by():
+    """With the noise redrawn from the same seed, by the formula of NoisyBatchNorm2d."""
     images = 2 + 3 * torch.randn(3, 20, 2, 5, 5)
     measured = _statistics(NoisyBatchNorm2d(2, virtual_batch=4), iter(images))
     torch.manual_seed(0)
@@ -209,8 +209,8 @@ def test_measured_statistics_are_those_that_a_layer_normalizes_by():
         assert values == pytest.approx(expected.numpy(), rel=1e-4)
 
 
-def test_the_error_of_a_ratio_is_that_of_independent_samples():
-    """Normal samples: variances have the relative error sqrt(2 / n) each."""
+def test_ratio_error_is_that_of_independent_samples():
+    """Each variance of normal samples has the relative error sqrt(2 / n)."""
     generator = np.random.Generator(np.random.Philox(0))
     one, other = generator.normal(size=(2, 400, 1))
     _, error = _ratio(one, other, paired=False)
@@ -218,8 +218,8 @@ def test_the_error_of_a_ratio_is_that_of_independent_samples():
     assert _ratio(2 * one, one, paired=True) == pytest.approx((4.0, 0.0))
 
 
-def test_noise_of_nominal_factor_4_is_that_in_the_first_layer_alone(tmp_path):
-    """Erratum 29 in a network: the layers above have more, and smaller batches do not."""
+def test_nominal_factor_4_holds_in_the_first_layer_only(tmp_path):
+    """Erratum 29 in a network: layers above have more noise, but smaller batches do not."""
     options = (*TINY, f"outputs={tmp_path}", "target=resnet9", "data.train_limit=1024")
     rows = measure_noise("digits", [4], 60, (*options, "train.batch_size=128", "target.width=8"))
     means = rows[rows["statistic"] == "mean"].set_index(["source", "layer"])

@@ -1,10 +1,10 @@
-"""Burkholz 2024: every part is computed, summarized and drawn; numbers are as printed."""
+"""Burkholz 2024: tables of runs, reported numbers and verdicts."""
 
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from places import OUTPUTS
+from repository import OUTPUTS
 
 from bnrecon.config import composition
 from bnrecon.reproduction import commands
@@ -32,7 +32,7 @@ REPORTED = read_reported("bnrecon.studies.burkholz2024")
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_runs_of_a_table_differ_at_every_scale(name):
+def test_runs_of_a_table_differ_at_every_scale(name):
     for scale in SCALES:
         rows = PARTS[name].rows(scale, ())
         if scale != "laptop":
@@ -43,7 +43,7 @@ def test_the_runs_of_a_table_differ_at_every_scale(name):
             assert config.scale == ("paper" if config.train.epochs == 205 else scale)
 
 
-def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
+def test_tables_1_and_2_rebuild_the_same_targets_by_every_solver():
     wanted = {
         "paper": ("lu_lbfgs", "minimum"),
         "minimum": ("auto", "minimum"),
@@ -72,7 +72,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
             assert config.source_images == (64 if way == "exact" else 256)
             ways.setdefault(cell, []).append(way)
             targets.setdefault(cell, []).append((str(config.target_request), tuple(config.seeds)))
-        # By the paper's solver the cells of width 64 take hours on a processor.
+        # With the paper's solver the cells of width 64 take hours on a processor.
         labels = ("relu", "relu, 205 epochs") if name == "table1" else ()
         whole = {(64, 0, label, "he_normal") for label in labels}
         for cell, listed in ways.items():
@@ -84,7 +84,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
     assert composition.compose(first.overrides).train.epochs == 205
 
 
-def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where_asked():
+def test_table_1_starts_with_the_fastest_runs_and_adds_targets():
     rows = PARTS["table1"].rows("laptop", ())
     configs = [composition.compose(row.overrides) for row in rows]
     widths = [config.target.width for config in configs]
@@ -99,7 +99,7 @@ def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where
     assert [config.train.epochs for config in large] == [30] * 3 + [205] * 33
 
 
-def test_a_width_chooses_the_rows_of_its_targets():
+def test_width_option_selects_the_rows_of_its_targets():
     names = {RowWork.of("", row).key for row in rows_of()}
     for width, count in (("16", 48), ("32", 54), ("64", 36)):
         chosen = rows_of(f"target.width={width}")
@@ -109,7 +109,7 @@ def test_a_width_chooses_the_rows_of_its_targets():
     assert len(rows_of("target.width=8")) == 48
     assert len(rows_of("train.seed=7")) == 132
     (target,) = {row.labels["target"] for row in rows_of("train.epochs=5", "target.width=64")}
-    assert target == "relu"  # without those of 205 epochs
+    assert target == "relu"  # without the rows of 205 epochs
     with pytest.raises(UserError, match=r"differ by solver"):
         rows_of("solver=refined")
 
@@ -118,7 +118,7 @@ def rows_of(*options):
     return PARTS["table1"].rows("laptop", options)
 
 
-def test_plans_of_pooling_are_compared_by_width_and_training_seed():
+def test_pooling_plans_are_compared_by_width_and_training_seed():
     rows = PARTS["pooling"].rows("laptop", ())
     configs = [composition.compose(row.overrides) for row in rows]
     assert [row.labels["epochs"] for row in rows] == [str(c.train.epochs) for c in configs]
@@ -128,12 +128,12 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     ] == [(*target, plan) for target in trained for plan in ((2, 3, 4, 4, 4), (4, 4, 4, 5))]
     keys = [RowWork.of("", row).key for row in rows]
     table1 = {RowWork.of("", row).key for row in rows_of()}
-    assert set(keys[:-2:2]) <= table1  # the first plan's targets are rebuilt once, for both tables
-    assert keys[-2] not in table1  # which has three source seeds of it
+    assert set(keys[:-2:2]) <= table1  # both tables share the first plan's targets
+    assert keys[-2] not in table1  # there with three source seeds
 
 
-def test_of_pooling_only_added_training_seeds_decide():
-    """The plans' targets differ by 2 points; the first seed's difference suggested the others."""
+def test_only_added_training_seeds_decide_on_pooling():
+    """The plans' targets differ by 2 points; the first seed suggested the added ones."""
     rows = PARTS["pooling"].rows("laptop", ())[:6]
 
     def verdict(gain_of_seed, missing=slice(0)):
@@ -154,7 +154,7 @@ def test_of_pooling_only_added_training_seeds_decide():
     assert "not computed yet" in verdict((9.0, 2.0, 2.1), slice(0, None)).evidence
 
 
-def test_the_reported_numbers_are_the_papers():
+def test_reported_numbers_match_the_paper():
     """Burkholz 2024, Tables 1 and 2, as printed: targets, and the corners of both tables."""
     one, two = REPORTED["table1"], REPORTED["table2"]
     assert list(one["target"].values()) == [94.12, 94.37, 93.66, 92.9]
@@ -162,7 +162,7 @@ def test_the_reported_numbers_are_the_papers():
     assert one["rebuilt"]["relu"]["he_uniform"] == "94.0 ± 0.1"
     assert one["rebuilt"]["sigmoid"]["sparse_he_normal"] == "92.8 ± 0.04"
     assert two["rebuilt"]["tanh"]["sparse_he_normal"] == "69.6 ± 0.05"
-    # What makes two rows of Table 2 impossible: accuracies above 90% on CIFAR-100.
+    # Two rows of Table 2 are impossible: accuracies above 90% on CIFAR-100.
     impossible = [
         row
         for row, cells in two["rebuilt"].items()
@@ -171,7 +171,7 @@ def test_the_reported_numbers_are_the_papers():
     assert tuple(impossible) == table2.IMPOSSIBLE
 
 
-def test_a_study_of_runs_is_computed_once(cifar, tmp_path, monkeypatch):
+def test_study_of_runs_is_computed_once(cifar, tmp_path, monkeypatch):
     rows = [
         row
         for row in PARTS["table1"].rows("smoke", [f"data.root={cifar}", f"outputs={tmp_path}"])
@@ -181,7 +181,7 @@ def test_a_study_of_runs_is_computed_once(cifar, tmp_path, monkeypatch):
     monkeypatch.setattr(Study, "part", lambda self, name: small)
     options = ["table1", "scale=smoke", f"data.root={cifar}", f"outputs={tmp_path}"]
     text = commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text
-    assert "2 of 6 runs finished" in text  # of the other ways the commands are shown
+    assert "2 of 6 runs finished" in text  # the other solvers' commands are shown
     assert "    bnrecon run target=vgg18 data=cifar10 features=orthogonal solver=lu_lbfgs" in text
     folder = tmp_path / "studies" / "burkholz2024"
     for kind in ("md", "csv", "tex"):
@@ -189,12 +189,12 @@ def test_a_study_of_runs_is_computed_once(cifar, tmp_path, monkeypatch):
     frame = pd.read_csv(folder / "table1-smoke.csv")
     done = frame["verdict_against_the_target"] != "not run"
     assert list(frame["rebuilt_by"][done]) == ["bnrecon, 1.5 n features"] * 2
-    monkeypatch.setattr(main_job, "run", None)  # nothing is left to run
+    monkeypatch.setattr(main_job, "run", None)  # nothing remains to run
     assert commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text == text
 
 
 def shipped_rows(name):
-    """All shipped rows of an experiment."""
+    """All shipped rows of a part."""
     paths = sorted((OUTPUTS / STUDY.name / "tasks" / f"{name}-laptop").glob("*.json"))
     return concatenate([TaskResult.read(path) for path in paths])
 
@@ -203,7 +203,7 @@ def verdicts(part, rows):
     return [claim.verdict for claim in part.PART.claims(rows)]
 
 
-def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
+def test_theorem_verdicts_follow_the_rebuilt_targets():
     rows = shipped_rows("thresholds")
     assert verdicts(thresholds, rows) == ["confirmed", "confirmed"]
     short = (rows["c1"] < rows["n"]) & (rows["c1"] >= rows["minimum_width"])

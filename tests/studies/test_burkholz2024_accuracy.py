@@ -1,4 +1,4 @@
-"""Burkholz 2024, Sect. 3: what LU, LBFGS and float32 contribute, and a few features more."""
+"""Burkholz 2024, Sect. 3: effects of LU, LBFGS, float32 and a few more features."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -39,26 +39,23 @@ def layer(monkeypatch):
 
 @pytest.fixture
 def few_iterations(monkeypatch):
-    """LBFGS stops after 300."""
+    """LBFGS stops after 300 iterations."""
     monkeypatch.setattr(lbfgs, "THOROUGH", dataclasses.replace(lbfgs.THOROUGH, iterations=300))
 
 
 def pair():
-    """The frozen pair of 141 features that the layer has: A (c1, c0), B (c2, c1, kh, kw)."""
+    """The layer's frozen pair of 141 features: A (c1, c0), B (c2, c1, kh, kw)."""
     shape = layers.single_layer(LAYER, SEED, None, ()).target.shape
     return [w.double() for w in draw("he_normal", shape, 141, SEED, 0).weights()]
 
 
-def composed(first, second, scales):
-    return torch.einsum("o,oluv,l,lc->ocuv", scales.outer, second, scales.inner, first)
-
-
-def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
+def test_first_step_is_torch_solve_in_float32(layer):
     rows = accuracy.measure(LAYER, SEED, 60, ()).set_index("step")
     part = layers.single_layer(LAYER, SEED, None, ())
     single = part.system.operator.to(FLOAT32).dense()
     x = torch.linalg.solve(single, part.system.rhs.float())
-    weight = composed(*pair(), part.system.scales(x.double()))
+    scales, (first, second) = part.system.scales(x.double()), pair()
+    weight = torch.einsum("o,oluv,l,lc->ocuv", scales.outer, second, scales.inner, first)
     error = float((weight - layer).norm() / layer.norm())
     assert rows.loc["LU", "error"] == pytest.approx(error, rel=1e-6)
     assert rows.loc["LU", "iterations"] == 0
@@ -72,8 +69,8 @@ def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
     assert rows["condition"].iloc[0] == pytest.approx(float(torch.linalg.cond(matrix)), rel=1e-6)
 
 
-def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
-    """Rounding scales alone costs less than u per term, 2^-24 of the cancellation in all."""
+def test_exact_solution_has_rounding_error_in_the_float32_network(layer):
+    """Rounding only the scales costs less than u per term, 2^-24 of the cancellation in all."""
     refined = accuracy.measure(LAYER, SEED, 60, ()).set_index("step").loc["refined"]
     part = layers.single_layer(LAYER, SEED, None, ())
     first, second = pair()
@@ -88,7 +85,7 @@ def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
 
 
 def made(errors):
-    """Rows with these errors by step and n, a system each."""
+    """Rows with these errors by step and n, one per system."""
     return pd.DataFrame(
         [
             {"n": n, "width": n - 1, "layer": "l", "seed": seed, "step": step}
@@ -102,11 +99,11 @@ def made(errors):
     )
 
 
-NOISE = (0.1, -0.02, -0.08)  # of a seed's power
+NOISE = (0.1, -0.02, -0.08)  # of the power, by seed
 
 
 def growing(power):
-    """Errors that grow with n, in each seed a little differently."""
+    """Errors that grow with n, slightly differently in each seed."""
     return made(
         lambda _: {n: [1e-6 * n ** (power + noise) for noise in NOISE] for n in (100, 1000, 10_000)}
     )
@@ -115,13 +112,13 @@ def growing(power):
 @pytest.mark.parametrize(
     ("power", "verdict"), [(1.0, "confirmed"), (0.0, "undecided"), (-1.0, "contradicted")]
 )
-def test_whether_lu_accumulates_errors_is_decided_by_the_slope(power, verdict):
+def test_slope_decides_whether_lu_accumulates_errors(power, verdict):
     claim = accuracy.PART.claims(growing(power))[0]
     assert claim.verdict == verdict
     assert f"p = {power:z.2f} ± 0.23 (n=3)" in claim.evidence
 
 
-def test_pytorchs_settings_leave_the_lu_where_it_is(layer):
+def test_pytorch_lbfgs_defaults_do_not_improve_lu(layer):
     (row,) = accuracy.measure_defaults(LAYER, SEED, ()).to_dict("records")
     lu = accuracy.measure(LAYER, SEED, 60, ()).set_index("step").loc["LU"]
     assert row["step"] == accuracy.DEFAULTS
@@ -134,17 +131,17 @@ def test_pytorchs_settings_leave_the_lu_where_it_is(layer):
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(1.0, "contradicted"), (2.0, "undecided"), (9, "confirmed")]
 )
-def test_whether_pytorchs_settings_reduce_the_error_is_decided_by_a_half(factor, verdict):
+def test_half_the_error_decides_whether_pytorch_defaults_help(factor, verdict):
     both = growing(1.0)
     rows = both[both["step"] == "LU"].assign(step=accuracy.DEFAULTS, lu_error=both["error"])
     rows["error"] /= [factor * (1 + noise) for noise in NOISE] * 3
     reductions = accuracy.PART.claims(pd.concat([both, rows]))[4:7]
     assert [claim.verdict for claim in reductions] == [verdict] * 3
-    assert len(accuracy.PART.claims(both)) == 5  # not measured: nothing to say
+    assert len(accuracy.PART.claims(both)) == 5  # no claim without measurements
 
 
 def test_sizes_of_one_seed_are_no_repetitions():
-    """A seed's straight line over ten sizes has no spread, and decides nothing."""
+    """One seed's line over ten sizes has no spread and decides nothing."""
     sizes = [100 * 2**k for k in range(10)]
     rows = made(lambda _: {n: [1e-6 * n] for n in sizes})
     accumulation, *reductions, growth = accuracy.PART.claims(rows)
@@ -153,8 +150,8 @@ def test_sizes_of_one_seed_are_no_repetitions():
     assert " to " not in growth.evidence.split("grows by")[1].split("extrapolated")[0]
 
 
-def test_slopes_of_seeds_that_disagree_leave_the_claim_open():
-    """Thirty systems in all: an interval over systems would leave out 0."""
+def test_disagreeing_seeds_leave_the_slope_undecided():
+    """An interval over all thirty systems would exclude 0."""
     sizes = [100 * 2**k for k in range(10)]
     powers = (1.0, 0.9, -0.2)
     rows = made(lambda _: {n: [1e-6 * (n / 2263) ** p for p in powers] for n in sizes})
@@ -173,8 +170,8 @@ def test_slopes_of_seeds_that_disagree_leave_the_claim_open():
         ((10, 10), "undecided"),
     ],
 )
-def test_whether_lbfgs_helps_is_decided_system_by_system(factors, verdict):
-    """Systems that differ by a factor of 1,000 do not hide a factor of 10 in each."""
+def test_lbfgs_gain_is_decided_system_by_system(factors, verdict):
+    """Systems that differ by a factor of 1,000 do not hide a factor of 10 within each."""
     size = np.array([1e-6, 1e-3, 1e-4])[: len(factors)]
     rows = made(lambda step: {100: size / (1 if step == "LU" else np.array(factors))})
     claim = accuracy.PART.claims(rows)[1]
@@ -186,13 +183,13 @@ def test_whether_lbfgs_helps_is_decided_system_by_system(factors, verdict):
     ("power", "verdict"), [(0.1, "confirmed"), (2.0, "undecided"), (0.8, "undecided")]
 )
 def test_growth_to_the_papers_larger_target_is_extrapolated(power, verdict):
-    """From 36,864 to 90,000 equations n grows by 2.44, its 0.8th power by 2.04."""
+    """From 36,864 to 90,000 equations n grows by 2.44, n^0.8 by 2.04."""
     claim = accuracy.PART.claims(growing(power))[-1]
     assert claim.verdict == verdict
     assert f"grows by {2.4414**power:.2f} (" in claim.evidence
 
 
-def test_an_exponent_is_the_slope_of_a_seeds_logarithms():
+def test_exponent_is_the_slope_of_a_seeds_logarithms():
     rows = pd.DataFrame(
         {
             "seed": [0, 0, 1, 0, 1, 2, 0],
@@ -208,7 +205,7 @@ def test_an_exponent_is_the_slope_of_a_seeds_logarithms():
     assert computed == pytest.approx(expected)
 
 
-def test_the_minimum_width_is_a_point_of_its_own(layer, few_iterations):
+def test_minimum_width_is_a_separate_point(layer, few_iterations):
     rows = pd.concat([excess_layers.measure(LAYER, SEED, s, ()) for s in (None, 20.0)])
     assert rows["excess"].tolist() == [-3, 29]  # of 4 outputs
     assert rows["share"].isna().tolist() == [True, False]
@@ -221,7 +218,7 @@ def test_the_minimum_width_is_a_point_of_its_own(layer, few_iterations):
 
 
 def solves(power, limited=()):
-    """LBFGS's solves at two sizes by share, without one at minimum width; ``limited``: stopped."""
+    """LBFGS's solves at two sizes by share, none at minimum width; ``limited``: stopped."""
     return pd.DataFrame(
         [
             {"n": n, "seed": seed, "share": share if share > 0.05 else None}
@@ -237,14 +234,14 @@ def solves(power, limited=()):
 @pytest.mark.parametrize(
     ("power", "verdict"), [(-1.0, "confirmed"), (1.0, "contradicted"), (0.0, "undecided")]
 )
-def test_whether_more_features_help_lbfgs_is_decided_at_each_size(power, verdict):
+def test_gain_from_more_features_is_decided_at_each_size(power, verdict):
     claims = excess_layers.PART.claims(solves(power))
     assert [claim.verdict for claim in claims] == [verdict] * 4
     assert ["n = 100,000" in claim.evidence for claim in claims] == [False, True] * 2
 
 
-def test_iterations_that_the_limit_cut_are_lower_bounds():
-    """They may confirm that fewer are needed, and never contradict it."""
+def test_iterations_at_the_limit_are_lower_bounds():
+    """They may confirm that fewer are needed, but never contradict it."""
     claim = excess_layers.PART.claims(solves(-1.0, limited=(0.05,)))[2]
     assert claim.verdict == "confirmed"
     whole = solves(-1.0)
@@ -259,8 +256,8 @@ def test_iterations_that_the_limit_cut_are_lower_bounds():
     assert excess_layers.PART.claims(limited)[2].verdict == "undecided"
 
 
-def test_the_papers_bounds_count_from_the_minimum_width():
-    """Less than 80 or 120 beyond 64² 9 - 64 + 1 features, at n = 64² 9."""
+def test_papers_bounds_count_from_the_minimum_width():
+    """Fewer than 80 or 120 beyond 64² 9 - 64 + 1 features, at n = 64² 9."""
     n = 64 * 64 * 9
     bounds = [100 * (n - 64 + 1 + extra - n) / n for extra in (80, 120)]
     assert pytest.approx(bounds) == excess_layers.BOUNDS
@@ -271,7 +268,7 @@ def test_the_papers_bounds_count_from_the_minimum_width():
     assert max(share for share in shares if share) > bounds[1]
 
 
-def test_the_steps_of_the_solver_differ_in_nothing_but_solver_and_width():
+def test_solver_steps_differ_only_in_solver_and_width():
     rows = solver_steps.PART.rows("laptop", ())
     steps = [composition.compose(row.overrides) for row in rows]
     solvers = ["lu_lbfgs_defaults", "lu_lbfgs", "lu_lbfgs", "auto", "auto"]

@@ -1,4 +1,4 @@
-"""Theorem 2.4 where its zeros are padded: the counterexample of erratum 34, and the part."""
+"""Theorem 2.4 with zero padding: the counterexample of erratum 34, and the part."""
 
 import pandas as pd
 import pytest
@@ -9,7 +9,7 @@ from bnrecon.studies.burkholz2024 import border
 
 
 @pytest.mark.parametrize(("before", "wanted"), [(False, [-1, 0, 0, 0, -1]), (True, [0] * 5)])
-def test_zeros_between_the_layers_take_the_constant_off_too_often(before, wanted):
+def test_zeros_between_the_layers_subtract_the_constant_too_often(before, wanted):
     """Erratum 34: A = 1, B = (1, 1, 1), ReLU, b = Q1 = 1, at x = 0."""
     x, kernel = torch.zeros(1, 1, 5), torch.ones(1, 1, 3)
     padded = F.relu(F.pad(x, (1, 1)) + 1) if before else F.pad(F.relu(x + 1), (1, 1))
@@ -28,7 +28,7 @@ def test_only_zeros_behind_an_activation_with_a_constant_are_wrong(activation):
 
 @pytest.mark.parametrize("column", ["inside", "border"])
 @pytest.mark.parametrize("activation", border.ACTIVATIONS)
-def test_the_claim_needs_every_error_within_epsilon(activation, column):
+def test_claim_needs_every_error_within_epsilon(activation, column):
     rows = border.errors(0)
     assert border.PART.claims(rows)[0].verdict == "confirmed"
     changed = (rows["activation"] == activation) & (rows["padding"] == border.BEFORE)

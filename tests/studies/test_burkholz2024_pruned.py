@@ -1,4 +1,4 @@
-"""Pruned sources: what is derived about them, and a table and figure from whatever is finished."""
+"""Pruned sources: derived errors, and a table from any finished tasks."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ from bnrecon.studies.burkholz2024.pruned_limits import (
 
 
 def finished(method, losses, seeds=3):
-    """Rows as a task's: a loss for each share, a little apart between seeds."""
+    """A task's rows: one loss per share, slightly different between seeds."""
     return pd.DataFrame(
         {
             "method": method,
@@ -45,7 +45,7 @@ def finished(method, losses, seeds=3):
     )
 
 
-def test_the_error_of_random_features_is_that_of_a_random_subspace():
+def test_random_features_have_the_error_of_a_random_subspace():
     generator = np.random.default_rng(0)
     matrix, target = generator.normal(size=(400, 300)), generator.normal(size=400)
     wanted = np.linalg.lstsq(matrix, target, rcond=None)[0]
@@ -54,7 +54,7 @@ def test_the_error_of_random_features_is_that_of_a_random_subspace():
 
 
 @pytest.mark.parametrize("share", [1.35, 1.0, 0.9, 0.75, 0.5])
-def test_pruning_by_magnitude_leaves_the_error_that_is_derived(share):
+def test_pruning_by_magnitude_has_the_derived_error(share):
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.randn(864, 24, generator=generator).double() for _ in range(2))
     weight = torch.randn(24, 24, generator=generator).double()
@@ -70,7 +70,7 @@ def test_pruning_by_magnitude_leaves_the_error_that_is_derived(share):
 
 @pytest.mark.parametrize("oversampling", [1.25, 1.5, 3.0])
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.1])
-def test_derived_errors_are_those_of_independent_normal_entries(share, oversampling):
+def test_derived_errors_match_independent_normal_entries(share, oversampling):
     generator, n = np.random.default_rng(0), 200
     target = np.eye(n)[0]
     squares = []
@@ -91,12 +91,12 @@ def test_derived_errors_have_their_limits():
         random_error,
         *(lambda k, e=e: e(k, 1.5) for e in (magnitude_error, refit_error)),
     ):
-        assert error(1e-9) == pytest.approx(1, abs=1e-3)  # nothing is kept
+        assert error(1e-9) == pytest.approx(1, abs=1e-3)  # no feature is kept
     assert refit_error(1.0, 1.5) == magnitude_error(1.5, 1.5) == 0
 
 
 @pytest.mark.parametrize(("share", "oversampling"), [(0.9, 1.5), (0.5, 1.5), (0.3, 2.0)])
-def test_at_the_least_error_one_choice_is_expected(share, oversampling):
+def test_one_choice_is_expected_at_the_least_error(share, oversampling):
     n = 400
     c1, k = round(oversampling * n), round(share * n)
     choices = gammaln(c1 + 1) - gammaln(k + 1) - gammaln(c1 - k + 1)
@@ -105,7 +105,7 @@ def test_at_the_least_error_one_choice_is_expected(share, oversampling):
     assert expected / n == pytest.approx(0, abs=0.025)
 
 
-def test_no_choice_of_a_small_system_falls_far_below_the_least_error():
+def test_no_choice_of_a_small_system_is_far_below_the_least_error():
     generator = np.random.default_rng(0)
     matrix, target = generator.normal(size=(10, 15)), generator.normal(size=10)
     errors = []
@@ -115,7 +115,7 @@ def test_no_choice_of_a_small_system_falls_far_below_the_least_error():
     assert 0.5 * least_error(0.5, 1.5) < min(errors) < 0.5 * random_error(0.5)
 
 
-def test_a_loss_is_small_where_its_whole_interval_is():
+def test_loss_is_small_where_its_whole_interval_is():
     rows = pd.concat(
         [
             finished("l1", {1.0: 0.0, 0.9: 0.098, 0.8: 0.3, 0.6: 0.0}),
@@ -133,7 +133,7 @@ def test_a_loss_is_small_where_its_whole_interval_is():
     assert table["the target's own weights"].to_dict() == {0.9: "yes", 0.8: "no"}
 
 
-def test_one_seed_or_scattered_ones_decide_nothing():
+def test_one_seed_or_scattered_seeds_decide_nothing():
     rows = finished("refit", {0.9: 0.05}, seeds=1)
     assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["undecided"]
     rows = finished("refit", {0.9: 0.05})
@@ -141,7 +141,7 @@ def test_one_seed_or_scattered_ones_decide_nothing():
     assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["undecided"]
 
 
-def test_tasks_name_the_activation_but_of_the_first():
+def test_task_names_contain_the_activation_except_the_first():
     tasks = pruned.PART.tasks("laptop", ())
     names = [task.name for task in tasks]
     assert names[0] == "magnitude, seed 0"

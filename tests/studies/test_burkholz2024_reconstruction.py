@@ -1,11 +1,11 @@
-"""Burkholz 2024, Tables 1 and 2: what is claimed of them follows from the runs of their cells."""
+"""Burkholz 2024, Tables 1 and 2: claims follow from the runs of their cells."""
 
 import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
-from places import RESULTS
+from repository import RESULTS
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval
@@ -20,7 +20,7 @@ TARGETS = ("relu", "leaky_relu", "tanh", "sigmoid")
 
 
 def cell(way, loss=0.0, half_width=0.01, differ=(0, 0, 0), target="relu", width="16"):
-    """A finished cell; ``differ`` of 1,000 images by seed, ``None`` where they were not counted."""
+    """A finished cell; ``differ`` of 1,000 images by seed, ``None`` where not counted."""
     labels = {"target width": width, "target": target, "features": "he_normal", "solver": way}
     counts = [None if n is None else SimpleNamespace(images=1000, differ=n) for n in differ]
     seeds = [SimpleNamespace(predictions=count) for count in counts]
@@ -35,7 +35,7 @@ def unfinished(of):
 
 
 def both(paper, minimum, width="16"):
-    """Cells of both solvers, for targets in turn."""
+    """Cells of both solvers, cycling through the targets."""
     counts = (("paper", paper), ("minimum", minimum))
     return [
         cell(way, differ=differ, target=target, width=width)
@@ -49,9 +49,7 @@ def both(paper, minimum, width="16"):
     ("loss", "half_width", "verdict"),
     [(0.3, 0.05, "confirmed"), (0.35, 0.06, "undecided"), (-0.9, 0.02, "contradicted")],
 )
-def test_losses_are_small_where_they_are_within_the_largest_in_print(
-    way, loss, half_width, verdict
-):
+def test_losses_within_the_largest_in_print_are_small(way, loss, half_width, verdict):
     (claim,) = CLAIMS([cell(way, loss, half_width, width="64"), cell(way, width="64")])
     assert claim.verdict == verdict
     assert "±0.40 points" in claim.statement
@@ -64,13 +62,13 @@ def test_losses_are_small_where_they_are_within_the_largest_in_print(
     ("differ", "verdict"),
     [((0,), "confirmed"), ((0, None), "undecided"), ((0, 1), "contradicted")],  # of 1,000 images
 )
-def test_a_near_perfect_network_changes_at_most_five_of_10000_predictions(differ, verdict):
+def test_near_perfect_network_changes_at_most_five_of_10000_predictions(differ, verdict):
     (claim,) = CLAIMS([cell("exact", differ=differ), cell("exact")])
     assert claim.verdict == verdict
     assert "(2 of 16 cells)" in claim.evidence
 
 
-def test_cells_of_other_trainings_are_counted_apart():
+def test_other_trainings_are_counted_apart():
     targets = ("relu", "relu, 205 epochs", "tanh, 205 epochs", "relu, training seed 1, 205 epochs")
     differ = ((9, 0, 0), *[(0, 0, 0)] * 3)
     (claim,) = CLAIMS([cell("minimum", 0.0, 0.01, *of) for of in zip(differ, targets, strict=True)])
@@ -79,12 +77,12 @@ def test_cells_of_other_trainings_are_counted_apart():
 
 
 @pytest.mark.parametrize("way", ["minimum", "exact"])
-def test_a_cell_that_is_not_finished_leaves_a_claim_undecided(way):
+def test_unfinished_cell_leaves_a_claim_undecided(way):
     assert CLAIMS([cell(way)])[0].verdict == "confirmed"
     assert CLAIMS([cell(way), unfinished(cell(way))])[0].verdict == "undecided"
 
 
-def test_one_network_a_cell_has_no_interval_and_decides_no_loss():
+def test_single_network_per_cell_decides_no_loss():
     assert CLAIMS([cell("minimum"), cell("minimum", differ=(0,))])[0].verdict == "undecided"
 
 
@@ -96,14 +94,14 @@ def test_one_network_a_cell_has_no_interval_and_decides_no_loss():
         ([(1, 1, 1), (1, 1, 2), (1, 1, 1)], [(5, 5, 5), (5, 5, 6), (5, 5, 6)], "contradicted"),
     ],
 )
-def test_both_solvers_are_compared_cell_by_cell(paper, minimum, verdict):
+def test_solvers_are_compared_cell_by_cell(paper, minimum, verdict):
     claim = CLAIMS(both(paper, minimum))[2]
     assert claim.is_beyond
     assert claim.verdict == verdict
     assert "(n=3), of 10,000 test images" in claim.evidence
 
 
-def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
+def test_each_width_is_judged_separately_and_one_network_decides_nothing():
     cells = both([(9, 9, 9)] * 3, [(1, 1, 2), (1, 1, 1), (1, 1, 1)])
     cells += both([(7,)], [(2,)], width="64")
     verdicts = [claim.verdict for claim in CLAIMS(cells)]
@@ -117,13 +115,13 @@ def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
     assert "more by LU, then LBFGS in 1 of 1" in more.evidence
 
 
-def test_the_cell_with_most_changes_is_named():
+def test_cell_with_most_changes_is_named():
     """A mean loss of 0.00 may hide them."""
     claim = CLAIMS(both([(0, 0, 0), (2, 0, 40), (None, 90, 90)], []))[0]
     assert "at most 42 of 3,000 in a cell (leaky_relu, he_normal)" in claim.evidence
 
 
-def test_cells_whose_predictions_were_not_counted_are_not_compared():
+def test_cells_without_counted_predictions_are_not_compared():
     cells = both([(None, 1, 1)] * 3, [(1, 1, 1)] * 3)
     assert len(CLAIMS(cells)) == 2
     cells = both([(None, 1, 1), (8, 8, 8), (8, 8, 9), (8, 8, 8)], [(1, 1, 1)] * 4)
@@ -131,7 +129,7 @@ def test_cells_whose_predictions_were_not_counted_are_not_compared():
     assert "(3 of 4 cells, averaged by target" in CLAIMS(cells)[2].evidence
 
 
-def test_the_shipped_evidence_is_what_the_shipped_runs_say(shipped_outputs):
+def test_shipped_evidence_matches_the_shipped_runs(shipped_outputs):
     claims = claims_by_part(registry.find("burkholz2024"), shipped_outputs, "laptop")["table1"]
     (evidence,) = (
         claim.evidence
@@ -158,8 +156,8 @@ def test_the_shipped_evidence_is_what_the_shipped_runs_say(shipped_outputs):
     assert f"{sum(auto) / 16:.1f} by solver=auto (16 of 16 cells, averaged" in evidence
 
 
-def few_more(excess, loss, error=1e-5):
-    """A cell of part ``excess``; without a loss it is not finished."""
+def small_excess(excess, loss, error=1e-5):
+    """A cell of part ``excess``; unfinished without a loss."""
     config = SimpleNamespace(features=SimpleNamespace(excess=excess))
     width = 2304 + excess
     layer = SimpleNamespace(relative_error=error, equations=2304, shape=(16, 16, 3, 3), width=width)
@@ -172,10 +170,8 @@ def few_more(excess, loss, error=1e-5):
     [((0.0, 0.01), "confirmed"), ((0.0, 0.045), "undecided"), ((0.0, 0.1), "contradicted")]
     + [((0.0, None), "undecided")],
 )
-def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_about_zero(
-    losses, verdict
-):
-    cells = [few_more(0, 0.5, error=0.1), *map(few_more, (40, 400), losses)]
+def test_lbfgs_with_over_n_features_is_near_perfect_where_every_loss_is_zero(losses, verdict):
+    cells = [small_excess(0, 0.5, error=0.1), *map(small_excess, (40, 400), losses)]
     claim, printed = excess.PART.claims(cells)
     assert claim.verdict == verdict
     finished = sum(loss is not None for loss in losses)
@@ -187,7 +183,7 @@ def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_abo
 
 
 def smooth(value, difference, unconverged=0):
-    """A cell of part ``epsilon``; without a difference of logits it is not finished."""
+    """A cell of part ``epsilon``; unfinished without a difference of logits."""
     config = SimpleNamespace(features=SimpleNamespace(activation="tanh", epsilon=value))
     done = SimpleNamespace(
         seeds=[SimpleNamespace(layers=[None] * 4)],
@@ -208,7 +204,7 @@ def smooth(value, difference, unconverged=0):
         ([smooth(1.0, 3.9), smooth(0.1, math.nan)], "contradicted"),
     ],
 )
-def test_a_network_keeps_depth_times_epsilon_where_its_layers_keep_epsilon(cells, verdict):
+def test_network_keeps_depth_times_epsilon_where_layers_keep_epsilon(cells, verdict):
     (claim,) = epsilon.PART.claims(cells)
     assert claim.verdict == verdict
     unsettled = any(cell.result and cell.result.unconverged for cell in cells)

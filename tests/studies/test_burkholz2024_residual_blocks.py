@@ -1,4 +1,4 @@
-"""Sect. 2.4 of Burkholz 2024: erratum 35's counterexample, and what decides the claim."""
+"""Sect. 2.4 of Burkholz 2024: erratum 35's counterexample and the claim's verdict."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_residual_blocks_train_less_than_four_times_as_many_scales(rows):
     assert residual_blocks.PART.claims(rows)[0].verdict == "needs a correction"
 
 
-def test_the_narrowest_residual_layers_train_the_papers_four_times():
+def test_narrowest_residual_layers_train_the_papers_four_times():
     """Erratum 35: c0 blocks whose layers are all 2 c0 wide, with 4 c0² scales."""
     rows = residual_blocks.measure(8, 8, 1, 1)
     last = rows[(rows["before"] == residual_blocks.FILLED) & (rows["blocks"] == 8)].iloc[0]
@@ -29,13 +29,13 @@ def test_the_narrowest_residual_layers_train_the_papers_four_times():
     assert last["error"] < 1e-9 * last["largest"]
 
 
-def test_one_draw_that_fails_leaves_the_claim_open(rows):
+def test_one_failed_draw_leaves_the_claim_undecided(rows):
     rows = rows.copy()
     rows.loc[len(rows) - 1, "error"] *= 1e9
     assert residual_blocks.PART.claims(rows)[0].verdict == "undecided"
 
 
-def test_a_state_that_always_takes_four_times_as_many_leaves_the_claim_open(rows):
+def test_factor_of_four_in_every_state_leaves_the_claim_undecided(rows):
     filled = rows["before"] == residual_blocks.FILLED
     more = rows.assign(scales=rows["scales"].where(~filled, rows["scales"] * 4))
     assert residual_blocks.PART.claims(more)[0].verdict == "undecided"

@@ -1,4 +1,4 @@
-"""Tables of runs: commands can be pasted, text is made of numbers, grids are the paper's."""
+"""Tables of runs: commands, summaries of numbers, and grids."""
 
 import dataclasses
 import shlex
@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
     return work.cell()
 
 
-def test_a_row_that_was_not_run_says_so_and_has_a_command():
+def test_unfinished_row_shows_its_command():
     printed = Reported.printed(93.66, "94.0 ± 0.1")
     labels = {"target": "tanh", "target width": "64"}
     cell = cell_of(Row(labels, ("target=vgg18", "seeds=[0,1]"), printed))
@@ -50,13 +50,13 @@ def test_a_row_that_was_not_run_says_so_and_has_a_command():
     assert summarize([cell])["reported: rebuilt"][0] == "94.0 ± 0.1"
 
 
-def test_no_command_names_a_folder_of_this_machine():
+def test_commands_name_no_local_folder():
     local = ("data.root=/home/me/my data", "outputs=/tmp/mine", "targets=/tmp/t", "device=cpu")
     cell = cell_of(Row({}, ("target=vgg18", *local)))
     assert cell.command == "bnrecon run target=vgg18"
 
 
-def test_the_command_of_a_finished_row_gives_the_same_digits(finished, tmp_path, command):
+def test_command_of_a_finished_row_reproduces_it(finished, tmp_path, command):
     words = shlex.split(finished.command)
     assert words[:2] == ["bnrecon", "run"]
     folders = {"targets": finished.config.outputs + "/targets", "outputs": tmp_path}
@@ -76,7 +76,7 @@ def test_the_command_of_a_finished_row_gives_the_same_digits(finished, tmp_path,
 
 
 def with_predictions(cell, *counts):
-    """The cell with other predictions of its seeds."""
+    """The cell with other predictions, by seed."""
     seeds = tuple(
         dataclasses.replace(seed, predictions=Predictions(*count))
         for seed, count in zip(cell.result.seeds, counts, strict=True)
@@ -84,7 +84,7 @@ def with_predictions(cell, *counts):
     return dataclasses.replace(cell, result=dataclasses.replace(cell.result, seeds=seeds))
 
 
-def test_images_predicted_otherwise_are_counted_over_seeds_and_tested_by_seed(finished):
+def test_changed_predictions_are_summed_over_seeds_and_tested_by_seed(finished):
     cell = with_predictions(finished, (100, 12, 9, 1), (100, 3, 1, 1))
     line = numbers([cell]).iloc[0]
     assert line["images predicted otherwise"] == 15
@@ -103,7 +103,7 @@ def test_images_predicted_otherwise_are_counted_over_seeds_and_tested_by_seed(fi
     assert text["McNemar p"] == f"{mcnemar(9, 1):.2g} (smallest of 2)"
 
 
-def test_the_smallest_reserve_of_the_seeds_stands_in_the_row(finished):
+def test_row_shows_the_smallest_reserve_of_the_seeds(finished):
     cell = with_predictions(finished, (100, 0, 0, 0, 64, 3.5), (100, 0, 0, 0, 64, 1.5))
     for frame in (numbers([cell]), summarize([cell])):
         assert frame.iloc[0]["smallest reserve"] == 1.5
@@ -114,7 +114,7 @@ def test_the_smallest_reserve_of_the_seeds_stands_in_the_row(finished):
     assert line["verdict: against the target"] == "identical predictions"
 
 
-def test_page_and_csv_sum_over_the_seeds_that_were_counted_and_say_how_many(finished):
+def test_sums_cover_counted_seeds_and_say_how_many(finished):
     cell = with_predictions(finished, (100, 12, 9, 1), (100, 3, 1, 1))
     first, second = cell.result.seeds
     seeds = (first, dataclasses.replace(second, predictions=None))
@@ -132,7 +132,7 @@ def test_page_and_csv_sum_over_the_seeds_that_were_counted_and_say_how_many(fini
 
 
 def count_at_limit(finished, *solves, limit=None):
-    """``at_limit`` of a run of one seed whose layers were solved so."""
+    """``at_limit`` of a run of one seed with layers solved as in ``solves``."""
     seed, config = finished.result.seeds[0], finished.result.config
     layers = []
     for name, iterations, flag in solves:
@@ -145,8 +145,8 @@ def count_at_limit(finished, *solves, limit=None):
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, 2), (150, 3), (3000, 0)])
-def test_layers_that_lbfgs_left_at_its_limit_are_counted(finished, limit, expected):
-    """Older results hold no flag; 2,000 iterations are the limit where a run names no other."""
+def test_layers_at_the_limit_of_lbfgs_are_counted(finished, limit, expected):
+    """Older results have no flag; the limit is 2,000 iterations unless a run names another."""
     assert count_at_limit(finished, ("lu_lbfgs", 5, True), ("lu_lbfgs", 5, False)) == 1
     assert at_limit(finished.result) is None
     older = [("lbfgs", 2000), ("lu_lbfgs", 2000), ("lu_lbfgs", 150), ("matrix_free", 2000)]

@@ -1,4 +1,4 @@
-"""Verdicts: only what is certain counts as agreement, and rounding is the paper's, not ours."""
+"""Verdicts: only certainty counts as agreement, and rounding is the paper's."""
 
 import random
 
@@ -28,7 +28,7 @@ AGREEMENT = {
 
 
 def reserve(value, differ=0):
-    """Predictions of which some images went through the collapsed form only."""
+    """Predictions of which some images passed only through the collapsed form."""
     return Predictions(10_000, differ, 0, 0, 256, value)
 
 
@@ -40,7 +40,7 @@ def reserve(value, differ=0):
         (0.0, 0.0, [SAME, reserve(2.0), reserve(40.0)], "identical predictions"),
         (0.0, 0.0, [SAME, reserve(1.99), SAME], "identical where tested"),
         (0.0, 0.0, [reserve(None)] * 3, "identical predictions"),  # no logit differs at all
-        (0.0, 0.0, [SAME, UNTOLD, SAME], "identical where tested"),  # stored before
+        (0.0, 0.0, [SAME, UNTOLD, SAME], "identical where tested"),  # from an older version
         (0.0, None, [UNTOLD], "identical where tested"),
         (0.0, 0.0, [reserve(40.0, differ=1)] * 3, "accuracy equivalent within 0.05"),
         (0.0, 0.0, [SAME, OTHER, SAME], "accuracy equivalent within 0.05"),
@@ -58,7 +58,7 @@ def reserve(value, differ=0):
         (0.0, None, [], "inconclusive"),
     ],
 )
-def test_the_verdict_against_the_target(mean, half, predictions, expected):
+def test_verdict_against_the_target(mean, half, predictions, expected):
     assert against_target(Interval(mean, half, len(predictions)), predictions) == expected
 
 
@@ -78,7 +78,7 @@ def test_the_verdict_against_the_target(mean, half, predictions, expected):
         (0.9, 0.1, (70.46, "70.1 ± 0.2"), "different (larger)"),
     ],
 )
-def test_the_verdict_against_the_paper(mean, half, printed, expected):
+def test_verdict_against_the_paper(mean, half, printed, expected):
     loss, reported = Interval(mean, half, 3), Reported.printed(*printed)
     assert against_paper(loss, reported) == expected
     assert against_paper(loss, reported, possible=False) == "impossible in print"
@@ -89,13 +89,13 @@ def test_the_verdict_against_the_paper(mean, half, printed, expected):
     assert against_paper(loss, wide, possible=False, width=16) == "impossible in print"
 
 
-def test_half_a_unit_of_every_printed_number_is_allowed_for():
+def test_half_a_unit_of_every_printed_number_is_allowed():
     assert Reported.printed(92.9, "92.5 ± 0.1").rounding == pytest.approx(0.15)
     assert Reported.printed(94.12, "94.34 ± 0.05").rounding == pytest.approx(0.015)
     assert Reported.printed(94.12, "94.0 ± 0.1").reach == pytest.approx(0.205)
 
 
-def test_a_wider_interval_of_ours_never_turns_a_verdict_into_agreement():
+def test_wider_interval_never_turns_a_verdict_into_agreement():
     generator = random.Random(0)
     agreed = 0
     for _ in range(5000):
@@ -115,7 +115,7 @@ def test_a_wider_interval_of_ours_never_turns_a_verdict_into_agreement():
     assert agreed > 100
 
 
-def test_a_verdict_against_the_paper_says_how_the_intervals_lie():
+def test_verdict_against_the_paper_describes_the_intervals():
     generator = random.Random(2)
     counts = dict.fromkeys(("loss reproduced", "no more than reported", "inconclusive"), 0)
     for _ in range(4000):
@@ -133,7 +133,7 @@ def test_a_verdict_against_the_paper_says_how_the_intervals_lie():
     assert min(counts.values()) > 100
 
 
-def test_batchnorm_after_the_activation_is_the_recipe_only_where_all_gaps_are_those_in_print():
+def test_recipe_order_is_confirmed_only_by_all_printed_gaps():
     """One training each: far gaps and missing activations leave it undecided."""
 
     def verdict(**accuracies):

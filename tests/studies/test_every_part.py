@@ -1,4 +1,4 @@
-"""Every part of every paper at smoke scale: computed, stored, and shown whatever is finished."""
+"""Every part of every paper at smoke scale: computed, stored and shown from any results."""
 
 import importlib
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from places import OUTPUTS
+from repository import OUTPUTS
 
 from bnrecon.reporting import tables
 from bnrecon.reporting.figures import image, style
@@ -23,7 +23,7 @@ PARTS = [
     for word in study.parts
     if isinstance(study.part(word), Experiment)
 ]
-# What is derived of the theorems, and follows from any of their draws.
+# Verdicts derived from the theorems, which hold for any of their draws.
 VERDICTS = {
     "Theorem 1": "confirmed",
     "Eq. 8": "confirmed",
@@ -47,7 +47,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("name", "word"), PARTS)
 @pytest.mark.parametrize("scale", SCALES)
-def test_tasks_have_names_and_files_of_their_own_and_json_arguments(name, word, scale):
+def test_tasks_have_unique_names_and_files_and_json_arguments(name, word, scale):
     tasks = STUDIES[name].part(word).tasks(scale, ())
     assert len({task.name for task in tasks}) == len(tasks) > 0
     assert len({task_path(Path(), word, scale, task) for task in tasks}) == len(tasks)
@@ -59,7 +59,7 @@ def test_tasks_have_names_and_files_of_their_own_and_json_arguments(name, word, 
 
 @pytest.fixture(scope="module", params=PARTS, ids="-".join)
 def computed(request, tmp_path_factory, cifar):
-    """A part, its study and the results of its tasks, as they come back from their files."""
+    """A part, its study and the results of its tasks, as read back from their files."""
     name, word = request.param
     part, folder = STUDIES[name].part(word), tmp_path_factory.mktemp(word)
     options = [f"data.root={cifar}", f"outputs={folder}"] if name == "burkholz2024" else []
@@ -77,10 +77,10 @@ def computed(request, tmp_path_factory, cifar):
 
 
 def check_page(part, stored, numbers=True):
-    """What a page needs of a part can be made of these results."""
+    """A page can be made of these results."""
     rows = concatenate(stored)
     summary = part.summary(rows)
-    if len(stored) > 1:  # a task alone may be evidence of a claim, without a line in the table
+    if len(stored) > 1:  # a single task may support a claim without a table line
         assert len(summary) > 0
     assert not summary.isna().all(axis=1).any()
     lines = tables.markdown(summary, part.formats).splitlines()
@@ -101,7 +101,7 @@ def test_every_part_makes_a_table_a_figure_and_claims(computed):
             assert image(part.draw(rows), "svg").startswith(b"<?xml")
 
 
-def test_a_page_can_be_made_of_any_single_task_and_without_any(computed):
+def test_page_works_with_any_single_task_and_without_any(computed):
     name, _, part, stored = computed
     for number, result in enumerate(stored):
         check_page(part, [result], numbers=name == "random_features")
@@ -112,7 +112,7 @@ def test_a_page_can_be_made_of_any_single_task_and_without_any(computed):
             assert part.draw(concatenate(stored[:1])).axes
 
 
-def test_the_verdicts_of_the_theorems_are_those_derived(computed):
+def test_theorem_verdicts_are_those_derived(computed):
     name, _, part, stored = computed
     if name == "bn_explained" and part.claims:
         claims = {claim.where: claim.verdict for claim in part.claims(concatenate(stored))}
@@ -122,14 +122,14 @@ def test_the_verdicts_of_the_theorems_are_those_derived(computed):
 def test_shipped_rows_have_the_columns_of_new_ones(computed):
     name, word, _, stored = computed
     shipped = OUTPUTS / name / f"{word}-laptop.csv"
-    if shipped.exists() and word != "pruned":  # of which the first tasks have fewer
+    if shipped.exists() and word != "pruned":  # its first tasks have fewer columns
         new = {"task", *concatenate(stored).columns}
         assert new <= set(pd.read_csv(shipped, nrows=1).columns)
 
 
 @pytest.mark.parametrize(("name", "word"), PARTS)
-def test_shipped_tasks_are_the_studys(name, word):
-    """No stale file, and no page of nothing."""
+def test_shipped_tasks_belong_to_the_study(name, word):
+    """No stale file and no page without results."""
     folder = OUTPUTS / name / "tasks" / f"{word}-laptop"
     tasks = STUDIES[name].part(word).tasks("laptop", ())
     names = {task_path(OUTPUTS / name, word, "laptop", task): task.name for task in tasks}

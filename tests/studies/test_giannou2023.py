@@ -54,7 +54,7 @@ def _reference(first, second, normalization):
 
 
 @pytest.mark.parametrize("normalization", ["batch", "layer"])
-def test_batched_training_is_pytorchs_own_for_every_network(normalization):
+def test_batched_training_matches_pytorch_for_every_network(normalization):
     """Two runs, all optimizers: the same test error as nn modules under torch.optim.SGD."""
     samples, optimizers = draw_samples(4, TINY, [0, 1]), all_optimizers(TINY.rates)
     first, second = draw_source(4, 16, 1.0, [0, 1])
@@ -87,7 +87,7 @@ def _train_alone(network, optimizer, samples, run):
     network.eval()
 
 
-def test_a_network_that_diverges_counts_as_infinitely_wrong_and_harms_no_other():
+def test_diverged_network_is_infinitely_wrong_and_harms_no_other():
     samples = draw_samples(4, TINY, [0])
     networks = DenseNetworks([0], 4, 2)
     train(networks, [Optimizer(1e6, "constant"), Optimizer(0.01, "constant")], samples, 30)
@@ -96,7 +96,7 @@ def test_a_network_that_diverges_counts_as_infinitely_wrong_and_harms_no_other()
     assert errors[1] < samples.y["test"].var()
 
 
-def test_the_constructed_source_is_the_network_of_theorem_1():
+def test_constructed_source_is_the_network_of_theorem_1():
     """Its error is that of real modules whose normalizations hold random statistics."""
     samples = draw_samples(4, TINY, [0])
     first, second = draw_source(4, 16, 1.0, [0])
@@ -112,25 +112,25 @@ def test_the_constructed_source_is_the_network_of_theorem_1():
     assert (outputs - samples.y["test"][0]).square().mean() < 1e-20
 
 
-def test_with_too_few_scales_the_constructed_source_is_off():
+def test_constructed_source_fails_with_too_few_scales():
     rows = compare_methods(5, 15, "smoke").query("method == 'teacher'")
     assert (rows["mse"] > 1e-3).all()
     assert (rows["residual"] > 0.1).all()
 
 
-def test_labels_are_the_teachers():
+def test_labels_come_from_the_teacher():
     samples = draw_samples(3, TINY, [5])
     outputs = torch.relu(samples.x["test"][0].double() @ samples.teachers[0].T).sum(1)
     assert torch.allclose(outputs, samples.y["test"][0])
 
 
-def test_a_share_of_the_frozen_weights_is_zero():
+def test_frozen_weights_have_the_requested_density():
     first, second = draw_source(20, 400, 0.05, [0])
     for weight in (first, second):
         assert float((weight != 0).double().mean()) == pytest.approx(0.05, abs=0.01)
 
 
-def test_the_smallest_and_the_largest_run_are_left_out_of_the_range():
+def test_middle_range_excludes_the_extreme_runs():
     assert middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0])) == (3.0, 2.0, 5.0)
 
 
@@ -146,8 +146,8 @@ def _compared(errors, side=5):
     )
 
 
-def test_a_method_is_better_only_if_it_is_in_every_run():
-    """Runs share their teacher, so that they are compared one by one."""
+def test_better_method_is_better_in_every_run():
+    """Runs share their teacher, so they are compared one by one."""
     paired = {"baseline": [1.0, 10.0, 100.0], "student": [0.9, 9.0, 90.0]}
     assert where_better(_compared(paired), "side", "student", "baseline") == [5]
     paired["student"][1] = 11.0
@@ -155,7 +155,7 @@ def test_a_method_is_better_only_if_it_is_in_every_run():
 
 
 def test_figure_5a_is_judged_in_shares_of_the_variance():
-    """A distance of 1e-9 is not far, however large it is beside an error of 1e-14."""
+    """A distance of 1e-9 is not far, however large relative to an error of 1e-14."""
 
     def verdict(small, large):
         rows = [
@@ -182,8 +182,8 @@ def test_figure_5b_needs_large_losses_and_a_factor_of_two():
     assert verdicts(1.0, 0.6) == ["confirmed", "contradicted", "contradicted"]
 
 
-def test_a_run_without_a_winner_does_not_decide_figure_5_bottom_left():
-    """As where a source of small width computes nothing by any method."""
+def test_run_without_a_winner_does_not_decide_figure_5_bottom_left():
+    """For example where a source of small width computes nothing by any method."""
 
     def verdict(baseline):
         errors = {"baseline": baseline, "teacher": [5.0, 5, 5], "student": [5.0, 6, 6]}
@@ -196,7 +196,7 @@ def test_a_run_without_a_winner_does_not_decide_figure_5_bottom_left():
     assert verdict([1.0, 1, math.nan]).verdict == "contradicted"
 
 
-def test_the_schedule_is_open_since_one_run_selected_it():
+def test_schedule_selected_by_one_run_is_undecided():
     part = STUDY.part("figure4_left")
     errors = {"baseline": [1.0], "teacher": [1e-20], "student": [0.1]}
     assert [claim.verdict for claim in part.claims(_compared(errors))] == [
@@ -206,8 +206,8 @@ def test_the_schedule_is_open_since_one_run_selected_it():
     ]
 
 
-def test_the_schedule_is_decided_where_all_runs_tried_every_setting():
-    """A schedule's rate is selected on validation samples; a divergent setting is out."""
+def test_schedule_is_decided_where_all_runs_tried_every_setting():
+    """A schedule's rate is selected on validation samples; divergent settings are excluded."""
     tried = [
         ("constant", 0.1, [(1.0, 0.4), (1.0, 0.4), (1.0, 0.4)]),
         ("constant", 0.01, [(0.4, 0.5), (0.4, 0.5), (0.4, 0.5)]),
@@ -235,13 +235,13 @@ def test_the_schedule_is_decided_where_all_runs_tried_every_setting():
     better = compared["schedule"].replace({"cosine": "constant", "constant": "cosine"})
     other_width = compared.assign(side=10, width=100, schedule=better)
     assert part.claims(other_width)[-1].verdict == "confirmed"
-    both = pd.concat([compared, other_width])  # "the best", but at one width it is not
+    both = pd.concat([compared, other_width])  # "the best" fails at one width
     assert part.claims(both)[-1].verdict == "contradicted"
     diverged = other_width.assign(validation=other_width["validation"].where(better != "constant"))
     assert part.claims(diverged)[-1].verdict == "undecided"
 
 
-def test_all_runs_select_one_setting_for_all(tmp_path, monkeypatch):
+def test_runs_share_one_selected_setting(tmp_path, monkeypatch):
     sizes = Sizes(512, 128, 256, 2, 2, selecting=2)
     samples = draw_samples(4, sizes, [0, 1])
     first, second = draw_source(4, 16, 1.0, [0, 1])
@@ -259,8 +259,8 @@ def test_all_runs_select_one_setting_for_all(tmp_path, monkeypatch):
     assert same["mse"].tolist() == trained.errors
 
 
-def test_runs_that_do_not_select_change_nothing_but_rounding():
-    """One run after the other: as all runs' networks trained together."""
+def test_runs_that_do_not_select_change_only_rounding():
+    """Run after run gives the same as training all runs' networks together."""
     samples = draw_samples(4, TINY, [0, 1])
     first, second = draw_source(4, 16, 1.0, [0, 1])
     trained = train_sources(first, second, samples, TINY)
@@ -275,8 +275,8 @@ def test_runs_that_do_not_select_change_nothing_but_rounding():
     assert students.errors == pytest.approx(errors.tolist(), rel=1e-4)
 
 
-def test_the_bound_of_clopper_and_pearson_has_its_coverage():
-    """At the bound so many successes, or more, have a probability of 5%."""
+def test_clopper_pearson_bound_has_its_coverage():
+    """At the bound, this many successes or more have a probability of 5%."""
     bound, _ = proportion_interval(392, 400, 0.9)
     at_least = sum(math.comb(400, k) * bound**k * (1 - bound) ** (400 - k) for k in range(392, 401))
     assert at_least == pytest.approx(0.05)
@@ -289,8 +289,8 @@ def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():
     assert row["numerical_agrees"] == 300
 
 
-def test_the_theorem_holds_where_float64_has_ended():
-    """At d = 12, k = 1 float64 is lost, a hundred digits are not."""
+def test_theorem_holds_beyond_float64():
+    """At d = 12, k = 1 float64 fails, a hundred digits do not."""
     target = random_target(12, 1, 0)
     assert max(s.relative_error for s in theorem2._chain(target, 1).segments) > 1e-6
     exact, rounded = solve_in_digits(target[0].weight.detach(), 1, 0, 100)
@@ -298,15 +298,15 @@ def test_the_theorem_holds_where_float64_has_ended():
     assert rounded > exact
 
 
-def test_the_chain_in_digits_is_the_same_chain():
-    """Where float64 suffices both find the same scales: rounded ones have float64's error."""
+def test_chain_in_digits_is_the_same_chain():
+    """Where float64 suffices both give the same scales: rounded ones have float64's error."""
     target = random_target(6, 1, 1)
     exact, rounded = solve_in_digits(target[0].weight.detach(), 3, 1, 50)
     assert exact < 1e-30
     assert 1e-17 < rounded < 1e-12
 
 
-def test_the_crossing_of_one_half_is_interpolated():
+def test_crossing_of_one_half_is_interpolated():
     densities, shares = np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.25, 0.75])
     assert theorem3.crossing(densities, shares) == pytest.approx(0.25)
     assert math.isnan(theorem3.crossing(densities, shares / 2))
@@ -321,7 +321,7 @@ def test_the_crossing_of_one_half_is_interpolated():
         ({16: (400, 400), 64: (380, 400)}, "contradicted"),
     ],
 )
-def test_theorem_3_is_contradicted_by_evidence_and_not_by_the_lack_of_it(counts, verdict):
+def test_missing_evidence_does_not_contradict_theorem_3(counts, verdict):
     rows = pd.DataFrame(
         {
             "side": side,

@@ -1,4 +1,4 @@
-"""Random features for normalization layers: its mathematics against brute force."""
+"""Random features for normalization layers: mathematics against brute force."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ from bnrecon.studies.random_features.sparse_matching import (
 
 
 def share_of_matches(make_target, rows, draws):
-    """The 99.9% interval of the share of draws in which the target is found, p = 1/2."""
+    """The 99.9% interval of the share of draws that contain the target, p = 1/2."""
     hits = count_matches(make_target, rows, 0.5, draws)
     return stats.binomtest(hits, draws).proportion_ci(0.999)
 
@@ -39,7 +39,7 @@ def test_disjoint_supports_do_not_attain_the_bound_of_theorem_4_2():
     assert interval.low <= 0.4375 <= interval.high < 0.5625
 
 
-def test_theorem_4_3_in_print_is_wrong_where_candidates_share_a_degree():
+def test_printed_theorem_4_3_fails_where_candidates_share_a_degree():
     """c2 = c0 = 1, p = q = 1/2, k = 2: found with 1 - 1/2 · 1/4 = 7/8, not 15/16."""
     assert width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16) == pytest.approx(2)
     cases = itertools.product([False, True], repeat=3)  # the target's weight, two candidates'
@@ -49,8 +49,8 @@ def test_theorem_4_3_in_print_is_wrong_where_candidates_share_a_degree():
     assert interval.low <= 7 / 8 <= interval.high < 15 / 16
 
 
-def test_theorem_4_3_in_print_is_wrong_for_large_targets_too():
-    """Ten rows of fifty inputs are found in a quarter of the draws; the theorem promises 0.9."""
+def test_printed_theorem_4_3_fails_for_large_targets():
+    """Ten rows of fifty inputs match in a quarter of the draws; the theorem promises 0.9."""
     rows = 10 * math.ceil(width_factor_in_print(10, 50, 0.2, 0.5, 0.1))
     interval = share_of_matches(lambda generator: generator.random((10, 50)) < 0.2, rows, draws=60)
     assert interval.high < 0.6
@@ -59,8 +59,8 @@ def test_theorem_4_3_in_print_is_wrong_for_large_targets_too():
 @pytest.mark.parametrize(
     "setting", [(1, 1, 0.5, 0.5, 1 / 16), (3, 4, 0.3, 0.6, 0.2), (2, 6, 0.5, 0.7, 0.3)]
 )
-def test_the_width_factor_derived_is_what_the_partition_needs(setting):
-    """Against a sum over in-degrees, and a simulation with the proof's division of candidates."""
+def test_derived_width_factor_suffices_for_the_partition(setting):
+    """Against a sum over in-degrees, and a simulation of the proof's division of candidates."""
     outputs, inputs, target_density, density, failure = setting
     k = width_factor(*setting)
     degrees = stats.binom(inputs, target_density)
@@ -76,7 +76,7 @@ def test_the_width_factor_derived_is_what_the_partition_needs(setting):
     assert interval.low <= partition_probability(whole, *setting[:4]) <= interval.high
 
 
-def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
+def test_orthogonal_weights_do_not_make_columns_of_m_orthogonal():
     """Against the paper's Sect. 2.1; ID cond and Ortho cond do."""
     for name, orthogonal in (("orthogonal", False), ("id_cond", True), ("ortho_cond", True)):
         measures = orthogonality(feature_matrix(name, LayerShape(10, 10), 100, 0))
@@ -87,7 +87,7 @@ def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
 
 
 def test_training_id_cond_scales_is_training_the_weights():
-    """Theorem 3.1 in float64: collapsed pairs bit for bit, two convolutions as controls round."""
+    """Theorem 3.1 in float64: collapsed pairs are bit-identical, two-convolution controls round."""
     rows = equivalence.train_together("float64", 15)
     assert (rows["gradient_difference_one_convolution"] == 0).all()
     for name in ("two_convolutions", *equivalence.NAMES):
@@ -96,7 +96,7 @@ def test_training_id_cond_scales_is_training_the_weights():
     assert rows["loss_weights"].iloc[-1] < rows["loss_weights"].iloc[0]
 
 
-def test_a_training_that_differs_more_than_its_controls_is_not_called_equivalent():
+def test_training_beyond_its_controls_is_not_equivalent():
     single, double = (equivalence.train_together(name, 3) for name in ("float32", "float64"))
 
     def verdict(*rows):
@@ -112,8 +112,8 @@ def test_a_training_that_differs_more_than_its_controls_is_not_called_equivalent
     assert verdict(unequal, double) == "contradicted"
 
 
-def test_a_float32_training_is_judged_by_its_first_steps_and_compared_with_controls():
-    """A training that leaves the weights late, together with a control, is still equivalent."""
+def test_float32_training_is_judged_by_its_first_steps_and_controls():
+    """A training that diverges late, together with a control, is still equivalent."""
     steps, late = np.arange(1, 151), np.arange(1, 151) > 120
     columns = {"step": steps, "precision": "float32", "loss_weights": 1.0}
     for name in (*equivalence.PAIRS, *equivalence.NAMES):

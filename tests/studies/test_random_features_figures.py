@@ -1,4 +1,4 @@
-"""Random features, Figures 2 and 4: their matrices and targets, tables, claims and pictures."""
+"""Random features, Figures 2 and 4: matrices, targets, tables, claims and figures."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_targets_follow_the_distribution(name):
 def test_targets_through_hidden_channels_are_products_or_sums_of_features(name):
     few, many = (target_weight(name, 40, 50, seed=1, hidden=hidden) for hidden in (7, 100))
     assert torch.linalg.matrix_rank(few) <= 7
-    if name.endswith("_cond"):  # 100 single entries, or outer products of vectors that are shared
+    if name.endswith("_cond"):  # 100 single entries, or outer products of shared vectors
         sums = target_weight(name, 50, 50, seed=1, hidden=100)
         assert 30 < torch.linalg.matrix_rank(sums) < 45
     if name == "id_cond":
@@ -62,7 +62,7 @@ def test_targets_through_hidden_channels_are_products_or_sums_of_features(name):
 
 
 @pytest.mark.parametrize("name", FEATURES.values())
-def test_targets_of_figure_2_have_one_scale_and_are_float32_numbers(name):
+def test_targets_of_figure_2_have_one_scale_and_float32_values(name):
     target = scaled_target(name, 10, seed=2)
     assert float(target.square().mean()) == pytest.approx(2 / 10, rel=1e-6)
     assert torch.equal(target, target.float().double())
@@ -81,8 +81,8 @@ def test_condition_numbers_of_figure_2_are_those_of_m(name, excess):
     assert condition_number(singular) > IDENTIFIED
 
 
-def test_half_the_error_is_that_of_a_quarter_of_the_missing_features():
-    """Of random targets and features, as Figure 4's last column counts; against least squares."""
+def test_half_the_error_means_a_quarter_of_the_missing_features():
+    """Random targets and features, as in Figure 4's last column; against least squares."""
     errors = {}
     for missing in (5, 20):
         squares = []
@@ -99,7 +99,7 @@ def test_half_the_error_is_that_of_a_quarter_of_the_missing_features():
 
 
 def solved(solver, values, iterations=10, at_limit=False, **row):
-    """Rows of Figure 2 with these relative errors, a seed each."""
+    """Rows of Figure 2 with these relative errors, one per seed."""
     common = {"features": "He normal", "channels": 10, "excess": 0, "condition_number": 50.0}
     common |= {"solver": solver, "iterations": iterations, "at_limit": at_limit, "used": "lu"}
     return [
@@ -112,7 +112,7 @@ def every_solver(values, **row):
     return [one for solver in SETTINGS for one in solved(solver, values, **row)]
 
 
-def test_errors_of_zero_are_counted_and_not_averaged_as_logarithms():
+def test_zero_errors_are_counted_and_not_averaged():
     rows = every_solver([1e-3, 0.0, 1e-5]) + every_solver([0.0, 0.0], features="ID cond")
     table = conditioning.PART.summary(pd.DataFrame(rows)).set_index("features")
     assert table.loc["He normal", "SVD, LBFGS"] == "1.0e-04, 1 of 3: 0 (10)"
@@ -120,7 +120,7 @@ def test_errors_of_zero_are_counted_and_not_averaged_as_logarithms():
     assert table.loc["ID cond", "bnrecon"] == "0 (lu)"
 
 
-def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(monkeypatch):
+def test_iteration_limit_is_reported_and_a_larger_one_lowers_the_error(monkeypatch):
     short = SETTINGS["lbfgs"].__class__("lbfgs", max_iterations=20)
     monkeypatch.setitem(SETTINGS, "lbfgs", short)
     rows = measure_errors("He normal", 6, 0, seeds=2).set_index(["solver", "seed"])
@@ -131,7 +131,7 @@ def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(mon
     assert (rows["rmse"] / rows["relative_rmse"]).to_numpy() == pytest.approx(math.sqrt(2 / 6))
 
 
-def test_id_cond_features_are_solved_without_error_in_float32():
+def test_id_cond_features_are_solved_exactly_in_float32():
     rows = measure_errors("ID cond", 6, 0, seeds=1)
     assert (rows["rmse"] == 0).all()
 
@@ -149,7 +149,7 @@ def decided(claims, word):
         ([1e-5, 1, 1e-2], "undecided"),
     ],
 )
-def test_whether_more_features_help_is_decided_by_paired_intervals(many, verdict):
+def test_paired_intervals_decide_whether_more_features_help(many, verdict):
     few = [1e-2, 2e-2, 1.5e-2]
     rows = pd.DataFrame(every_solver(few) + every_solver(many, excess=100))
     claim = decided(conditioning.PART.claims(rows), "More or fewer features")
@@ -157,7 +157,7 @@ def test_whether_more_features_help_is_decided_by_paired_intervals(many, verdict
     assert "of 2 comparisons" in claim.evidence
 
 
-def test_preconditioning_is_decided_at_one_limit_of_iterations_and_without_excess():
+def test_preconditioning_is_judged_at_one_limit_without_excess():
     plain = [1e-2, 2e-2, 1.5e-2]
     rows = every_solver(plain)
     for row in rows:
@@ -173,7 +173,7 @@ def test_preconditioning_is_decided_at_one_limit_of_iterations_and_without_exces
 @pytest.mark.parametrize(
     ("power", "verdict"), [(2.0, "confirmed"), (0.0, "undecided"), (-2.0, "contradicted")]
 )
-def test_growth_with_the_size_is_the_slope_of_logarithms(power, verdict):
+def test_growth_with_size_is_the_slope_of_logarithms(power, verdict):
     rows = pd.DataFrame(
         [row for size in (5, 10, 20) for row in every_solver([1e-5] * 3, channels=size)]
     )
@@ -184,14 +184,14 @@ def test_growth_with_the_size_is_the_slope_of_logarithms(power, verdict):
     assert f"power {power:.1f} of" in claim.evidence.replace("-0.0", "0.0")
 
 
-def test_a_single_seed_decides_nothing():
+def test_single_seed_decides_nothing():
     rows = pd.DataFrame(every_solver([1e-2]) + every_solver([1e-6], excess=100))
     claims = conditioning.PART.claims(rows)
     assert {claim.verdict for claim in claims} == {"undecided"}
 
 
 def aligned(features, target, errors, hidden=100, assignment=math.nan, **row):
-    """Rows of Figure 4 with these errors after the exchanges, a draw each."""
+    """Rows of Figure 4 with these errors after the exchanges, one per draw."""
     common = {"features": features, "target": target, "hidden": hidden, "rank": min(hidden, 50)}
     common |= {"c1": 2400, "channels": 50, "unpermuted": 0.2, "best_random": 0.16}
     common |= {"greedy": 0.1, "printed_masks": 0.13, "masks": 0.12, "assignment": assignment}
@@ -199,7 +199,7 @@ def aligned(features, target, errors, hidden=100, assignment=math.nan, **row):
 
 
 def all_pairs(errors, id_cond, **row):
-    """``errors`` for all features but ID cond, which has ``id_cond`` on targets but its own."""
+    """``errors`` for all features except ID cond: ``id_cond``, and 0 on its own targets."""
     fitted = {"assignment": 0.0, "exchanges": 0.0}
     return [
         one | (fitted if one["features"] == one["target"] == "ID cond" else {})
@@ -217,8 +217,8 @@ def all_pairs(errors, id_cond, **row):
         ([0.01, 0.2, 0.05], "undecided", "undecided"),
     ],
 )
-def test_whether_id_cond_is_less_suitable_is_decided_for_each_search(id_cond, less, more):
-    """By the paper's greedy pass, and by exchanges; never by the exact assignment."""
+def test_id_cond_suitability_is_decided_per_search(id_cond, less, more):
+    """By the paper's greedy pass and by exchanges; never by the exact assignment."""
     rows = pd.DataFrame(all_pairs([0.07, 0.072, 0.071], id_cond))
     rows["assignment"] = rows["assignment"].fillna(0.01).where(rows["features"] == "ID cond")
     claims = alignment.PART.claims(rows.assign(greedy=rows["exchanges"]))
@@ -240,7 +240,7 @@ def test_whether_id_cond_is_less_suitable_is_decided_for_each_search(id_cond, le
         ([0.01, 0.15, 0.07], "undecided"),
     ],
 )
-def test_low_rank_is_easier_to_match_where_less_is_left_than_of_full_rank(low, verdict):
+def test_low_rank_is_easier_to_match_where_it_leaves_less_error(low, verdict):
     full = [0.07, 0.071, 0.072]
     rows = all_pairs(full, full, hidden=300) + all_pairs(low, low, hidden=10)
     claim = decided(alignment.PART.claims(pd.DataFrame(rows)), "low rank matching")
@@ -251,7 +251,7 @@ def test_low_rank_is_easier_to_match_where_less_is_left_than_of_full_rank(low, v
 @pytest.mark.parametrize(
     ("same", "verdict"), [(0.069, "confirmed"), (0.05, "contradicted"), (0.0635, "undecided")]
 )
-def test_similar_distributions_help_much_or_not_by_one_pooled_interval(same, verdict):
+def test_one_pooled_interval_decides_on_similar_distributions(same, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.0701, 0.0699], [0.05, 0.05, 0.05]))
     alike = rows["features"] == rows["target"]
     jitter = rows["seed"].map({0: 0.99, 1: 1.0, 2: 1.01})
@@ -263,7 +263,7 @@ def test_similar_distributions_help_much_or_not_by_one_pooled_interval(same, ver
     ("same", "other", "verdict"),
     [(0.0, 0.1, "confirmed"), (0.1, 0.1, "contradicted"), (0.0, 0.0, "contradicted")],
 )
-def test_only_sparse_targets_are_fitted_is_decided_by_the_greedy_pass(same, other, verdict):
+def test_greedy_pass_decides_whether_only_sparse_targets_fit(same, other, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
     is_own = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
     sign = (rows["features"] == "ER sign") & (rows["target"] == "ER sign")
@@ -272,14 +272,14 @@ def test_only_sparse_targets_are_fitted_is_decided_by_the_greedy_pass(same, othe
     assert decided(alignment.PART.claims(rows), "Only highly sparse").verdict == verdict
 
 
-def test_products_through_more_channels_than_outputs_have_no_low_rank():
+def test_products_through_more_channels_than_outputs_have_full_rank():
     rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
     assert decided(alignment.PART.claims(rows), "Low rank targets").verdict == "false as stated"
     low = rows.assign(rank=20)
     assert decided(alignment.PART.claims(low), "Low rank targets").verdict == "undecided"
 
 
-def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
+def test_only_id_cond_fits_masks_of_low_density():
     rows = masks.measure_masks(0, 20, 16, list(permutation_search.SEARCHES), list(FEATURES))
     fitted = rows[rows["assignment"] < 1e-9]
     assert set(fitted["features"]) == {"ID cond"}
@@ -293,7 +293,7 @@ def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
     assert (id_cond[["printed_masks", "masks"]].min(axis=1) >= id_cond["assignment"] - 1e-12).all()
 
 
-def test_with_a_shared_feature_the_entries_of_the_first_input_are_reached():
+def test_shared_feature_reaches_the_entries_of_the_first_input():
     shape, width = LayerShape(20, 20), 370
     label = permutation_search.SHARED
     assert label in permutation_search.features_of_width(20, 400 - width)
@@ -307,8 +307,8 @@ def test_with_a_shared_feature_the_entries_of_the_first_input_are_reached():
     assert errors.loc[0.7, label] < errors.loc[0.7, "ID cond"]
 
 
-def test_a_shared_feature_has_a_verdict_of_its_own():
-    """Which of both the paper's figure has, it does not say."""
+def test_shared_feature_has_its_own_verdict():
+    """The paper does not say which of the two its figure has."""
     rows = all_pairs([0.1, 0.101, 0.1], [0.2, 0.2, 0.201])
     id_cond = [row for row in rows if row["features"] == "ID cond"]
     shared = [row | {"features": permutation_search.SHARED, "greedy": 0.01} for row in id_cond]
@@ -319,7 +319,7 @@ def test_a_shared_feature_has_a_verdict_of_its_own():
 
 
 def masked(features, density, greedy, best, **row):
-    """Rows of Figure 4 (right) with these errors, a draw each."""
+    """Rows of Figure 4 (right) with these errors, one per draw."""
     common = {"features": features, "density": density, "c1": 2400, "channels": 50}
     common |= {"unpermuted": 0.2, "best_random": 0.15, "assignment": math.nan}
     common |= {"printed_masks": math.nan, "masks": math.nan}
@@ -337,14 +337,14 @@ def masked(features, density, greedy, best, **row):
         ([0.1, 0.1], 0.2, "contradicted"),
     ],
 )
-def test_masks_are_fitted_by_permuting_where_they_are_not_without(greedy, unpermuted, possible):
+def test_permutation_makes_masks_fit(greedy, unpermuted, possible):
     rows = masked("ID cond", 0.1, greedy, 0.0, unpermuted=unpermuted)
     claims = masks.PART.claims(pd.DataFrame(rows + masked("He normal", 0.1, [0.1, 0.1], 0.1)))
     assert decided(claims, "make reconstruction possible").verdict == possible
 
 
 @pytest.mark.parametrize(("density", "verdict"), [(0.3, "confirmed"), (0.7, "contradicted")])
-def test_a_density_at_which_every_draw_is_fitted_is_low_or_not(density, verdict):
+def test_density_at_which_every_draw_fits_is_low_or_not(density, verdict):
     rows = masked("ID cond", density, [0.1] * 10, 0.0) + masked("He normal", density, [0.1], 0.1)
     for draws, expected in ((10, verdict), (9, "undecided")):
         some = pd.DataFrame([row for row in rows if row["seed"] < draws])
@@ -355,6 +355,6 @@ def test_a_density_at_which_every_draw_is_fitted_is_low_or_not(density, verdict)
     ("greedy", "verdict"),
     [([0.1, 0.102], "contradicted"), ([0.19, 0.195], "confirmed"), ([0.1, 0.19], "undecided")],
 )
-def test_a_lower_error_counts_only_where_a_quarter_is_gone(greedy, verdict):
+def test_lower_error_counts_only_from_a_quarter_less(greedy, verdict):
     rows = masked("ID cond", 0.7, greedy, 0.1) + masked("He normal", 0.7, greedy, 0.1)
     assert decided(masks.PART.claims(pd.DataFrame(rows)), "three quarters").verdict == verdict

@@ -1,4 +1,4 @@
-"""Random features for normalization layers: every part, from its tasks to its table and figure."""
+"""Random features for normalization layers: intervals, and tasks shared by processes."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_intervals_by_value():
     assert math.isnan(intervals.loc[2, "half_width"])  # one value has no interval
 
 
-def test_intervals_of_unpaired_draws_are_those_of_the_textbook():
+def test_intervals_of_unpaired_draws_match_the_textbook():
     """Welch's degrees of freedom by hand, and a slope from the normal equations."""
     first, second = [3.0, 5.0, 9.0, 4.0], [1.0, 2.0, 2.5]
     parts = [np.var(values, ddof=1) / len(values) for values in (first, second)]
@@ -44,8 +44,8 @@ def test_intervals_of_unpaired_draws_are_those_of_the_textbook():
 
 
 @pytest.mark.process
-def test_processes_share_the_tasks_and_one_may_die(tmp_path, command):
-    """Three: one is killed as soon as it has begun; this one is the third."""
+def test_processes_share_tasks_and_one_may_die(tmp_path, command):
+    """Three processes: one is killed as soon as it has begun; this one is the third."""
     words = ("random_features", "conditioning", "scale=smoke", f"outputs={tmp_path}")
     first, second = (start(*words, command="study") for _ in range(2))
     first.stderr.readline()  # it has begun

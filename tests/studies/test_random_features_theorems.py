@@ -1,4 +1,4 @@
-"""Theorems of the second paper that fail as printed: counterexamples against brute force."""
+"""Theorems of the second paper that fail as printed: counterexamples by brute force."""
 
 import itertools
 from fractions import Fraction
@@ -37,14 +37,14 @@ def verdicts(part, rows):
     return {claim.where: claim.verdict for claim in part.claims(rows)}
 
 
-def test_residues_are_the_float32_numbers_modulo_the_prime():
+def test_residues_are_float32_numbers_modulo_the_prime():
     values = torch.randn(50, generator=torch.Generator().manual_seed(0)) * 1e-3
     for value, residue in zip(values.tolist(), residues(values).tolist(), strict=True):
         exact = Fraction(value)
         assert exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME == residue
 
 
-def test_ranks_modulo_the_prime_are_those_of_small_integer_matrices():
+def test_modular_ranks_match_small_integer_matrices():
     generator = np.random.default_rng(0)
     seen = set()
     for _ in range(60):
@@ -66,10 +66,10 @@ def test_full_rank_factors_do_not_make_m_full_rank():
     assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "needs a condition"}
     assert verdicts(ranks.PART, rows[2:]) == {"Theorem 2.1": "undecided"}
     (claim,) = ranks.PART.claims(rows)
-    assert "two bases" not in claim.evidence  # that one is no counterexample
+    assert "two bases" not in claim.evidence  # it is no counterexample
 
 
-def test_any_rows_of_a_moment_curve_are_independent_and_its_features_have_rank_c0_plus_c2_minus_1():
+def test_moment_curve_features_have_rank_c0_plus_c2_minus_1():
     first = np.vander(np.arange(-4, 5), 3, increasing=True)
     assert all(
         np.linalg.matrix_rank(first[list(rows)]) == 3
@@ -102,7 +102,7 @@ def printed_mass(aspect):
 
 
 @pytest.mark.parametrize("aspect", [0.5, 1.0, 1.2, 3.0])
-def test_the_printed_density_is_the_law_without_its_atom_for_more_features_than_equations(aspect):
+def test_printed_density_lacks_the_atom_above_n_features(aspect):
     """Its mass is n/c1 for c1 ≥ n; for c1 < n it is the law of the inverse aspect."""
     assert printed_mass(aspect) == pytest.approx(min(aspect, 1 / aspect), abs=1e-6)
     x = np.linspace(*spectrum.edges(max(aspect, 1 / aspect)), 52)[1:-1]
@@ -113,7 +113,7 @@ def test_the_printed_density_is_the_law_without_its_atom_for_more_features_than_
     np.testing.assert_allclose(shares, expected, atol=1e-3)
 
 
-def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equations():
+def test_fewer_features_than_equations_decide_on_the_printed_density():
     where = "Theorem 2.2, density"
     rows = {
         aspect: spectrum_part.measure_spectrum("orthogonal", aspect, 30, 2) for aspect in (0.8, 1.2)
@@ -129,7 +129,7 @@ def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equatio
     assert verdicts(spectrum_part.PART, drawn_from_it)[where] == "confirmed"
 
 
-def test_normal_features_have_the_fourth_moment_derived_and_not_the_laws():
+def test_normal_features_have_the_derived_fourth_moment():
     """E tr (MᵀM)² / c1 at c2 = 1, where the law has 2, and at c2 = c0 = 12."""
     for outputs, inputs in ((1, 144), (12, 12)):
         moment = few_channels.measure_distances("He normal", outputs, inputs, 20)["fourth_moment"]
@@ -144,7 +144,7 @@ def test_few_output_channels_keep_the_spectrum_from_the_law():
     assert far.min() > 0.15 > 0.06 > near.max()
 
 
-def test_blocks_that_appendix_a2_takes_for_independent_are_correlated():
+def test_blocks_assumed_independent_by_appendix_a2_are_correlated():
     rows = few_channels.measure_distances("He normal", 1, 400, 3)
     assert rows["block_correlation"].mean() == pytest.approx(1 / 4, abs=0.05)
     independent = torch.randn(400, 400, generator=torch.Generator().manual_seed(0))
@@ -152,7 +152,7 @@ def test_blocks_that_appendix_a2_takes_for_independent_are_correlated():
 
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_eq_3_rebuilds_targets_without_zeros_and_its_condition_is_the_root_of_c2(size):
+def test_eq_3_rebuilds_targets_without_zeros_with_condition_root_c2(size):
     features = draw("id_cond", LayerShape(size, size), size**2 - size + 1, 0, 0)
     weight = torch.randn(size, size, generator=torch.Generator().manual_seed(1))
     rebuilt, _ = minimum_width.rebuild(features, weight)
@@ -161,7 +161,7 @@ def test_eq_3_rebuilds_targets_without_zeros_and_its_condition_is_the_root_of_c2
     assert (condition, balanced) == (pytest.approx(size**0.5), pytest.approx(1))
 
 
-def test_eq_3_does_not_reach_the_identity_but_reaches_a_target_without_its_first_input():
+def test_eq_3_misses_the_identity_but_not_a_target_without_its_first_input():
     features = draw("id_cond", LayerShape(2, 2), 3, 0, 0)
     rebuilt, largest = minimum_width.rebuild(features, torch.eye(2))
     assert float((rebuilt - torch.eye(2)).norm()) == pytest.approx(minimum_width.PIVOT)
@@ -180,18 +180,18 @@ def test_no_scales_of_eq_3_give_the_identity():
         torch.testing.assert_close(weight, torch.stack([torch.stack([s, a]), torch.stack([s, b])]))
 
 
-def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
+def test_verdicts_on_eq_3_need_every_type_of_target():
     rows = {name: minimum_width.measure_targets(name, [2, 4], 3) for name in minimum_width.TARGETS}
     density, every = "Eq. 3, targets with a density", "Eq. 3, any target"
     normal = verdicts(minimum_width.PART, rows["normal"])
     assert (normal[density], normal[every]) == ("confirmed", "undecided")
     identity = verdicts(minimum_width.PART, rows["identity"])
     assert (identity.get(density), identity[every]) == (None, "undecided")
-    every_kind = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
-    assert (every_kind[density], every_kind[every]) == ("confirmed", "needs a condition")
+    every_type = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
+    assert (every_type[density], every_type[every]) == ("confirmed", "needs a condition")
 
 
-def test_the_critical_density_is_the_bottleneck_over_all_permutations():
+def test_critical_density_is_the_bottleneck_over_all_permutations():
     generator = np.random.default_rng(0)
     for _ in range(40):
         target, uniform = generator.random((4, 5)) < 0.5, generator.random((5, 5))
@@ -205,7 +205,7 @@ def test_the_critical_density_is_the_bottleneck_over_all_permutations():
         assert not has_perfect_matching(target, uniform < critical) or critical == 0
 
 
-def test_quantile_intervals_hold_the_true_quantile_as_often_as_they_say():
+def test_quantile_intervals_have_their_coverage():
     generator = np.random.default_rng(0)
     hits = 0
     for _ in range(400):
@@ -215,8 +215,8 @@ def test_quantile_intervals_hold_the_true_quantile_as_often_as_they_say():
 
 
 @pytest.mark.parametrize("density", [0.3, 0.5, 0.9])
-def test_theorem_4_2s_bound_holds_for_every_small_target(density):
-    """All targets of 2 x 3 against all features, found one by one."""
+def test_bound_of_theorem_4_2_holds_for_every_small_target(density):
+    """All targets of 2 x 3 against all features, one by one."""
     masks = sparse_matching.all_masks(2, 3)
     probabilities = sparse_matching.exact_probabilities(2, 3, density)
     for target, probability in list(zip(masks, probabilities, strict=True))[::7]:
@@ -229,8 +229,8 @@ def test_theorem_4_2s_bound_holds_for_every_small_target(density):
     bounds = np.array([degree_bound(target.sum(1), density, 2) for target in masks])
     assert (probabilities <= bounds + 1e-12).all()
     several = (masks.any(2)).sum(1) > 1
-    assert (probabilities[several] < bounds[several] - 1e-6).all()  # never attained
-    np.testing.assert_allclose(probabilities[~several], bounds[~several])  # but by one row
+    assert (probabilities[several] < bounds[several] - 1e-6).all()  # strict
+    np.testing.assert_allclose(probabilities[~several], bounds[~several])  # attained by one row
 
 
 def test_verdicts_follow_the_rows():
@@ -252,7 +252,7 @@ def test_verdicts_follow_the_rows():
     assert verdicts(matching.PART, above) == {"Theorem 4.2": "false as stated"}
 
 
-def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_does():
+def test_probability_statement_holds_only_where_its_whole_interval_does():
     """Promised 0.9: a share of 0.897 [0.877, 0.915] decides nothing."""
     row = {"setting": "c2 = 5, own inputs, k = 2", "feature_density": 0.8, "draws": 1000}
     row |= {"theorem": "Fig. 1 (e), k in print", "bound": 0.9, "bound_kind": "at least"}
@@ -267,7 +267,7 @@ def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_doe
     assert (line["holds"], "disjoint inputs" in line["setting"]) == ("undecided", True)
 
 
-def test_the_product_behind_the_derived_k_is_an_upper_bound_by_little():
+def test_product_behind_the_derived_k_is_a_close_upper_bound():
     """Fig. 1 (e), k = 7: rows compete, 0.908, and the product, which lets them share, is 0.9096."""
     outputs, degree, density, _ = matching.SPECIAL
     product = (1 - (1 - density**degree) ** (7 * outputs)) ** outputs

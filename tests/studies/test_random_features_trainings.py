@@ -1,4 +1,4 @@
-"""Parts that train networks: comparisons, shares and verdicts, computed from rows made by hand."""
+"""Parts that train networks: comparisons, shares and verdicts from handmade rows."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ STUDY = registry.find("random_features")
 
 
 def trained(accuracies, epochs=30):
-    """Rows of trainings: test accuracies by setting, one for each seed."""
+    """Rows of trainings: test accuracies by setting, one per seed."""
     return pd.DataFrame(
         [
             {"setting": setting, "seed": seed, "width": 16, "epochs": epochs, "accuracy": accuracy}
@@ -39,7 +39,7 @@ SIZE = "not at the paper's size"
 GAP = {ONES: [60.0, 61, 62], MATCHED: [74.0, 75.5, 75.9], WEIGHTS: [77.0, 78, 79]}
 
 
-def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
+def test_share_of_the_step_is_a_mean_of_ratios_over_seeds():
     rows = trained(GAP | {SLOWED: [60.2, 61, 61.9]})
     expected = mean_interval([100 * 14 / 17, 100 * 14.5 / 17, 100 * 13.9 / 17])
     share = step_share(rows)
@@ -57,13 +57,13 @@ def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
         ([78.0, 79.1, 80], ["confirmed", "confirmed", "contradicted"]),
     ],
 )
-def test_the_verdicts_on_the_step_follow_the_rows(matched, verdicts):
+def test_step_verdicts_follow_the_rows(matched, verdicts):
     rows = trained(GAP | {MATCHED: matched})
     assert [claim.verdict for claim in scales.PART.claims(rows)[1:]] == verdicts
 
 
 @pytest.mark.parametrize(("epochs", "verdict"), [(30, SIZE), (299, SIZE), (300, "confirmed")])
-def test_the_sentence_in_print_is_open_for_trainings_shorter_than_its_own(epochs, verdict):
+def test_shorter_trainings_leave_the_printed_sentence_undecided(epochs, verdict):
     claim = scales.PART.claims(trained(GAP, epochs))[0]
     assert claim.verdict == verdict
     assert "cannot compete" in claim.statement
@@ -81,7 +81,7 @@ def test_differences_are_paired_by_seed():
     assert differences == ["", mean_interval([1, 1.5, 1]), mean_interval([-1, -2])]
 
 
-def test_replicates_are_pooled_by_seed_where_all_of_them_are_there():
+def test_complete_replicates_are_pooled_by_seed():
     rows = trained({"1": [70.0, 71], "5413": [68.0, 69], "10123": [69.0, 68], "1541601": [67.0]})
     pooled = conditioned.pooled(rows)
     assert pooled[["seed", "accuracy"]].to_numpy().tolist() == [[0, 68]]
@@ -98,7 +98,7 @@ TABLE1 = {
 }
 
 
-def test_the_claims_on_table_1_rest_on_pooled_rows_and_on_the_factors_themselves():
+def test_table_1_claims_use_pooled_rows_and_the_factors():
     cost, cause, _ = conditioned.PART.claims(trained(TABLE1))
     assert (cost.verdict, cause.verdict) == ("confirmed", "undecided")
     apart = np.diff([factors_at(10123), factors_at(1541601)], axis=0)
@@ -107,15 +107,15 @@ def test_the_claims_on_table_1_rest_on_pooled_rows_and_on_the_factors_themselves
     assert conditioned.PART.claims(trained({"1": [70.0]}))[0].verdict == "undecided"
 
 
-def test_rows_of_table_1_have_no_order_unless_their_laws_differ_by_more_than_draws(monkeypatch):
-    last = {"1541601": [60.0, 61, 62]}  # far below, whatever the reason
+def test_table_1_rows_are_ordered_only_if_their_laws_differ_by_more_than_draws(monkeypatch):
+    last = {"1541601": [60.0, 61, 62]}  # far below for any reason
     assert conditioned.PART.claims(trained(TABLE1 | last))[-1].verdict == "undecided"
     monkeypatch.setattr(conditioned, "quantiles_apart", lambda _: 0.1)
     assert conditioned.PART.claims(trained(TABLE1 | last))[-1].verdict == "confirmed"
     assert conditioned.PART.claims(trained(TABLE1))[-1].verdict == "undecided"
 
 
-def test_seeds_added_after_looking_decide_nothing_on_table_1():
+def test_seeds_added_later_do_not_decide_on_table_1():
     added = {name: [*values, 90.0, 40.0] for name, values in TABLE1.items() if name != "1"}
     rows = trained(added | {"1": [*TABLE1["1"], 40.0, 90.0]})
     verdict, numbers = decisions(rows)["cost"]
@@ -125,7 +125,7 @@ def test_seeds_added_after_looking_decide_nothing_on_table_1():
 
 
 @pytest.mark.parametrize("condition", [10, 100, 1000])
-def test_the_lengths_of_steps_behind_log_uniform_factors_are_those_of_the_caption(condition):
+def test_step_lengths_behind_log_uniform_factors_match_the_caption(condition):
     factors = log_uniform_quantile((np.arange(100_000) + 0.5) / 100_000, condition)
     length = np.sqrt(np.mean(factors**4)) / np.mean(factors**2)
     assert length == pytest.approx(conditioned.step_length(condition), rel=1e-3)
@@ -160,7 +160,7 @@ def test_steps_are_matched_along_the_gradient_and_in_length(shorter, verdict):
     assert "steps" not in decisions(trained(TABLE1))
 
 
-def test_rates_for_steps_of_equal_length_are_multiples_of_the_usual_one():
+def test_rates_for_steps_of_equal_length_are_multiples_of_the_usual_rate():
     by_name = {task.name: task.options for task in STUDY.part("conditioned").tasks("laptop", ())}
     rate = compose(by_name["no factors, seed 0"]).train.lr
     length = conditioned.step_length(1000)
@@ -176,7 +176,7 @@ def test_rates_for_steps_of_equal_length_are_multiples_of_the_usual_one():
 
 
 def factors_at(condition):
-    """Quantiles of Theorem 2.2's law by bisection of its density's sum on a fine grid."""
+    """Quantiles of Theorem 2.2's law, by inverting the summed density on a fine grid."""
     root = (condition - 1) / (condition + 1)
     angles = np.linspace(0, np.pi, 400_001)
     squared = (1 - root) ** 2 + 4 * root * np.sin(angles / 2) ** 2
@@ -193,7 +193,7 @@ def factors_at(condition):
         ([81.0, 82, 83], "contradicted"),
     ],
 )
-def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
+def test_varied_spectra_have_their_own_claim(last, verdict):
     varied = {"no factors": [80.0, 81, 82], "log-uniform, 10": [79.0, 80.1, 81]}
     varied["log-uniform, 1000"] = last
     rest = {"log-uniform, 100": [78.0, 79.1, 80]}
@@ -214,12 +214,12 @@ def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
         (Interval(0.1, None, 1), "undecided", "undecided"),
     ],
 )
-def test_equal_and_without_loss_need_an_interval_within_a_point(interval, equal, loss):
+def test_equality_and_no_loss_need_an_interval_within_a_point(interval, equal, loss):
     assert sparse.decide_equal(interval) == equal
     assert sparse.decide_loss(interval) == loss
 
 
-def test_the_page_of_sparse_works_with_any_single_task():
+def test_page_of_sparse_works_with_any_single_task():
     steps = pd.DataFrame([{"density": 0.2, "steps": 20, "difference": 1e-13}])
     for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.MASKED[0.5]: [75.0]})):
         assert len(sparse.PART.summary(rows)) == 1
@@ -235,7 +235,7 @@ def test_the_page_of_sparse_works_with_any_single_task():
     assert (wide.statement, wide.verdict) == (in_print.statement, "contradicted")
 
 
-def test_on_one_support_scales_and_weights_take_the_same_steps():
+def test_scales_and_weights_take_the_same_steps_on_one_support():
     options = ("target=vgg18_normalization", "data=digits", "scale=smoke", "target.groups=[1]")
     features = ("target.features=sparse_id_cond", "target.oversampling=0.5")
     row = sparse.compare_steps(0.5, 4, (*options, *features)).iloc[0]
@@ -243,7 +243,7 @@ def test_on_one_support_scales_and_weights_take_the_same_steps():
 
 
 def trained_from_scratch(weights, target):
-    """Rows of three seeds, those with scales from 1 without a start, as older results are."""
+    """Rows of three seeds; those with scales from 1 name no start, as in older results."""
     common = {"width": 16, "epochs": 10, "seconds": 400.0, "inner_scales_off": 0.0}
     common |= {"outer_scales_off": 0.0, "channels_never_active": 1.0}
     old = [
@@ -279,7 +279,7 @@ def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
     assert scratch.PART.summary(rows)["scales start at"].tolist() == starts
 
 
-def test_scratch_compares_trainings_of_one_length():
+def test_scratch_compares_trainings_of_equal_length():
     rows = trained_from_scratch(70, 74)
     longer = trained_from_scratch(63, 84).assign(epochs=30)
     both = pd.concat([rows, longer], ignore_index=True)
@@ -289,14 +289,14 @@ def test_scratch_compares_trainings_of_one_length():
         for single in (short, long):
             evidence = single.evidence.split("Points that")[0].split(" (comparisons")[0]
             assert evidence.rpartition("scale")[2] in claim.evidence
-        assert claim.verdict == long.verdict  # whose seeds were fixed before
+        assert claim.verdict == long.verdict  # its seeds were fixed in advance
     assert scratch.PART.summary(both)["epochs"].tolist() == [10] * 3 + [30] * 3
     with drawing.style():
         titles = [axes.get_title(loc="left") for axes in scratch.PART.draw(both).axes]
     assert titles == ["(a) 10 epochs", "(b) 30 epochs"]
 
 
-def test_scratch_trains_for_longer_what_has_one_excess():
+def test_scratch_trains_one_excess_for_longer():
     tasks = scratch.PART.tasks("laptop", ())
     longer = [task for task in tasks if task.name.endswith(", 30 epochs")]
     assert (len(tasks), len(longer)) == (33, 15)
@@ -305,7 +305,7 @@ def test_scratch_trains_for_longer_what_has_one_excess():
     assert len(scratch.PART.tasks("laptop", ("train.epochs=2",))) == 18
 
 
-def test_scratch_decides_nothing_without_what_it_compares():
+def test_scratch_decides_nothing_without_its_comparison():
     rows = trained_from_scratch(69, 74)
     alone = scratch.PART.claims(rows[rows["inner"] != scratch.TARGET])[1:]
     assert [claim.verdict for claim in alone] == ["undecided", "confirmed", "undecided"]

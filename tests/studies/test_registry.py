@@ -1,4 +1,4 @@
-"""The registry: what lies in a paper's folder is what the study lists, and listing is cheap."""
+"""The registry lists exactly the parts in each paper's folder."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from bnrecon.studies import registry
 FOLDER = Path(bnrecon.studies.__file__).parent
 
 
-def test_every_paper_in_the_folder_is_registered():
+def test_every_paper_is_registered():
     assert set(registry.STUDIES) == {path.parent.name for path in FOLDER.glob("*/paper.md")}
 
 
@@ -28,7 +28,7 @@ def test_every_module_that_binds_a_part_is_listed(name):
     study = registry.find(name)
     assert binding == set(study.parts)
     assert len(binding) == len(study.parts)
-    for part in binding:  # a caption is read in a glance
+    for part in binding:  # captions are short
         whole = study.part(part).caption  # or a function that fills in numbers
         text = whole if isinstance(whole, str) else read_text(FOLDER / name / f"{part}.py").caption
         assert len(caption_and_details(text)[0].split()) <= 60

@@ -1,4 +1,4 @@
-"""Results as data frames: the numbers of the CSV files, the paper's beside, and where from."""
+"""Results as data frames: the CSV files' numbers, reported numbers and provenance."""
 
 import pandas as pd
 import pytest
@@ -13,9 +13,7 @@ ADDED = {"version", "commit", "command"}
     ("study", "part"),
     [("burkholz2024", "table2"), ("burkholz2024", "scratch"), ("bn_explained", "table1")],
 )
-def test_the_frame_has_the_numbers_that_ship_and_says_where_each_row_comes_from(
-    shipped_outputs, study, part
-):
+def test_frame_has_the_shipped_numbers_and_their_provenance(shipped_outputs, study, part):
     frame = bnrecon.results(study, part, outputs=shipped_outputs)
     path = shipped_outputs / study / f"{part}-laptop.csv"
     shipped = pd.read_csv(path, keep_default_na=False, na_values=[""])
@@ -28,7 +26,7 @@ def test_the_frame_has_the_numbers_that_ship_and_says_where_each_row_comes_from(
     assert frame["command"].str.startswith("bnrecon ").all()
 
 
-def test_the_papers_numbers_stand_beside_the_rows_they_are_of(shipped_outputs):
+def test_reported_numbers_stand_in_their_rows(shipped_outputs):
     printed = bnrecon.reported("burkholz2024").set_index(["entry", "name"])["value"]
     rows = bnrecon.results("burkholz2024", "table1", outputs=shipped_outputs)
     activations = rows["target"].str.partition(",")[0].str.replace(" ", "_")
@@ -42,20 +40,20 @@ def test_the_papers_numbers_stand_beside_the_rows_they_are_of(shipped_outputs):
     }
 
 
-def test_without_a_part_all_parts_come_and_what_was_not_run_has_no_row(shipped_outputs):
+def test_all_parts_come_without_a_part_and_unfinished_ones_are_empty(shipped_outputs):
     frames = bnrecon.results("random_features", scale="paper", outputs=shipped_outputs)
     assert len(frames) == 15
     assert all(frame.empty for frame in frames.values())
 
 
 @pytest.mark.parametrize("part", ["minimum", "tabel1", ["table1"]])
-def test_what_is_no_part_is_refused(part):
+def test_unknown_part_is_refused(part):
     with pytest.raises(UserError, match=r"part=.*Allowed: accuracy, .* table1, table2"):
         bnrecon.results("burkholz2024", part)
 
 
 @pytest.mark.parametrize("study", ["burkholz2024", "random_features", "bn_explained"])
-def test_every_reported_number_says_where_in_the_paper_it_stands(study):
+def test_every_reported_number_names_its_location(study):
     printed = bnrecon.reported(study)
     assert printed["where"].str.len().min() > 0
     assert printed["value"].notna().sum() >= len(printed) - 1

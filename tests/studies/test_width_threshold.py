@@ -1,4 +1,4 @@
-"""Burkholz 2024, Theorems 2.2 and 2.3 on small layers: widths at which targets become reachable."""
+"""Burkholz 2024, Theorems 2.2 and 2.3 on small layers: widths that reach the target."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
         Setting(3, 2, 1, 1, 3),
     ],
 )
-def test_random_targets_are_reached_from_the_minimum_width_on(setting):
+def test_random_targets_are_reached_from_the_minimum_width(setting):
     frame = rates(dataclasses.asdict(setting), draws=5, below=2)
     random = frame[frame["target"] == "random"]
     enough = random["c1"] >= setting.minimum_width
@@ -38,7 +38,7 @@ def test_random_targets_are_reached_from_the_minimum_width_on(setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_pathological_targets_are_reached_at_n_features_only(setting):
+def test_pathological_targets_are_reached_only_at_n_features(setting):
     widths = [
         width
         for width in range(setting.minimum_width, setting.equations)
@@ -46,7 +46,7 @@ def test_pathological_targets_are_reached_at_n_features_only(setting):
     ]
     for width in (widths[0], widths[-1]):
         target = pathological_target(setting, width, seed=1)
-        # With other features, from which it is not made, it is reached at that width.
+        # Features from which the target is not made reach it at that width.
         minimum, maximum, other = (
             composed_error(kernel_composition_system(target, *features(setting, c1, seed), CPU))
             for c1, seed in ((width, 1), (setting.equations, 1), (width, 2))
@@ -55,7 +55,7 @@ def test_pathological_targets_are_reached_at_n_features_only(setting):
         assert max(maximum, other) < SUCCESS
 
 
-def test_the_scales_of_a_pathological_target_leave_other_outputs_dead():
+def test_pathological_target_leaves_other_outputs_dead():
     """Every vector in the null space of Eq. 2's homogeneous rows has outputs at zero."""
     setting = Setting(4, 3, 3, 3, 1)
     width = setting.minimum_width + 1
@@ -64,7 +64,7 @@ def test_the_scales_of_a_pathological_target_leave_other_outputs_dead():
     weight = target.permute(0, 2, 3, 1).flatten(1)
     table = matrix.reshape(4, -1, width)
     along = torch.einsum("oe,oew->ow", weight, table) / weight.square().sum(1, keepdim=True)
-    # Mγ minus its part along W, output by output.
+    # Mγ minus its component along W, for each output.
     homogeneous = (table - weight[..., None] * along[:, None]).flatten(0, 1)
     values, vh = torch.linalg.svd(homogeneous)[1:]
     assert int((values > 1e-10 * values[0]).sum()) == width - 2  # a null space of c1 + c2 - n = 2
@@ -73,7 +73,7 @@ def test_the_scales_of_a_pathological_target_leave_other_outputs_dead():
     assert (reached[2:] < 1e-9).all()
 
 
-def test_where_there_is_no_pathological_target_that_is_said():
+def test_missing_pathological_target_is_an_error():
     for setting, width in (
         (Setting(4, 3, 1, 1, 3), 105),
         (Setting(4, 3, 3, 3, 1), 108),

@@ -1,4 +1,4 @@
-"""A target whose weights are given in a file is not trained; the file's content names it."""
+"""Targets with weights from a file are not trained; the file's content names them."""
 
 import json
 
@@ -22,7 +22,7 @@ from bnrecon.targets.models import resnet
 
 @pytest.fixture
 def weights(tmp_path):
-    """A file of random weights of the smallest target."""
+    """A file of random weights for the smallest target."""
     config = compose([*SMALLEST, "train.seed=7"])
     network = build_target(config.target_request, load(config.data))
     path = tmp_path / "weights.safetensors"
@@ -34,7 +34,7 @@ def config(tmp_path, *options):
     return compose([*SMALLEST, f"outputs={tmp_path / 'outputs'}", *options])
 
 
-def test_a_run_rebuilds_the_network_of_the_file_and_trains_nothing(tmp_path, weights, caplog):
+def test_run_rebuilds_the_files_network_without_training(tmp_path, weights, caplog):
     caplog.set_level("INFO")
     chosen = config(tmp_path, f"target.weights={weights}")
     done = main_job.run(chosen)
@@ -52,10 +52,10 @@ def test_a_run_rebuilds_the_network_of_the_file_and_trains_nothing(tmp_path, wei
     assert all(layer.converged for layer in record.layers)
     again = main_job.run(config(tmp_path, f"target.weights={weights}", "train.epochs=3"))
     assert len(list(tmp_path.glob("outputs/targets/*"))) == 1
-    assert again.folder != done.folder  # of another request, its target the same
+    assert again.folder != done.folder  # another request with the same target
 
 
-def test_the_content_of_the_file_names_the_run_not_its_path(tmp_path, weights):
+def test_file_content_not_path_names_the_run(tmp_path, weights):
     def name(path):
         return naming.run_folder(config(tmp_path, f"target.weights={path}")).name
 
@@ -77,7 +77,7 @@ def test_the_content_of_the_file_names_the_run_not_its_path(tmp_path, weights):
         (lambda path: save_file({}, path), "does not fit the target: it lacks features."),
     ],
 )
-def test_what_is_no_file_of_weights_is_one_line(tmp_path, make, reason):
+def test_invalid_weights_file_is_one_line(tmp_path, make, reason):
     path = tmp_path / "w.safetensors"
     make(path)
     with pytest.raises(UserError) as error:
@@ -104,7 +104,7 @@ def test_weights_of_another_network_are_named(tmp_path):
             load_weights(network, str(tmp_path / "w.safetensors"))
 
 
-def test_a_pickle_is_never_read(tmp_path):
+def test_pickle_is_never_read(tmp_path):
     path = tmp_path / "resnet50-11ad3fa6.pth"
     torch.save(nn.Linear(1, 1).state_dict(), path)
     with pytest.raises(UserError, match="pickles are never read; write its state_dict with"):
@@ -112,9 +112,7 @@ def test_a_pickle_is_never_read(tmp_path):
 
 
 @pytest.mark.parametrize(("depth", "builder"), [(18, resnet18), (50, resnet50)])
-def test_with_torchvisions_weights_a_resnet_computes_what_torchvisions_does(
-    depth, builder, tmp_path
-):
+def test_resnet_with_torchvisions_weights_matches_torchvision(depth, builder, tmp_path):
     torch.manual_seed(0)
     theirs = builder().eval()
     save_file(theirs.state_dict(), tmp_path / "w.safetensors")
@@ -125,7 +123,7 @@ def test_with_torchvisions_weights_a_resnet_computes_what_torchvisions_does(
         assert torch.equal(ours(x), theirs(x))
 
 
-def test_numbers_that_are_no_weights_are_refused(tmp_path):
+def test_non_float_weights_are_refused(tmp_path):
     path = tmp_path / "w.safetensors"
     for dtype in (torch.int8, torch.bool, torch.complex64):
         save_file({"weight": torch.zeros(2, 3).to(dtype), "bias": torch.zeros(2)}, path)

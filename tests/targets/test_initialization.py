@@ -1,9 +1,9 @@
-"""The smart initialization: statistics of a data set, frozen before training."""
+"""Initialization from data: statistics of a data set, frozen before training."""
 
 import pytest
 import torch
 import torchvision
-from lively import Composed
+from networks import Composed
 from norm_act import NormAct
 from torch import nn
 
@@ -49,18 +49,18 @@ def assert_normalized(outputs):
         assert (output.var((0, 2, 3), unbiased=False) - 1).abs().max() < 1e-2, name
 
 
-def test_folding_normalizes_every_convolution_of_a_resnet_without_batchnorm(images):
+def test_folding_normalizes_every_convolution_without_batchnorm(images):
     network = resnet(nn.Identity)
     ready = initialize_from_data(network, images, method="fold")
     outputs = hidden_outputs(ready.train(), nn.Conv2d, images)
     assert len(outputs) == 20
     assert_normalized(outputs)
-    assert torch.equal(ready.fc.weight, network.fc.weight)  # the output layer is left as it is
+    assert torch.equal(ready.fc.weight, network.fc.weight)  # the output layer is unchanged
     assert all(m.bias is not None for m in ready.modules() if isinstance(m, nn.Conv2d))
     assert type(ready) is type(network)
 
 
-def test_freezing_gives_the_function_that_folding_gives(images):
+def test_freezing_and_folding_give_the_same_function(images):
     network = resnet(nn.Identity)
     frozen = initialize_from_data(network, images)
     folded = initialize_from_data(network, images, method="fold")
@@ -72,10 +72,10 @@ def test_freezing_gives_the_function_that_folding_gives(images):
 
 
 @pytest.mark.parametrize("kind", [FrozenBatchNorm1d, FrozenBatchNorm2d])
-def test_a_frozen_normalization_is_frozen_from_the_start(kind):
+def test_frozen_normalization_starts_as_the_identity(kind):
     layer = kind(2, eps=0.0)
     images = torch.randn(5, 2, 3, 3) if kind is FrozenBatchNorm2d else torch.randn(5, 2)
-    assert torch.equal(layer(images), images)  # mean 0 and variance 1, not those of the batch
+    assert torch.equal(layer(images), images)  # mean 0 and variance 1, not the batch's
     assert not layer.running_mean.any()
     assert not layer.training
 
@@ -97,7 +97,7 @@ def test_freezing_keeps_subclasses_hooks_and_shared_layers(images):
     assert ready[1][0].weight.grad.any()  # scale and shift learn
 
 
-def test_a_normalization_keeps_the_scale_and_shift_that_it_has(images):
+def test_normalization_keeps_its_scale_and_shift(images):
     norms = [nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3), nn.BatchNorm2d(3, bias=False)]
     norms[0].weight = nn.Parameter(torch.tensor([2.0, -3.0, 1.0]))
     norms[1].weight = None
@@ -126,7 +126,7 @@ def test_folding_refuses_layers_that_compute_something_else():
         assert hidden.mean(0).abs().max() < 1e-5
 
 
-def test_a_layer_with_two_names_is_normalized_by_both():
+def test_layer_with_two_names_is_normalized_under_both():
     first, last, inputs = nn.Linear(3, 4), nn.Linear(4, 1), torch.randn(64, 3) + 3
     parts = {"first": first, "last": last, "alias": first, "inner": nn.ModuleList([first])}
     twice = Composed(lambda self, x: self.last(self.inner[0](x)), **parts)
@@ -136,7 +136,7 @@ def test_a_layer_with_two_names_is_normalized_by_both():
 
 
 @pytest.mark.parametrize("method", ["freeze", "fold"])
-def test_batches_give_the_same_as_all_images_at_once(images, method):
+def test_batches_match_all_images_at_once(images, method):
     network = resnet(nn.Identity)
     whole = initialize_from_data(network, images, method=method).state_dict()
     parts = initialize_from_data(network, images.split(5), method=method).state_dict()
@@ -144,7 +144,7 @@ def test_batches_give_the_same_as_all_images_at_once(images, method):
         assert (parts[name] - value).abs().max() <= 1e-9 * value.abs().max(), name
 
 
-def test_the_inputs_network_is_not_changed(images):
+def test_input_network_is_not_changed(images):
     network = resnet()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     initialize_from_data(network, images)
@@ -153,7 +153,7 @@ def test_the_inputs_network_is_not_changed(images):
     assert network.training
 
 
-def test_a_fully_connected_network_is_normalized_with_its_own_biases():
+def test_fully_connected_network_keeps_its_biases():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 2))
     inputs = torch.randn(64, 4) + 3
@@ -169,7 +169,7 @@ def test_biases_are_zero_or_uniform_within_the_fan_in():
     torch.manual_seed(3)
     network = nn.Sequential(nn.Conv2d(4, 500, 5, bias=False), nn.Flatten(), nn.Linear(16, 3))
     initialize_biases(network, "random", seed=3)
-    assert not torch.isin(network[0].bias, network[0].weight).any()  # of that seed, too
+    assert not torch.isin(network[0].bias, network[0].weight).any()  # same seed for weights
     assert network[0].bias.abs().max().item() == pytest.approx(0.1, rel=0.05)
     again = initialize_biases(nn.Conv2d(4, 500, 5), "random", seed=3)
     assert torch.equal(again.bias, network[0].bias)
@@ -188,13 +188,13 @@ def test_biases_are_zero_or_uniform_within_the_fan_in():
         (nn.Linear(3, 3), [(torch.ones(4, 3), torch.ones(4))], "inputs: a batch is tuple"),
     ],
 )
-def test_what_would_be_passed_over_or_spoilt_is_refused(layer, inputs, message, method):
+def test_layers_that_would_be_skipped_or_spoilt_are_refused(layer, inputs, message, method):
     network = nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2))
     with pytest.raises(UserError, match=message):
         initialize_from_data(network, inputs, method=method)
 
 
-def test_any_convolutions_statistics_are_set_where_there_is_batchnorm():
+def test_any_convolution_is_initialized_with_batchnorm():
     network = nn.Sequential(nn.Conv1d(3, 3, 1), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(6, 2))
     x = torch.randn(16, 3, 2)
     hidden = initialize_from_data(network, x)[:2](x)
@@ -202,7 +202,7 @@ def test_any_convolutions_statistics_are_set_where_there_is_batchnorm():
 
 
 @pytest.mark.parametrize("tied", [1, 2])
-def test_a_weight_that_two_layers_share_is_not_folded_twice(tied):
+def test_weight_shared_by_two_layers_is_not_folded(tied):
     network = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
     network[tied].weight = network[0].weight
     with pytest.raises(UserError, match="two layers share a weight; give method=freeze"):
@@ -210,8 +210,8 @@ def test_a_weight_that_two_layers_share_is_not_folded_twice(tied):
 
 
 @pytest.mark.parametrize("method", ["freeze", "fold"])
-def test_sequences_and_no_inputs_are_refused(method):
-    """Dimension 1 of (n, steps, features) is no channel, even where the sizes agree."""
+def test_sequences_and_empty_inputs_are_refused(method):
+    """Dimension 1 of (n, steps, features) is no channel, even where sizes agree."""
     network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     with pytest.raises(UserError, match=r"runs on inputs of shape \(4, 3\)"):
         initialize_from_data(network, torch.randn(8, 4, 3), method=method)

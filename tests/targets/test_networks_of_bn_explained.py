@@ -1,4 +1,4 @@
-"""ResNet-9 and the two networks of Batch Normalization Explained, against their descriptions."""
+"""ResNet-9 and both networks of Batch Normalization Explained, against their descriptions."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def test_resnet9_has_the_convolutions_of_the_original():
     assert sum(p.numel() for p in network.parameters()) == weights == 6_573_120
 
 
-def test_resnet9_computes_what_its_description_says():
+def test_resnet9_computes_its_description():
     torch.manual_seed(0)
     network = resnet9((3, 32, 32), 10, width=4).eval()
     convolutions = iter([m.weight for m in network.modules() if isinstance(m, nn.Conv2d)])
@@ -53,7 +53,7 @@ def test_resnet9_computes_what_its_description_says():
 
 
 def test_resnet9_can_start_without_batchnorm():
-    """He's variance keeps the size of what passes through eight layers without BatchNorm."""
+    """He's variance preserves the signal's size through eight layers without BatchNorm."""
     torch.manual_seed(0)
     network = resnet9((3, 32, 32), 10, width=16)
     for name, module in list(network.named_modules()):
@@ -63,8 +63,8 @@ def test_resnet9_can_start_without_batchnorm():
     assert 0.1 < network(torch.randn(16, 3, 32, 32)).std() < 10
 
 
-def test_the_residual_network_has_the_layers_of_appendix_d():
-    """Once per width pooling and a 1x1 convolution of 512; a skip convolution where needed."""
+def test_dropout_resnet_has_the_layers_of_appendix_d():
+    """Each width ends in pooling and a 1x1 convolution of 512; skip convolutions where needed."""
     expected = [(32, 3, 5)]
     inputs = 32
     for width in (64, 128, 256, 512):
@@ -76,12 +76,12 @@ def test_the_residual_network_has_the_layers_of_appendix_d():
     assert kernels(network) == expected
     assert [m.p for m in network.modules() if isinstance(m, nn.Dropout)] == [0.1]
     assert sum(isinstance(m, nn.AvgPool2d) for m in network.modules()) == 4
-    # A BatchNorm behind every convolution, but not behind those of the three skip connections.
+    # A BatchNorm follows every convolution except those of the three skip connections.
     norms = sum(isinstance(m, nn.BatchNorm2d) for m in network.modules())
     assert norms == len(expected) - 3
 
 
-def test_the_convolutional_network_has_the_layers_of_appendix_d():
+def test_dropout_cnn_has_the_layers_of_appendix_d():
     expected = [(32, 3, 5)]
     for inputs, width in ((32, 96), (96, 192)):
         expected += [(width, inputs, 5), (width, width, 1), (width, width, 1)]

@@ -1,10 +1,10 @@
-"""Controlled noise: the statistics of a batch vary as those of a smaller one."""
+"""Controlled noise: batch statistics vary like those of a smaller batch."""
 
 import copy
 
 import pytest
 import torch
-from lively import same_state
+from networks import same_state
 from norm_act import NormAct
 from torch import nn
 
@@ -14,7 +14,7 @@ from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d, batch_noise
 
 
 def statistics(draw, batch, virtual, repeats):
-    """Mean and variance of each batch, with the noise of a virtual batch where one is given."""
+    """Mean and variance of each batch, with the noise of a virtual batch unless it is None."""
     rows = []
     for _ in range(repeats):
         images = draw(batch)
@@ -40,17 +40,17 @@ def correlated(batch):
 
 
 @pytest.mark.parametrize(("draw", "batch", "virtual"), [(gaussian, 64, 32), (correlated, 128, 48)])
-def test_mean_and_variance_vary_as_those_of_a_batch_of_the_virtual_size(draw, batch, virtual):
+def test_mean_and_variance_vary_as_in_a_batch_of_virtual_size(draw, batch, virtual):
     torch.manual_seed(0)
     noisy = statistics(draw, batch, virtual, 6000)
     real = statistics(draw, virtual, None, 6000)
     assert noisy.var(0).numpy() == pytest.approx(real.var(0).numpy(), rel=0.12)
-    # The expected variance is (1 - 1 / V) σ², not that of the larger batch: E σ'² = E σ²_V.
+    # The expected variance is (1 - 1 / V) σ², the virtual batch's: E σ'² = E σ²_V.
     error = (noisy.var(0) / len(noisy) + real.var(0) / len(real)).sqrt()
     assert ((noisy.mean(0) - real.mean(0)).abs() < 4 * error).all()
 
 
-def test_a_linear_layers_outputs_have_the_noise_of_images_of_one_pixel():
+def test_linear_outputs_have_the_noise_of_one_pixel_images():
     values = gaussian(64)
     noise = []
     for shape in (values, values[..., 0, 0], values[..., 0]):
@@ -81,10 +81,10 @@ def second_statistics(virtual):
         return statistics(unit, 64, virtual, 1500).double().var(0).flatten()
 
 
-def test_15_percent_more_variance_is_ten_times_as_much_above_another_normalization():
-    """By the parts of a ReLU: r = 0.341 in all, 0.330 of it along h and h² - 1, 0.011 beside.
+def test_15_percent_more_variance_becomes_tenfold_above_a_normalization():
+    """By the parts of a ReLU: r = 0.341 in all, 0.330 along h and h² - 1, 0.011 orthogonal.
 
-    The batch moves mu by r' / B; the noise adds r / B of its own and r - r' through the layer
+    The batch moves mu by r' / B; the noise adds r / B directly and r - r' through the layer
     below, times 0.15 each.
     """
     plain, noisy = second_statistics(None), second_statistics(64 / 1.15)
@@ -94,7 +94,7 @@ def test_15_percent_more_variance_is_ten_times_as_much_above_another_normalizati
     assert expected == pytest.approx(10, rel=0.1)
 
 
-def test_the_output_is_normalized_by_the_noisy_statistics():
+def test_output_is_normalized_by_the_noisy_statistics():
     layer = NoisyBatchNorm2d(2, virtual_batch=10).double()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([2.0, 0.0]))
@@ -125,14 +125,14 @@ def test_without_noise_it_is_batchnorm_exactly():
         assert torch.equal(noisy(images[:size]), plain(images[:size]))
 
 
-def test_running_statistics_are_those_without_noise():
+def test_running_statistics_have_no_noise():
     images = correlated(20)
     plain, noisy = nn.BatchNorm2d(2).double(), NoisyBatchNorm2d(2, virtual_batch=4).double()
     plain(images), noisy(images)
     assert same_state(noisy, plain)
 
 
-def test_a_constant_channel_has_no_noise_and_finite_gradients():
+def test_constant_channel_has_no_noise_and_finite_gradients():
     images = torch.full((16, 2, 3, 3), 5.0, requires_grad=True)
     output = NoisyBatchNorm2d(2, virtual_batch=4)(images)
     assert output.abs().max() < 1e-3
@@ -140,7 +140,7 @@ def test_a_constant_channel_has_no_noise_and_finite_gradients():
     assert torch.isfinite(images.grad).all()
 
 
-def test_noise_below_the_step_of_bfloat16_is_kept_under_autocast():
+def test_noise_below_bfloat16_resolution_survives_autocast():
     torch.manual_seed(0)
     images = (1.3 * torch.randn(128, 6, 8, 8) + 0.4).bfloat16()
     noisy, plain = NoisyBatchNorm2d(6, virtual_batch=120), nn.BatchNorm2d(6)
@@ -155,8 +155,8 @@ def test_noise_below_the_step_of_bfloat16_is_kept_under_autocast():
     assert (ratio - scale).abs().max() < 0.1 * (scale - 1).abs().max()
 
 
-def test_the_gradient_is_orthogonal_to_the_input():
-    """As BatchNorm: the output does not depend on the input's scale, the noise held fixed."""
+def test_gradient_is_orthogonal_to_the_input():
+    """As in BatchNorm, the output does not depend on the input's scale, for fixed noise."""
     images = correlated(32).requires_grad_()
     layer = NoisyBatchNorm2d(2, virtual_batch=8, eps=1e-12).double()
     (layer(images) ** 3).sum().backward()
@@ -164,7 +164,7 @@ def test_the_gradient_is_orthogonal_to_the_input():
     assert abs(along) < 1e-9 * (images.grad.norm() * images.norm())
 
 
-def test_a_subclass_keeps_what_it_computes_behind_the_noise():
+def test_subclass_keeps_its_computation_after_the_noise():
     torch.manual_seed(0)
     images = correlated(40).float()
     plain = NoisyBatchNorm2d(2, virtual_batch=10)
@@ -185,7 +185,7 @@ def test_a_subclass_keeps_what_it_computes_behind_the_noise():
     assert isinstance(noisy[0], NormAct)
 
 
-def test_hooks_and_every_use_of_a_shared_layer_stay():
+def test_hooks_and_shared_layers_are_kept():
     norm, calls = nn.BatchNorm2d(2), []
     norm.register_forward_hook(lambda _layer, _inputs, output: calls.append(1) or 2 * output)
     network = nn.ModuleList([norm, nn.Sequential(norm)])
@@ -198,7 +198,7 @@ def test_hooks_and_every_use_of_a_shared_layer_stay():
     assert len(calls) == 1
 
 
-def test_scale_and_shift_that_are_missing_or_set_later_are_those_that_pytorch_reads():
+def test_scale_and_shift_are_read_as_pytorch_reads_them():
     images = correlated(40).float()
     later, without = nn.BatchNorm2d(2, affine=False), nn.BatchNorm2d(2)
     later.weight = nn.Parameter(torch.tensor([2.0, -3.0]))
@@ -223,14 +223,14 @@ def replaced_forward(norm):
         nn.utils.parametrizations.weight_norm(nn.BatchNorm2d(2), dim=None),
     ],
 )
-def test_a_layer_on_which_noise_would_have_no_effect_is_refused_before_any_change(layer):
+def test_layer_without_effect_of_noise_is_refused_before_any_change(layer):
     network = nn.Sequential(nn.BatchNorm2d(2), layer)
     with pytest.raises(UserError, match="layer 1: its forward pass or weight is replaced"):
         NoisyBatchNorm2d.convert(network, virtual_batch=8)
     assert type(network[0]) is nn.BatchNorm2d
 
 
-def test_frozen_statistics_stay_frozen_when_a_network_is_converted():
+def test_conversion_keeps_frozen_statistics():
     network = nn.Sequential(FrozenBatchNorm2d(2), nn.BatchNorm2d(2))
     noisy = NoisyBatchNorm2d.convert(network, virtual_batch=4).train()
     assert [type(layer) for layer in noisy] == [FrozenBatchNorm2d, NoisyBatchNorm2d]
@@ -239,7 +239,7 @@ def test_frozen_statistics_stay_frozen_when_a_network_is_converted():
 
 
 @pytest.mark.parametrize("virtual", [1, 0, -3.0, float("nan")])
-def test_a_virtual_batch_below_two_is_refused(virtual):
+def test_virtual_batch_below_two_is_refused(virtual):
     with pytest.raises(UserError, match=r"virtual_batch=.*at least 2"):
         NoisyBatchNorm2d(3, virtual_batch=virtual)
     with pytest.raises(UserError, match=r"virtual_batch=.*at least 2"):

@@ -1,4 +1,4 @@
-"""Targets without scales and shifts, with noise, and without BatchNorm: built and trained."""
+"""Targets without scales and shifts, with noise, and without BatchNorm."""
 
 import contextlib
 import copy
@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from lively import StopAfter, same_state
+from networks import StopAfter, same_state
 from norm_act import NormAct
 from torch import nn
 
@@ -46,7 +46,7 @@ def request_for(target, store, **train):
 
 
 def initialized(target, digits, width=4):
-    """A network that was changed as the target asks, its statistics set."""
+    """A network changed as the target asks, with its statistics set."""
     torch.manual_seed(0)
     plain = bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, width)
     network = change_normalization(plain, target, 0)
@@ -55,7 +55,7 @@ def initialized(target, digits, width=4):
 
 
 def train_initialized(network, target, digits, checkpoint, stop=None, after=lambda network: None):
-    """Train a network whose statistics are set first; then ``after`` sees it."""
+    """Train a network after setting its statistics; ``after`` receives it in between."""
 
     def initialize(network):
         initialize_statistics(network, target, digits, CPU)
@@ -69,7 +69,7 @@ def parameters(network):
     return {name: value.shape for name, value in network.named_parameters()}
 
 
-def test_without_scales_and_shifts_only_the_weights_learn(digits, tmp_path):
+def test_without_scales_and_shifts_only_weights_learn(digits, tmp_path):
     network = build_target(request_for(resnet9(affine=False), tmp_path), digits)
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
     assert len(norms) == 8
@@ -77,7 +77,7 @@ def test_without_scales_and_shifts_only_the_weights_learn(digits, tmp_path):
     assert all(value.dim() > 1 for value in network.parameters())
 
 
-def test_a_subclass_keeps_its_activation_or_is_refused():
+def test_subclass_keeps_its_activation_or_is_refused():
     network, images = nn.Sequential(NormAct(3)), torch.randn(8, 3, 4, 4)
     with pytest.raises(UserError, match=r"NormAct has a forward pass of its own, .* removed"):
         change_normalization(network, resnet9(initialization="zero_bias"), 0)
@@ -86,7 +86,7 @@ def test_a_subclass_keeps_its_activation_or_is_refused():
     assert not list(frozen.parameters())
 
 
-def test_all_initializations_without_batchnorm_learn_the_same_parameters(digits, tmp_path):
+def test_initializations_without_batchnorm_learn_the_same_parameters(digits, tmp_path):
     built = {
         name: build_target(request_for(resnet9(initialization=name), tmp_path), digits)
         for name in WITHOUT_BATCHNORM
@@ -117,7 +117,7 @@ def test_random_biases_depend_on_the_seed(digits, tmp_path):
 
 @pytest.mark.parametrize("initialization", FROZEN)
 def test_frozen_statistics_are_those_of_all_training_images(digits, initialization):
-    """A frozen scale divides by the root of the mean square, and does not translate."""
+    """A frozen scale divides by the root mean square without a translation."""
     network = initialized(resnet9(initialization=initialization), digits)
     images = next(digits.plain_train_batches(10_000, CPU, 10_000))
     assert len(images) == digits.sizes[0]
@@ -132,8 +132,8 @@ def test_frozen_statistics_are_those_of_all_training_images(digits, initializati
         assert torch.allclose(seen[0].mean((0, 2, 3)), torch.zeros(8), atol=1e-4)
 
 
-def test_folded_statistics_are_the_same_function_in_other_parameters(digits):
-    """Until the first step; then frozen ones go on dividing what the weights learn."""
+def test_folded_statistics_give_the_same_function(digits):
+    """Until the first step: frozen ones keep dividing what the weights learn."""
     images = next(digits.plain_train_batches(200, CPU, 200))
     frozen, folded = (
         initialized(resnet9(initialization=name), digits)
@@ -151,8 +151,8 @@ def test_folded_statistics_are_the_same_function_in_other_parameters(digits):
         assert torch.allclose(norm(x), x, atol=1e-6)
 
 
-def test_what_cannot_be_folded_is_named(digits):
-    """A BatchNorm that is given an activation."""
+def test_unfoldable_batchnorm_is_named(digits):
+    """A BatchNorm after an activation."""
     target = resnet9(initialization="folded_statistics")
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.BatchNorm2d(2), nn.Flatten())
     network = change_normalization(network, target, 0)
@@ -161,7 +161,7 @@ def test_what_cannot_be_folded_is_named(digits):
 
 
 @pytest.mark.parametrize("initialization", FROZEN)
-def test_training_leaves_frozen_statistics_as_they_were(digits, tmp_path, initialization):
+def test_training_keeps_frozen_statistics(digits, tmp_path, initialization):
     target = resnet9(initialization=initialization)
     network = build_target(request_for(target, tmp_path), digits)
     before = {}
@@ -184,18 +184,18 @@ def test_training_leaves_frozen_statistics_as_they_were(digits, tmp_path, initia
     ],
     ids=["dropout", "noise", "frozen"],
 )
-def test_an_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
+def test_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
     request = request_for(target, tmp_path)
     whole, part, resumed = (build_target(request, digits) for _ in range(3))
     train_initialized(whole, target, digits, tmp_path / "none")
-    torch.rand(5)  # a caller's own use of the generator changes nothing
+    torch.rand(5)  # the caller's random numbers have no effect
     with pytest.raises(Interrupted):
         train_initialized(part, target, digits, tmp_path / "checkpoint", StopAfter(4))
     train_initialized(resumed, target, digits, tmp_path / "checkpoint")
     assert same_state(resumed, whole)
 
 
-def test_a_damaged_checkpoint_does_not_lose_the_frozen_statistics(digits, tmp_path):
+def test_damaged_checkpoint_keeps_the_frozen_statistics(digits, tmp_path):
     target = resnet9(initialization="frozen_statistics")
     (tmp_path / "checkpoint").write_bytes(b"damaged")
     network = build_target(request_for(target, tmp_path), digits)
@@ -203,7 +203,7 @@ def test_a_damaged_checkpoint_does_not_lose_the_frozen_statistics(digits, tmp_pa
     assert all(m.running_mean.any() for m in network.modules() if isinstance(m, nn.BatchNorm2d))
 
 
-def test_training_leaves_the_callers_random_numbers_alone(digits, tmp_path):
+def test_training_keeps_the_callers_random_state(digits, tmp_path):
     network = build_target(request_for(resnet9(), tmp_path), digits)
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -212,7 +212,7 @@ def test_training_leaves_the_callers_random_numbers_alone(digits, tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_noise_changes_the_training_and_not_the_test(digits, tmp_path):
+def test_noise_changes_training_but_not_testing(digits, tmp_path):
     plain = obtain_target(request_for(resnet9(), tmp_path), digits, CPU).network
     noisy = obtain_target(request_for(resnet9(virtual_batch=8), tmp_path), digits, CPU).network
     assert isinstance(noisy.first[1], NoisyBatchNorm2d)
@@ -221,7 +221,7 @@ def test_noise_changes_the_training_and_not_the_test(digits, tmp_path):
     assert torch.equal(noisy(x), noisy(x))
 
 
-def test_the_log_has_the_test_accuracies(digits, tmp_path):
+def test_log_has_the_test_accuracies(digits, tmp_path):
     trained = obtain_target(request_for(resnet9(), tmp_path, epochs=3, test_every=2), digits, CPU)
     accuracies = [row.get("test_accuracy") for row in trained.about["log"]]
     assert accuracies[0] is None
@@ -230,15 +230,15 @@ def test_the_log_has_the_test_accuracies(digits, tmp_path):
     assert final.about["log"][-1]["test_accuracy"] == final.about["accuracy"]
 
 
-def test_testing_in_between_changes_no_weight(digits, tmp_path):
-    cnn = DropoutCnnTarget(name="cnn", family="dropout_cnn", width=6)  # it draws random numbers
+def test_testing_during_training_changes_no_weight(digits, tmp_path):
+    cnn = DropoutCnnTarget(name="cnn", family="dropout_cnn", width=6)  # draws random numbers
     tested = obtain_target(request_for(cnn, tmp_path, epochs=2, test_every=1), digits, CPU)
     untested = obtain_target(request_for(cnn, tmp_path, epochs=2), digits, CPU)
     assert same_state(tested.network, untested.network)
 
 
 @pytest.mark.parametrize("name", [*WITHOUT_BATCHNORM, "affine", "noise"])
-def test_a_changed_network_is_rebuilt(digits, name):
+def test_changed_network_is_rebuilt(digits, name):
     options = {"affine": {"affine": False}, "noise": {"virtual_batch": 8}}
     network = initialized(resnet9(**options.get(name, {"initialization": name})), digits, 2)
     images = next(digits.plain_train_batches(64, CPU, 64))
@@ -248,7 +248,7 @@ def test_a_changed_network_is_rebuilt(digits, name):
     assert rebuilt.difference.largest < 1e-4 * rebuilt.difference.size
 
 
-def test_every_family_takes_noise_unless_it_would_do_nothing(digits, tmp_path):
+def test_every_family_takes_noise_unless_it_has_no_effect(digits, tmp_path):
     mlp = MlpTarget(name="mlp", family="mlp", width=4, virtual_batch=8)
     network = build_target(request_for(mlp, tmp_path), digits)
     assert any(isinstance(layer, NoisyBatchNorm1d) for layer in network.modules())
@@ -256,7 +256,7 @@ def test_every_family_takes_noise_unless_it_would_do_nothing(digits, tmp_path):
         obtain_target(request_for(resnet9(virtual_batch=128), tmp_path), digits, CPU)
 
 
-def test_without_scales_a_users_batchnorm_stays_what_it_is():
+def test_without_scales_a_users_batchnorm_keeps_its_class():
     class OwnNorm(nn.BatchNorm2d):
         def __init__(self, channels):
             super().__init__(channels, track_running_stats=False)
@@ -268,7 +268,7 @@ def test_without_scales_a_users_batchnorm_stays_what_it_is():
     assert network(torch.randn(4, 3, 2, 2)).shape == (4, 3, 2, 2)
 
 
-def test_statistics_can_be_interrupted_and_are_saved_once_they_are_there(digits, tmp_path):
+def test_statistics_can_be_interrupted_and_are_saved_once(digits, tmp_path):
     target = resnet9(initialization="frozen_statistics")
     network = build_target(request_for(target, tmp_path), digits)
     with pytest.raises(Interrupted, match="while statistics were computed"):
@@ -280,7 +280,7 @@ def test_statistics_can_be_interrupted_and_are_saved_once_they_are_there(digits,
     assert len(calls) == 1
 
 
-def test_outputs_that_are_not_finite_in_a_test_are_a_divergence(digits, tmp_path):
+def test_non_finite_test_outputs_are_a_divergence(digits, tmp_path):
     request = request_for(resnet9(), tmp_path, lr=1e30, test_every=1, warmup_epochs=0)
     with pytest.raises(Diverged, match=r"training diverged: .*lower train\.lr"):
         obtain_target(request, digits, CPU)

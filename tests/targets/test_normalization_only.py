@@ -1,4 +1,4 @@
-"""Training normalizations alone, by one convolution instead of two (Burkholz 2024, Sect. 3.2)."""
+"""Training only normalizations, by one convolution instead of two (Burkholz 2024, Sect. 3.2)."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ SMALL = ((3, 8, 8), 10, 4, [1, 1], "relu")
 
 
 class Plain(nn.Module):
-    """The pair from PyTorch's own modules: Conv2d, BatchNorm2d, Conv2d with zero padding."""
+    """The pair as PyTorch modules: Conv2d, BatchNorm2d, Conv2d with zero padding."""
 
     def __init__(self, pair):
         super().__init__()
@@ -61,10 +61,10 @@ def pair_and_plain(shape, features="he_normal"):
 
 @pytest.mark.parametrize("features", sorted(set(DISTRIBUTIONS) - {"cauchy"}))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_values_gradients_and_running_statistics_are_the_uncollapsed_pairs(shape, features):
+def test_values_gradients_and_running_statistics_match_the_plain_pair(shape, features):
     pair, plain = pair_and_plain(shape, features)
     generator = torch.Generator().manual_seed(3)
-    for _ in range(3):  # the running statistics after several batches
+    for _ in range(3):  # running statistics after several batches
         x = 2 * torch.randn(5, shape.inputs, 6, 7, generator=generator, dtype=torch.float64) + 1
         ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
         got, wanted = pair(ours), plain(theirs)
@@ -85,7 +85,7 @@ def test_values_gradients_and_running_statistics_are_the_uncollapsed_pairs(shape
 
 
 @pytest.mark.parametrize("inner", ["batchnorm", "scale"])
-def test_collapsed_or_not_is_the_same_function(inner):
+def test_collapsed_pair_is_the_same_function(inner):
     pair = CollapsedPair(SHAPES[0], 120, "he_normal", inner, 0, 0).double()
     x = torch.randn(3, 3, 5, 5, dtype=torch.float64)
     got = pair(x)
@@ -93,8 +93,8 @@ def test_collapsed_or_not_is_the_same_function(inner):
     torch.testing.assert_close(pair(x), got, rtol=1e-12, atol=1e-12)
 
 
-def test_under_autocast_a_pair_is_as_accurate_as_its_convolution():
-    """Of inputs far from 0, whose mean the shift has to take away again."""
+def test_pair_under_autocast_is_as_accurate_as_its_convolution():
+    """For inputs far from 0, whose mean the shift has to subtract again."""
     pair, _ = pair_and_plain(LayerShape(4, 3, (3, 3)))
     pair = pair.float()
     x = torch.randn(8, 3, 9, 9, generator=torch.Generator().manual_seed(2)) + 5
@@ -107,7 +107,7 @@ def test_under_autocast_a_pair_is_as_accurate_as_its_convolution():
     assert (got - wanted).norm() < 2 * (low - exact).norm()
 
 
-def test_a_single_pixel_has_no_statistics():
+def test_single_pixel_has_no_statistics():
     pair, plain = pair_and_plain(LayerShape(3, 5))
     x = torch.randn(1, 5, 1, 1, dtype=torch.float64)
     for network in (pair, plain):
@@ -116,7 +116,7 @@ def test_a_single_pixel_has_no_statistics():
     assert pair.running_covariance.isfinite().all()
 
 
-def test_a_plain_bias_would_be_wrong_at_borders_and_only_there():
+def test_plain_bias_is_wrong_only_at_borders():
     pair, plain = pair_and_plain(SHAPES[0])
     x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
     wanted = plain(x)
@@ -129,7 +129,7 @@ def test_a_plain_bias_would_be_wrong_at_borders_and_only_there():
     assert difference.max() > 0.1
 
 
-def test_only_normalizations_train_and_the_frozen_weights_come_back_from_the_seed():
+def test_only_normalizations_train_and_the_seed_restores_frozen_weights():
     def make(seed):
         torch.manual_seed(seed)
         return normalization_vgg(*SMALL, "he_normal", 5, "batchnorm")
@@ -156,7 +156,7 @@ def test_only_normalizations_train_and_the_frozen_weights_come_back_from_the_see
 
 
 @pytest.mark.parametrize("features", ["id_cond", "ortho_cond"])
-def test_a_pair_of_orthogonal_features_can_start_from_any_weight(features):
+def test_orthogonal_features_can_start_from_any_weight(features):
     shape = LayerShape(4, 3, (3, 3))
     weight = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
     pair = CollapsedPair(shape, shape.equations, features, "scale", seed=0, number=0).start_from(
@@ -173,7 +173,7 @@ def test_sparse_features_start_from_a_masked_weight_of_the_same_variance():
         shape, shape.equations // 5, "sparse_id_cond", "scale", seed=0, number=0
     ).start_from(weight)
     impulses = torch.eye(16).reshape(16, 16, 1, 1) * F.pad(torch.ones(1, 1, 1, 1), (1, 1, 1, 1))
-    built = pair(impulses).flip(2, 3).transpose(0, 1)  # the kernel, read off its impulse responses
+    built = pair(impulses).flip(2, 3).transpose(0, 1)  # the kernel, from its impulse responses
     kept = built != 0
     assert int(kept.sum()) == shape.equations // 5
     assert torch.allclose(
@@ -181,7 +181,7 @@ def test_sparse_features_start_from_a_masked_weight_of_the_same_variance():
     )
 
 
-def test_no_features_are_the_same_network_with_weights():
+def test_features_none_is_the_same_network_with_weights():
     options = ((3, 16, 16), 10, 4, [1, 2], "relu")
     pairs = normalization_vgg(*options, "he_normal", 10, "scale")
     weights = normalization_vgg(*options, "none", 10, "scale")
@@ -195,15 +195,15 @@ def test_no_features_are_the_same_network_with_weights():
 
 
 def normalized_loss(output, upstream):
-    """A function of the direction of a layer's weight alone: eps is 0."""
+    """A function of only the direction of a layer's weight, as eps is 0."""
     centred = output - output.mean((0, 2, 3), keepdim=True)
     return (centred / centred.square().mean((0, 2, 3), keepdim=True).sqrt() * upstream).mean()
 
 
 @pytest.mark.parametrize("start", [1.0, 0.05])
 @pytest.mark.parametrize("inner", ["scale", "batchnorm"])
-def test_scales_take_steps_three_fan_in_over_the_squared_start_shorter_than_weights(inner, start):
-    """First-order decrease of the loss, for the same direction of the weight, over draws."""
+def test_scales_take_shorter_steps_than_weights(inner, start):
+    """By three fan-in times the squared start: first-order decrease of the loss, over draws."""
     shape = LayerShape(6, 5)  # without borders
     decreases = []
     for seed in range(40):
@@ -226,7 +226,7 @@ def test_scales_take_steps_three_fan_in_over_the_squared_start_shorter_than_weig
     assert float(weights / scales) == pytest.approx(3 * 5 * start**2, rel=0.15)
 
 
-def test_a_start_is_a_learning_rate_with_momentum_and_decay_for_the_same_product():
+def test_start_is_a_learning_rate_for_momentum_and_decay():
     shape, start, rate, decay = LayerShape(4, 3, (3, 3)), 0.1, 0.02, 0.3
     generator = torch.Generator().manual_seed(0)
     batches = torch.randn(6, 8, 3, 5, 5, generator=generator, dtype=torch.float64)
@@ -247,7 +247,7 @@ def test_a_start_is_a_learning_rate_with_momentum_and_decay_for_the_same_product
     assert torch.allclose(*products, rtol=1e-9, atol=0)
 
 
-def first_starts(features, inner, **options):
+def initial_weights(features, inner, **options):
     torch.manual_seed(0)
     network = normalization_vgg(*SMALL, features, 5, inner, **options)
     return [
@@ -258,12 +258,12 @@ def first_starts(features, inner, **options):
 
 
 @pytest.mark.parametrize("inner", ["batchnorm", "scale"])
-def test_the_working_start_is_one_over_the_root_of_three_fan_in(inner):
+def test_weights_start_is_one_over_the_root_of_three_fan_in(inner):
     fans = (27, 36, 4)
     for usual, start, slower, fan_in in zip(
-        first_starts("he_normal", inner),
-        first_starts("he_normal", inner, start="weights"),
-        first_starts("he_normal", inner, start="weights", step=1 / 16),
+        initial_weights("he_normal", inner),
+        initial_weights("he_normal", inner, start="weights"),
+        initial_weights("he_normal", inner, start="weights", step=1 / 16),
         fans,
         strict=True,
     ):
@@ -273,25 +273,25 @@ def test_the_working_start_is_one_over_the_root_of_three_fan_in(inner):
 
 
 @pytest.mark.parametrize("features", ["none", "ortho_cond"])
-def test_weights_and_their_like_start_as_pytorch_starts_them_or_at_mean_square_one(features):
+def test_weights_and_dense_features_start_as_in_pytorch_or_at_mean_square_one(features):
     options = {"oversampling": 1.0}
-    usual = first_starts(features, "scale", **options)
-    same = first_starts(features, "scale", start="weights", **options)
-    slowed = first_starts(features, "scale", start="ones", **options)
+    usual = initial_weights(features, "scale", **options)
+    same = initial_weights(features, "scale", start="weights", **options)
+    slowed = initial_weights(features, "scale", start="ones", **options)
     for before, again, after, fan_in in zip(usual, same, slowed, (27, 36, 4), strict=True):
         assert torch.equal(before, again)
         assert torch.allclose(after, before * (3 * fan_in) ** 0.5)
         assert float(after.detach().square().mean()) == pytest.approx(1, rel=0.5)
 
 
-def test_targets_of_weights_keep_their_names_and_the_file_names_the_working_start():
+def test_weight_targets_keep_their_names_and_the_file_names_the_start():
     line = ["target=vgg18_normalization"]
     assert composition.compose(line).target.start == "weights"
     assert composition.compose([*line, "target.features=none"]).target.start == "usual"
     assert composition.compose([*line, "target.start=usual"]).target.start == "usual"
 
 
-def test_weights_that_sparse_features_select_are_the_same_network_as_their_scales():
+def test_selected_weights_are_the_same_network_as_their_scales():
     networks = []
     for inner in ("scale", "mask"):
         torch.manual_seed(0)

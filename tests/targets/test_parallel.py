@@ -1,4 +1,4 @@
-"""Training in several processes, as torchrun starts them: real ones."""
+"""Training in several real processes, started by torchrun."""
 
 import itertools
 import json
@@ -24,9 +24,9 @@ from bnrecon.targets.trainer import Trainer, train
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
-# A network with noise is trained to the end, stopped, and resumed; then one with statistics that
-# are set before the training, and a plain one that finds a damaged checkpoint. Each process writes
-# its own network, its dropout's masks and its log.
+# A network with noise is trained to the end, stopped and resumed; then one whose statistics are set
+# before training, and a plain one with a damaged checkpoint. Each process writes its network, its
+# dropout masks and its log.
 SCRIPT = """
 import json, sys, torch
 from pathlib import Path
@@ -99,10 +99,7 @@ FROZEN["initialization"] = "frozen_statistics"
 
 @pytest.fixture(scope="module")
 def in_two_processes(tmp_path_factory):
-    """What each of two processes ends with: tensors and log by the training's name and the rank.
-
-    And the names of the files.
-    """
+    """What each of two processes ends with: tensors and log by training and rank; file names."""
     folder = tmp_path_factory.mktemp("parallel")
     (folder / "script.py").write_text(SCRIPT)
     (folder / "broken").write_bytes(b"not a checkpoint")
@@ -121,11 +118,8 @@ def _named(tensors, prefix):
 
 
 @pytest.mark.process
-def test_two_processes_train_what_one_trains(in_two_processes, digits, tmp_path):
-    """Without batch normalization averaged gradients are the whole batch's.
-
-    Its statistics are a process's own.
-    """
+def test_two_processes_train_like_one(in_two_processes, digits, tmp_path):
+    """Without BatchNorm, whose statistics are per process, averaged gradients are the batch's."""
     torch.manual_seed(0)
     layers = torch.nn.Linear(64, 20), torch.nn.Tanh(), torch.nn.Linear(20, 10)
     network = torch.nn.Sequential(torch.nn.Flatten(), *layers)
@@ -141,20 +135,20 @@ def test_two_processes_train_what_one_trains(in_two_processes, digits, tmp_path)
 
 
 @pytest.mark.process
-def test_a_damaged_checkpoint_is_set_aside_once(in_two_processes):
+def test_damaged_checkpoint_is_set_aside_once(in_two_processes):
     names = in_two_processes["files"]
     assert len([name for name in names if name.startswith("broken") and "damaged" in name]) == 1
 
 
 @pytest.mark.process
-def test_two_processes_draw_noise_of_their_own_the_same_after_an_interruption(in_two_processes):
+def test_two_processes_draw_different_noise_and_resume_it(in_two_processes):
     whole, stopped, resumed = (
         [list(_named(in_two_processes[f"{name}{rank}"][0], "mask.").values()) for rank in (0, 1)]
         for name in ("whole", "stopped", "resumed")
     )
     assert len(whole[0]) == len(whole[1]) == 22
     for masks in zip(*whole, strict=True):
-        assert 0.3 < (masks[0] != masks[1]).float().mean() < 0.7  # one half, were they independent
+        assert 0.3 < (masks[0] != masks[1]).float().mean() < 0.7  # one half if independent
     for rank in (0, 1):
         assert [len(stopped[rank]), len(resumed[rank])] == [16, 6]
         halves = [*stopped[rank], *resumed[rank]]
@@ -163,7 +157,7 @@ def test_two_processes_draw_noise_of_their_own_the_same_after_an_interruption(in
 
 @pytest.mark.process
 def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
-    """Weights, and the log with test accuracies; the first process's running statistics."""
+    """Weights, the log with test accuracies, and the first process's running statistics."""
     tensors, about = in_two_processes["whole0"]
     resumed, resumed_about = in_two_processes["resumed0"]
     assert "at step 16 of 22" in in_two_processes["stopped0"][1]["stopped"]
@@ -175,7 +169,7 @@ def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
     assert about["log"][-1]["test_accuracy"] == about["tested"] > 20
     assert about["log"] == in_two_processes["whole1"][1]["log"]
     for row, again in zip(about["log"], resumed_about["log"], strict=True):
-        assert row == pytest.approx(again, rel=1e-12)  # sums of the loss in another order
+        assert row == pytest.approx(again, rel=1e-12)  # the loss is summed in another order
 
 
 @pytest.mark.process
@@ -197,7 +191,7 @@ def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_proce
         assert torch.allclose(value, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
+def test_noise_differs_by_process_step_and_seed(monkeypatch, digits):
     seeds = []
     for rank, seed in itertools.product(range(3), range(2)):
         monkeypatch.setattr(parallel, "rank_and_world_size", lambda rank=rank: (rank, 3))
@@ -210,14 +204,14 @@ def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
 
 @pytest.fixture
 def tree(tmp_path):
-    """ImageNet's folders with three classes of a few small pictures."""
+    """ImageNet's folders with three classes of a few small images."""
     classes = ("ant", "bee", "cow")
     return image_sets.tree(tmp_path / "tree", classes, train=16, test=4, side=48, tests="val")
 
 
 @pytest.mark.process
-def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path):
-    """SIGTERM reaches the processes, which save first, not their workers that read images."""
+def test_imagenet_experiment_stops_and_resumes_under_torchrun(tree, tmp_path):
+    """SIGTERM reaches the training processes, which save first, not their image readers."""
     words = ("experiment=imagenet_condition", "target.condition=5413", "target.width=8")
     words += ("data.side=64", "train.epochs=12", "train.batch_size=8", "data.workers=1")
     words += ("train.lr=0.01", f"data.root={tree}", f"outputs={tmp_path}")
@@ -249,18 +243,14 @@ def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path
     assert about["config"]["target"]["condition"] == 5413
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch, digits):
+def test_unshareable_batch_is_refused(monkeypatch, digits):
     monkeypatch.setattr(parallel, "rank_and_world_size", lambda: (0, 3))
+    plan = TrainingPlan(TrainSpec(epochs=1), torch.float32)
     with pytest.raises(UserError, match="cannot be shared evenly by 3"):
-        Trainer(
-            torch.nn.Linear(1, 1),
-            digits,
-            TrainingPlan(TrainSpec(epochs=1), torch.float32),
-            torch.device("cpu"),
-        )
+        Trainer(torch.nn.Linear(1, 1), digits, plan, torch.device("cpu"))
 
 
-def test_the_shares_of_a_batch_make_the_batch(digits):
+def test_shares_of_a_batch_make_the_batch(digits):
     cpu = torch.device("cpu")
     whole = next(iter(digits.train_batches(EpochPosition(12, 3, 1, 2), cpu)))
     parts = [
@@ -272,7 +262,7 @@ def test_the_shares_of_a_batch_make_the_batch(digits):
         assert torch.equal(together, whole[position])
 
 
-def test_the_shares_of_streamed_images_make_the_batch(tree):
+def test_shares_of_streamed_images_make_the_batch(tree):
     streamed = load(DataSpec("imagenet", root=str(tree), side=32, workers=1))
     cpu = torch.device("cpu")
     whole = list(streamed.train_batches(EpochPosition(12, 3, 1, 1), cpu))

@@ -1,4 +1,4 @@
-"""Weights behind fixed factors: what is trained; it is id_cond with other second weights."""
+"""Weights behind fixed factors: trained parts, and equality to id_cond features."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from bnrecon.targets.reparameterization import reparameterize, singular_values
 # The last three conditions are those of Random features, Table 1.
 @pytest.mark.parametrize("condition", [2, 5413, 10123, 1541601])
 @pytest.mark.parametrize("size", [(10, 4), (16, 16, 3, 3)])
-def test_factors_have_the_law_and_the_condition_number(condition, size):
+def test_factors_have_the_law_and_condition_number(condition, size):
     s = singular_values(torch.Size(size), condition, Stream(0, 1)).double()
     assert float(s.max() / s.min()) == pytest.approx(condition, rel=1e-3)
     low, high = edges(aspect_of_condition(condition))
@@ -41,7 +41,7 @@ def test_log_uniform_factors_have_even_logarithms_and_mean_square_one(condition)
         assert torch.equal(ones, torch.ones(3, 4))
 
 
-def test_a_network_is_put_behind_the_spectrum_that_is_asked_for():
+def test_reparameterized_network_has_the_requested_spectrum():
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Linear(40, 50))
     reparameterize(layer, 100.0, None, 3, "log_uniform")
@@ -100,8 +100,8 @@ def test_sparse_id_cond_scales_take_the_steps_of_masked_weights():
 @pytest.mark.parametrize(
     "options", [{"condition": 100.0, "density": None}, {"condition": None, "density": 0.3}]
 )
-def test_training_behind_factors_is_training_scales_of_features_with_these_second_weights(options):
-    """id_cond with B's entries s instead of ones, inner layers of scales alone: same gradients."""
+def test_training_behind_factors_is_training_scales(options):
+    """Features: id_cond with B's entries s instead of ones; inner scales have equal gradients."""
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(4, 5, 3, padding=1, bias=False).double())
     reparameterize(layer, **options, seed=3)
@@ -124,7 +124,7 @@ def test_training_behind_factors_is_training_scales_of_features_with_these_secon
     assert torch.allclose(scales.grad, w.grad.flatten(), atol=1e-12)
 
 
-def test_every_weight_is_behind_factors_and_they_come_back_from_the_seed():
+def test_every_weight_has_factors_which_the_seed_restores():
     def built(seed):
         torch.manual_seed(0)
         return reparameterize(vgg((3, 16, 16), 10, 8, [1, 2], "relu"), 5413.0, None, seed)
@@ -140,7 +140,7 @@ def test_every_weight_is_behind_factors_and_they_come_back_from_the_seed():
     assert torch.equal(network.features.conv1_1.weight, other.features.conv1_1.weight)
 
 
-def test_a_masked_target_is_rebuilt(succeed, tmp_path):
+def test_masked_target_is_rebuilt(succeed, tmp_path):
     succeed("run", "scale=smoke", "target.density=0.3", "seeds=[0]", f"outputs={tmp_path}")
     stored = load_file(next(tmp_path.glob("targets/*/target.safetensors")))
     kept = torch.cat(

@@ -1,11 +1,11 @@
-"""Target networks: published sizes, schedule, and training that resumes to the same numbers."""
+"""Target networks: published sizes, schedule, resumed training, and stored targets."""
 
 import dataclasses
 import shutil
 
 import pytest
 import torch
-from lively import StopAfter, same_state, small_vgg
+from networks import StopAfter, same_state, small_vgg
 from torch import nn
 
 from bnrecon.config import composition
@@ -38,7 +38,7 @@ from bnrecon.targets.trainer import train, warmup_cosine
 CPU = torch.device("cpu")
 SPEC = TrainSpec(epochs=2, warmup_epochs=0.5, checkpoint_seconds=1e9)
 PLAN = TrainingPlan(SPEC, torch.float32)
-# Small networks of every family that bnrecon registers, by the options of their builders.
+# A small network of every registered family, by the options of its builder.
 SMALL = {
     "vgg": {"groups": [1, 1], "activation": "relu"},
     "vgg_normalization": {
@@ -81,7 +81,7 @@ def test_poolings_below_side_one_are_skipped_and_counted():
 
 
 @pytest.mark.parametrize(("depth", "count"), [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032)])
-def test_resnets_of_full_width_are_torchvisions(depth, count):
+def test_full_width_resnets_are_torchvisions(depth, count):
     assert (
         parameter_count(build("resnet", (3, 224, 224), 1000, depth=depth, width=64, stem="auto"))
         == count
@@ -95,14 +95,14 @@ def test_activations_are_the_papers():
         make_activation("rellu")
 
 
-def test_every_registered_family_is_built_and_maps_images_to_logits():
+def test_every_family_maps_images_to_logits():
     assert set(SMALL) == set(FAMILIES)
     for family, options in SMALL.items():
         network = build(family, (3, 8, 8), 10, width=4, **options)
         assert network(torch.randn(2, 3, 8, 8)).shape == (2, 10), family
 
 
-def test_the_memory_of_training_is_that_of_weights_gradients_and_momenta():
+def test_training_memory_counts_weights_gradients_and_momenta():
     vgg = VggTarget("vgg18", "vgg")
     assert training_bytes(vgg) == 12 * 594_378  # Burkholz 2024, Sect. 3.2
     trained = NormalizationVggTarget("trained", "vgg_normalization", features="none")
@@ -114,14 +114,14 @@ def test_the_memory_of_training_is_that_of_weights_gradients_and_momenta():
     assert training_bytes(CustomTarget("mine", "mine")) == 0
 
 
-def test_a_family_or_an_option_that_there_is_not_is_named():
+def test_unknown_family_or_option_is_named():
     with pytest.raises(UserError, match="does not take these options"):
         build("resnet9", (3, 8, 8), 10, width=4, depth=7)
     with pytest.raises(UserError, match="did you mean 'vgg'"):
         build("vggg", (1, 2, 2), 3)
 
 
-def test_the_schedule_is_linear_then_cosine():
+def test_schedule_is_linear_then_cosine():
     rates = [warmup_cosine(step, 0.1, warmup=50, total=250) for step in (0, 49, 50, 150, 249)]
     assert rates == pytest.approx([0.002, 0.1, 0.1, 0.05, 0], abs=1e-5)
 
@@ -136,7 +136,7 @@ def test_interrupted_training_ends_at_the_same_numbers(digits, tmp_path, dtype, 
     part = small_vgg()
     with pytest.raises(Interrupted, match=f"training is saved at step {steps} of 22"):
         train(part, digits, plan, CPU, tmp_path / "checkpoint", StopAfter(steps))
-    other = small_vgg(seed=5)  # what it starts from does not matter: the checkpoint does
+    other = small_vgg(seed=5)  # the checkpoint replaces its start
     resumed_log, _ = train(other, digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
     assert same_state(other, whole)
     assert resumed_log == log
@@ -157,7 +157,7 @@ def test_training_learns(digits, tmp_path):
     assert log[-1]["loss"] < log[0]["loss"]
 
 
-def test_divergence_is_a_clear_line_and_keeps_the_last_good_checkpoint(digits, tmp_path):
+def test_divergence_is_one_line_and_keeps_the_last_checkpoint(digits, tmp_path):
     plan = changed(lr=1e30, epochs=3, checkpoint_seconds=1e-9)
     with pytest.raises(
         RunError, match=r"diverged: the loss is (nan|inf) at step .*lower train\.lr"
@@ -168,7 +168,7 @@ def test_divergence_is_a_clear_line_and_keeps_the_last_good_checkpoint(digits, t
     assert torch.isfinite(tensors["sums"]).all()
 
 
-def test_a_checkpoint_in_the_place_of_another_is_set_aside(digits, tmp_path, caplog):
+def test_checkpoint_of_another_folder_is_set_aside(digits, tmp_path, caplog):
     one, other = (tmp_path / name / "checkpoint.safetensors" for name in ("one", "other"))
     with pytest.raises(Interrupted):
         train(small_vgg(), digits, PLAN, CPU, one, StopRequest(time_limit=0))
@@ -178,7 +178,7 @@ def test_a_checkpoint_in_the_place_of_another_is_set_aside(digits, tmp_path, cap
     assert train(small_vgg(), digits, plan, CPU, other, StopRequest())[0][0]["epoch"] == 1
     assert f"{other} is of one; set aside" in caplog.text
     tensors, about = files.read_tensors(one)
-    del about["folder"]  # earlier versions did not keep it
+    del about["folder"]  # missing in earlier versions
     files.write_tensors(other, tensors, about)
     caplog.set_level("INFO")
     train(small_vgg(), digits, plan, CPU, other, StopRequest())
@@ -188,9 +188,7 @@ def test_a_checkpoint_in_the_place_of_another_is_set_aside(digits, tmp_path, cap
 @pytest.mark.parametrize(
     "change", ["shape", "name", "momentum", "nothing known", "step", "damaged"]
 )
-def test_a_checkpoint_of_another_network_or_a_damaged_one_is_set_aside_and_nothing_of_it_taken(
-    digits, tmp_path, caplog, change
-):
+def test_foreign_or_damaged_checkpoint_is_set_aside(digits, tmp_path, caplog, change):
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted):
         train(small_vgg(), digits, PLAN, CPU, checkpoint, StopRequest(time_limit=0))
@@ -222,8 +220,8 @@ def test_a_checkpoint_of_another_network_or_a_damaged_one_is_set_aside_and_nothi
     assert same_state(network, whole)
 
 
-def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, tmp_path, monkeypatch):
-    """On a machine slow at bf16 a target trained in it is found with precision=bfloat16."""
+def test_precision_names_a_target_however_it_was_chosen(digits, tmp_path, monkeypatch):
+    """A target trained on a machine with fast bf16 is read elsewhere by precision=bfloat16."""
 
     def folder(*overrides):
         config = composition.compose((*overrides, f"targets={tmp_path}"))
@@ -239,7 +237,7 @@ def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, tmp_
 
 @pytest.fixture
 def stored(digits, tmp_path):
-    """A request, and the target of it that a GPU has trained in bfloat16."""
+    """A request, its folder here, and its target trained on a GPU in bfloat16."""
     overrides = ("target.width=2", "target.groups=[1]", "train.epochs=1", f"targets={tmp_path}")
     request = composition.compose(overrides).target_request
     here = obtain_target(request, digits, CPU).folder
@@ -251,7 +249,7 @@ def stored(digits, tmp_path):
     return request, here, there
 
 
-def test_a_target_is_found_whatever_device_trained_it(digits, stored, caplog):
+def test_target_is_reused_whatever_device_trained_it(digits, stored, caplog):
     request, _, there = stored
     caplog.set_level("INFO")
     assert is_trained(request, digits, CPU)
@@ -259,7 +257,7 @@ def test_a_target_is_found_whatever_device_trained_it(digits, stored, caplog):
     assert "was trained on cuda in bfloat16" in caplog.text
 
 
-def test_a_precision_that_was_chosen_is_not_replaced(digits, stored):
+def test_chosen_precision_is_not_replaced(digits, stored):
     request, _, there = stored
     chosen = dataclasses.replace(request.train, precision="float32")
     assert not is_trained(dataclasses.replace(request, train=chosen), digits, CPU)
@@ -268,14 +266,14 @@ def test_a_precision_that_was_chosen_is_not_replaced(digits, stored):
     assert folder == there
 
 
-def test_a_damaged_target_of_another_device_is_trained_anew_here(digits, stored):
+def test_damaged_target_of_another_device_is_trained_here(digits, stored):
     request, here, there = stored
     (there / "target.safetensors").write_bytes(b"damaged")
     assert obtain_target(request, digits, CPU).folder == here
-    assert obtain_target(request, digits, CPU).folder == here  # and found from now on
+    assert obtain_target(request, digits, CPU).folder == here  # and read from now on
 
 
-def test_what_is_said_of_other_weights_is_set_aside_with_them(digits, stored, caplog):
+def test_target_json_of_other_weights_is_set_aside(digits, stored, caplog):
     request, here, there = stored
     there.rename(here)
     tensors, about = files.read_tensors(here / "target.safetensors")
@@ -290,7 +288,7 @@ def test_what_is_said_of_other_weights_is_set_aside_with_them(digits, stored, ca
     assert torch.equal(again[weight], tensors[weight])
 
 
-def test_a_target_in_the_place_of_another_is_set_aside(digits, stored, caplog):
+def test_target_in_another_targets_folder_is_set_aside(digits, stored, caplog):
     request, _, there = stored
     changes = ({"seed": 1}, {"lr": 0.05})
     for train_spec in (dataclasses.replace(request.train, **change) for change in changes):
@@ -306,7 +304,7 @@ def test_a_target_in_the_place_of_another_is_set_aside(digits, stored, caplog):
     assert "is of another target, with train.seed=0, not 1" in caplog.text
 
 
-def test_a_target_of_other_images_is_set_aside(digits, stored, caplog):
+def test_target_of_other_images_is_set_aside(digits, stored, caplog):
     request, here, there = stored
     about = files.read_json(there / "target.json")
     files.write_json(there / "target.json", about | {"data_checksum": "of others"})
@@ -314,7 +312,7 @@ def test_a_target_of_other_images_is_set_aside(digits, stored, caplog):
     assert "is of another target, with other images" in caplog.text
 
 
-def test_a_target_whose_options_an_earlier_version_did_not_store_is_taken(digits, stored):
+def test_target_without_options_of_later_versions_is_accepted(digits, stored):
     request, _, there = stored
     about = files.read_json(there / "target.json")
     del about["config"]["train"]["seed"], about["data_checksum"]
@@ -322,7 +320,7 @@ def test_a_target_whose_options_an_earlier_version_did_not_store_is_taken(digits
     assert obtain_target(request, digits, CPU).folder == there
 
 
-def test_a_target_without_its_weights_is_not_trained(digits, stored, caplog):
+def test_target_without_weights_is_not_trained(digits, stored, caplog):
     request, here, there = stored
     there.rename(here)
     (here / "target.safetensors").unlink()
@@ -332,7 +330,7 @@ def test_a_target_without_its_weights_is_not_trained(digits, stored, caplog):
     assert is_trained(request, digits, CPU)
 
 
-def test_a_training_that_has_begun_here_goes_on_here(digits, stored):
+def test_training_begun_here_continues_here(digits, stored):
     request, here, _ = stored
     here.mkdir()
     (here / "checkpoint.safetensors").write_bytes(b"begun")

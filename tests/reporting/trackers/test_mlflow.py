@@ -1,4 +1,4 @@
-"""What MLflow's database holds is what the run found."""
+"""MLflow's database holds the numbers of the run."""
 
 import pytest
 from processes import TWO_SEEDS, folder_of, succeeded
@@ -11,7 +11,7 @@ pytest.importorskip("sqlalchemy")
 
 
 def read(outputs, name, deleted=False):
-    """The runs of a name, and a function for a metric's values by step."""
+    """The runs with a name, and a function for a metric's values by step."""
     from mlflow import MlflowClient
     from mlflow.entities import ViewType
 
@@ -35,7 +35,7 @@ def tracked(tmp_path_factory):
     return folder_of(out), outputs
 
 
-def test_the_database_has_layers_and_seeds_and_the_options(tracked):
+def test_database_has_layers_seeds_and_options(tracked):
     folder, outputs = tracked
     result = RunResult.read(folder / "result.json")
     (run,), history = read(outputs, f"runs/{folder.name}")
@@ -47,7 +47,7 @@ def test_the_database_has_layers_and_seeds_and_the_options(tracked):
     assert run.info.status == "FINISHED"
 
 
-def test_exporting_it_afterwards_replaces_the_run(tracked):
+def test_export_replaces_the_run(tracked):
     folder, outputs = tracked
     name = f"runs/{folder.name}"
     (before,), history = read(outputs, name)
@@ -59,15 +59,15 @@ def test_exporting_it_afterwards_replaces_the_run(tracked):
     assert deleted.info.run_id == before.info.run_id != after.info.run_id
 
 
-def test_processes_that_start_together_share_the_database(tmp_path):
+def test_concurrent_processes_share_the_database(tmp_path):
     words = ("experiment=quickstart", "scale=smoke", "jobs=2", "tracker=mlflow")
     assert "mlflow failed" not in succeeded(*words, f"outputs={tmp_path}")[1]
 
 
-def test_a_quote_in_a_name_is_no_filter_and_what_has_no_result_is_not_finished(tmp_path):
+def test_quotes_in_names_and_unfinished_runs(tmp_path):
     from bnrecon.reporting.trackers.adapters import _mlflow
 
-    for _ in range(2):  # the second goes on
+    for _ in range(2):  # the second one resumes
         with _mlflow(tmp_path, "bnrecon", "runs/it's", {"lr(x)": 1}, False) as log:
             log(0, "seed", 0, {"seed/accuracy": 1.0})
     client_folder = tmp_path / "outputs"

@@ -1,4 +1,4 @@
-"""What TensorBoard shows is what the run found, read back from its event files."""
+"""TensorBoard's event files hold the numbers of the run."""
 
 import signal
 
@@ -12,7 +12,7 @@ pytest.importorskip("tensorboard")
 
 
 def read(folder):
-    """Scalars by tag, as (step, value) in the order of the file, and all tags by kind."""
+    """Scalars by tag, as (step, value) in file order, and all tags by type."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
@@ -24,7 +24,7 @@ def read(folder):
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
-    """A run of two seeds that TensorBoard was told of; its folder, and the trackers'."""
+    """A run of two seeds logged to TensorBoard: its folder, and the trackers'."""
     from bnrecon.config.composition import compose
     from bnrecon.run import main_job
 
@@ -33,7 +33,7 @@ def tracked(tmp_path_factory):
     return done.folder, outputs / "trackers" / "tensorboard"
 
 
-def test_epochs_are_those_of_the_targets_log(tracked):
+def test_epochs_match_the_targets_log(tracked):
     _, trackers = tracked
     (target,) = (trackers / "targets").iterdir()
     about = files.read_json(trackers.parents[1] / "targets" / target.name / "target.json")
@@ -44,7 +44,7 @@ def test_epochs_are_those_of_the_targets_log(tracked):
     assert scalars["result/accuracy"][0][1] == pytest.approx(about["accuracy"])
 
 
-def test_layers_seeds_and_the_result_are_those_of_the_run(tracked):
+def test_layers_seeds_and_result_match_the_run(tracked):
     folder, trackers = tracked
     result = RunResult.read(folder / "result.json")
     scalars, _, _ = read(trackers / "runs" / folder.name)
@@ -58,7 +58,7 @@ def test_layers_seeds_and_the_result_are_those_of_the_run(tracked):
     assert scalars["result/accuracy"][0][1] == pytest.approx(result.accuracy.mean)
 
 
-def test_options_are_hyperparameters_without_the_machines_folders(tracked):
+def test_hyperparameters_omit_the_machines_folders(tracked):
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     folder, trackers = tracked
@@ -70,7 +70,7 @@ def test_options_are_hyperparameters_without_the_machines_folders(tracked):
     assert not {"outputs", "data.root", "device", "tracker"} & set(options)
 
 
-def test_the_same_run_again_adds_nothing(tracked, succeed):
+def test_rerun_adds_nothing(tracked, succeed):
     _, trackers = tracked
     before = sorted(trackers.rglob("events*"))
     out, err = succeed("run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={trackers.parents[1]}")
@@ -80,7 +80,7 @@ def test_the_same_run_again_adds_nothing(tracked, succeed):
 
 
 @pytest.mark.process
-def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(succeed, tmp_path):
+def test_killed_training_resumes_and_an_export_has_each_epoch_once(succeed, tmp_path):
     options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1")
     options += ("tracker=tensorboard", f"outputs={tmp_path}")
     for epochs in (10, 20):
@@ -105,7 +105,7 @@ def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(succeed, tm
     assert [value for _, value in scalars["epoch/loss"]] == losses
 
 
-def test_a_tracker_makes_no_difference_to_the_result(tracked, two_seed_outputs):
+def test_tracker_does_not_change_the_result(tracked, two_seed_outputs):
     folder, _ = tracked
     (other,) = two_seed_outputs.glob("runs/*")
     assert other.name == folder.name

@@ -1,4 +1,4 @@
-"""What trackio's database holds is what the run found."""
+"""Trackio's database holds the numbers of the run."""
 
 import json
 import sqlite3
@@ -14,7 +14,7 @@ pytest.importorskip("trackio")
 
 
 def rows(folder):
-    """(run, step, numbers) in the order in which they were written, and options by run."""
+    """(run, step, numbers) in the order written, and options by run."""
     (database,) = folder.glob("*.db")
     with sqlite3.connect(database) as connection:
         stored = connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY rowid")
@@ -25,14 +25,14 @@ def rows(folder):
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
-    """A run of two seeds in a process of its own, where trackio keeps its one folder."""
+    """A run of two seeds in another process, where trackio keeps its only folder."""
     outputs = tmp_path_factory.mktemp("outputs")
     out, err = succeeded(*TWO_SEEDS, "tracker=trackio", f"outputs={outputs}")
     assert "trackio failed" not in err
     return folder_of(out), outputs / "trackers" / "trackio"
 
 
-def test_the_database_has_epochs_layers_seeds_and_the_result(tracked):
+def test_database_has_epochs_layers_seeds_and_the_result(tracked):
     folder, trackers = tracked
     result = RunResult.read(folder / "result.json")
     numbers, options = rows(trackers)
@@ -55,7 +55,7 @@ def test_the_database_has_epochs_layers_seeds_and_the_result(tracked):
     assert losses == [pytest.approx(row["loss"]) for row in log]
 
 
-def test_exporting_it_afterwards_replaces_what_is_there(tracked):
+def test_export_replaces_the_rows(tracked):
     _, trackers = tracked
     before = rows(trackers)
     out, _ = succeeded("trackio", str(trackers.parents[1]), command="export")

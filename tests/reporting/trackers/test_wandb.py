@@ -1,4 +1,4 @@
-"""What wandb keeps for its upload is what the run found, read from its files; none is uploaded."""
+"""The files that wandb keeps for its upload hold the numbers of the run; nothing is uploaded."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ pytest.importorskip("wandb")
 
 
 def records(path):
-    """The records of a .wandb file: a header of 7 bytes, then blocks as LevelDB's log has them."""
+    """The records of a .wandb file: a header of 7 bytes, then blocks as in LevelDB's log."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, offset, part = path.read_bytes(), 7, b""
@@ -24,13 +24,13 @@ def records(path):
         _, size, kind = struct.unpack("<IHB", content[offset : offset + 7])
         part += content[offset + 7 : offset + 7 + size]
         offset += 7 + size
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a whole record or its last part
             yield Record.FromString(part)
             part = b""
 
 
 def history(outputs, name):
-    """The rows of a run over all its files, by wandb's step: a row sent again is the same one."""
+    """The rows of a run in all its files, by wandb's step; a row sent again is the same."""
     rows_by_step = {}
     for path in sorted((outputs / "trackers" / "wandb").glob(f"offline-run-*-{name}/*.wandb")):
         for record in records(path):
@@ -51,7 +51,7 @@ def tracked(tmp_path_factory):
     return folder_of(out), outputs
 
 
-def test_the_files_have_layers_and_seeds_with_their_own_axes(tracked):
+def test_files_have_layers_and_seeds_with_their_axes(tracked):
     folder, outputs = tracked
     result = RunResult.read(folder / "result.json")
     rows = [row for (row,) in history(outputs, folder.name).values()]
@@ -65,7 +65,7 @@ def test_the_files_have_layers_and_seeds_with_their_own_axes(tracked):
     ]
 
 
-def test_exporting_it_afterwards_replaces_the_run_with_the_same_steps(tracked):
+def test_export_replaces_the_run_with_the_same_steps(tracked):
     folder, outputs = tracked
     before = history(outputs, folder.name)
     assert "rows sent" in succeeded("wandb", str(outputs), command="export")[0]

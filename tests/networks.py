@@ -1,4 +1,6 @@
-"""Small networks that tests rebuild or train, and a stand-in that stops their training."""
+"""Small networks that tests rebuild or train, and a stop request for their training."""
+
+import itertools
 
 import torch
 from torch import nn
@@ -7,8 +9,8 @@ from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.register import build
 
 
-def enliven(network, shape, seed=0):
-    """Give a network other running statistics and normalizations than the initial ones."""
+def randomize(network, shape, seed=0):
+    """Randomize a network's running statistics and normalizations."""
     torch.manual_seed(seed)
     network.train()
     for _ in range(3):
@@ -26,7 +28,7 @@ def outputs(network, shape, seed=5):
 
 
 def difference(network, model, x):
-    """The largest difference of two networks' outputs, as a share of the largest output."""
+    """The largest difference of two networks' outputs, relative to the largest output."""
     with torch.no_grad():
         ours, theirs = network(x), model(x)
     assert ours.shape == theirs.shape
@@ -34,13 +36,13 @@ def difference(network, model, x):
 
 
 def same_state(network, other):
-    """Whether two networks hold the same numbers, on whatever devices."""
+    """Whether two networks hold the same numbers, on any devices."""
     wanted = other.state_dict()
     return all(torch.equal(held.cpu(), wanted[name]) for name, held in network.state_dict().items())
 
 
 def chain(first=lambda layer: layer):
-    """Two convolutions of images of two channels and 6 x 6 pixels; the first may be changed."""
+    """Two convolutions of images of two channels and 6 x 6 pixels; ``first`` may change one."""
     return nn.Sequential(
         first(nn.Conv2d(2, 4, 3)), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten()
     )
@@ -51,7 +53,7 @@ def images(count=8, channels=2, side=6):
 
 
 class Composed(nn.Module):
-    """These parts, and what a function computes from them and an input."""
+    """Parts and a function of them and an input."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -63,8 +65,21 @@ class Composed(nn.Module):
         return self.function(self, x)
 
 
+def relu_target(sizes, normalized=False, relu_at_end=False, seed=0):
+    """A fully connected ReLU network with random statistics, in float64."""
+    torch.manual_seed(seed)
+    modules = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        modules.append(nn.Linear(inputs, outputs, bias=not normalized))
+        if normalized:
+            modules.append(nn.BatchNorm1d(outputs))
+        modules.append(nn.ReLU())
+    network = nn.Sequential(*(modules if relu_at_end else modules[:-1]))
+    return randomize(network, sizes[:1], seed).double()
+
+
 class StopAfter(StopRequest):
-    """Asks for a stop when it has been looked at so often."""
+    """Requests a stop after this many checks."""
 
     def __init__(self, steps):
         super().__init__()
@@ -83,7 +98,7 @@ def small_vgg(seed=0):
 
 
 class Residual(nn.Module):
-    """A user's CNN: strides, dilation, paddings, bias or none, an addition, an unfolded norm."""
+    """A user's CNN: strides, dilation, paddings, optional bias, an addition, an unfolded norm."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Functions of tasks that other processes can import."""
+"""Task functions that other processes can import."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from bnrecon.runtime.interruption import StopRequest
 
 
 def describe(folder, name):
-    """Leave a trace of each call; the row says where it was computed."""
+    """Leave a trace of each call; the row tells where it was computed."""
     import torch
 
     with (Path(folder) / f"{name}.called").open("a") as file:
@@ -37,13 +37,13 @@ def fail(folder, name, kind):
 
 
 def die(folder, name):
-    """What the kernel does to a process when memory runs out."""
+    """End like a process that the kernel kills for memory."""
     describe(folder, name)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def train(folder, name):
-    """Go on until a stop is requested, then leave a checkpoint, as a training does."""
+    """Wait for a stop request, then leave a checkpoint, like a training."""
     with StopRequest() as stop:
         tqdm.get_lock()  # as a progress bar does
         describe(folder, name)

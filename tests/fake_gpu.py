@@ -1,18 +1,18 @@
-"""A GPU that is not there: CPU tensors that say ``cuda:0``, are not to be mixed, and count waits.
+"""A fake GPU: CPU tensors that report ``cuda:0``, refuse to be mixed, and count waits.
 
-    with PretendedGpu() as gpu:
+    with FakeGpu() as gpu:
         product = torch.randn(2, 3, device="cuda") @ torch.randn(3).to("cuda")
         float(product[0])
     gpu.waits  # Counter({'copy to the device at x.py:2': 1, 'number read at x.py:3': 1})
 
-A tensor lies on the device if its storage is marked so; views share the storage and with it the
-mark. A *wait* is a place where the host stands still until the device has done all that it was
-asked to: a number read, a copy that is not from pinned memory, a size that depends on values.
+A tensor is on the device if its storage is marked; views share the storage and the mark. A *wait*
+is a point where the host blocks until the device has finished its work: a number read, a copy that
+is not from pinned memory, a size that depends on values.
 
-Not shown: what happens on a real device. No kernel of CUDA runs; rounding, speed, memory, graphs
-and autocast's lists are the CPU's. ``torch.cuda.is_available()`` stays false. Other threads do not
-pretend. In inference mode an operation that is made of others is seen whole, and waits inside it
-are not. Gradients do not find their way back through a copy between devices.
+Not covered: behaviour of a real device. No CUDA kernel runs; rounding, speed, memory, graphs and
+autocast's lists are the CPU's. ``torch.cuda.is_available()`` stays false. Other threads do not use
+the fake. In inference mode composite operations are seen as a whole, without the waits inside.
+Gradients do not flow back through a copy between devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from places import ROOT
+from repository import ROOT
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -46,14 +46,14 @@ NO_INTEGERS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "mv", "addmv", "dot", 
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies on the pretended device."""
+    """Whether a tensor is on the fake device."""
     with torch._C.DisableTorchFunction():
-        return getattr(tensor.untyped_storage(), "pretended", False)
+        return getattr(tensor.untyped_storage(), "fake", False)
 
 
 def _mark(tensor: torch.Tensor, there: bool) -> torch.Tensor:
     with torch._C.DisableTorchFunction():
-        tensor.untyped_storage().pretended = there
+        tensor.untyped_storage().fake = there
     return tensor
 
 
@@ -69,23 +69,23 @@ def _is_ours(device: object) -> bool:
     return torch.device(device).type == DEVICE.type
 
 
-class PretendedGpu(TorchFunctionMode):
-    """The device, for a ``with`` block; ``waits`` counts the host's waits by kind and line."""
+class FakeGpu(TorchFunctionMode):
+    """The device, for a ``with`` block; ``waits`` counts the host's waits by type and line."""
 
     device = DEVICE
 
     def __init__(self):
         super().__init__()
         self.waits: collections.Counter[str] = collections.Counter()
-        self.asked: bool | None = None  # the device that the present call names
-        self.home = False  # the present call is given tensors of the device, and makes such
+        self.asked: bool | None = None  # the device named by the present call
+        self.home = False  # the present call takes and makes device tensors
         self._inside = contextlib.ExitStack()
 
-    def __enter__(self) -> PretendedGpu:
+    def __enter__(self) -> FakeGpu:
         autocast = torch.autocast
         answers = {
             "get_device_capability": lambda *_: (9, 0),
-            "get_device_name": lambda *_: "pretended",
+            "get_device_name": lambda *_: "fake",
             "mem_get_info": lambda *_: (MEMORY, MEMORY),
             "memory_reserved": lambda *_: 0,
             "memory_allocated": lambda *_: 0,
@@ -102,7 +102,7 @@ class PretendedGpu(TorchFunctionMode):
         self._inside.__exit__(*error)
 
     def wait(self, kind: str) -> None:
-        """Count a wait, at the innermost line of the package, its tests or scripts."""
+        """Count a wait at the innermost line of the package, its tests or scripts."""
         frame = sys._getframe(1)
         while frame.f_back and not _is_watched(frame.f_code.co_filename):
             frame = frame.f_back
@@ -116,7 +116,7 @@ class PretendedGpu(TorchFunctionMode):
         non_blocking: bool = False,
         memory_format: torch.memory_format | None = None,
     ) -> torch.Tensor:
-        """A copy of a tensor on the other device, waited for unless it leaves pinned memory."""
+        """A copy of a tensor on the other device; a wait unless it leaves pinned memory."""
         if not (there and non_blocking and getattr(tensor.untyped_storage(), "pinned", False)):
             self.wait("copy to the device" if there else "copy to the host")
         layout = memory_format or torch.preserve_format
@@ -139,9 +139,9 @@ class PretendedGpu(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """Every operation on tensors, as autograd has taken it apart."""
+    """Every tensor operation, after autograd has decomposed it."""
 
-    def __init__(self, gpu: PretendedGpu):
+    def __init__(self, gpu: FakeGpu):
         super().__init__()
         self.gpu = gpu
 
@@ -154,7 +154,7 @@ class _Operations(TorchDispatchMode):
         there = gpu.asked if gpu.asked is not None else bool(ours) or (gpu.home and not tensors)
         generator = kwargs.get("generator")
         if there and generator is not None and generator.device.type == "cpu":
-            raise RuntimeError("Expected a 'cuda' device for generator but found 'cpu' (pretended)")
+            raise RuntimeError("Expected a 'cuda' device for generator but found 'cpu' (fake)")
         out = func(*args, **kwargs)
         if there:
             old = {id(tensor.untyped_storage()) for tensor in tensors}
@@ -166,14 +166,14 @@ class _Operations(TorchDispatchMode):
     def _check(
         self, func, name: str, args: tuple, kwargs: dict, tensors: list[torch.Tensor], mixed: bool
     ) -> None:
-        """Refuse what CUDA refuses of an operation on the device's tensors, and count its waits."""
+        """Refuse what CUDA refuses for the device's tensors, and count waits."""
         gpu = self.gpu
         if name in READ:
             gpu.wait(READ[name])
         if name in NO_INTEGERS and not any(tensor.is_floating_point() for tensor in tensors):
-            raise RuntimeError(f'"{name}" not implemented for integers on CUDA (pretended)')
+            raise RuntimeError(f'"{name}" not implemented for integers on CUDA (fake)')
         if name == "linalg_lstsq" and (driver := kwargs.get("driver")) not in (None, "gels"):
-            raise RuntimeError(f"torch.linalg.lstsq: CUDA has gels alone, not {driver} (pretended)")
+            raise RuntimeError(f"torch.linalg.lstsq: CUDA has gels alone, not {driver} (fake)")
         if name == "copy_":
             if mixed:
                 gpu.wait("copy to the device" if on_device(args[0]) else "copy to the host")
@@ -183,7 +183,7 @@ class _Operations(TorchDispatchMode):
             self._check_devices(func, name, args, kwargs, tensors)
 
     def _check_indices(self, func, args: tuple) -> None:
-        """Indices may lie on the host, and masks anywhere: both make the host wait."""
+        """Indices may be on the host and masks anywhere; both make the host wait."""
         values = [value for value in _tensors(args[2:]) if value.dim()]
         if not all(map(on_device, (args[0], *values))):
             raise _two_devices(func)
@@ -196,7 +196,7 @@ class _Operations(TorchDispatchMode):
     def _check_devices(
         self, func, name: str, args: tuple, kwargs: dict, tensors: list[torch.Tensor]
     ) -> None:
-        """All tensors lie on the device, but for single numbers in elementwise operations."""
+        """All tensors are on the device, except single numbers in elementwise operations."""
         takes_numbers = torch.Tag.pointwise in func.tags or name in TAKES_NUMBERS
         written = args[:1] if name.endswith("_") else _tensors(kwargs.get("out"))
         for tensor in tensors:
@@ -207,15 +207,14 @@ class _Operations(TorchDispatchMode):
 
 def _two_devices(func: object) -> RuntimeError:
     devices = "expected one device, but found tensors on cuda:0 and on the cpu"
-    return RuntimeError(f"{func}: {devices} (pretended)")
+    return RuntimeError(f"{func}: {devices} (fake)")
 
 
-# What Python asks for by name: (gpu, function, *arguments) -> the answer, or NotImplemented
-# for the usual way.
+# Replacements by function: (gpu, function, *arguments) -> the answer, or NotImplemented.
 
 
-def _to(gpu: PretendedGpu, _func, tensor, *args, copy=False, **kwargs):
-    if args and isinstance(args[0], torch.Tensor):  # as that tensor is
+def _to(gpu: FakeGpu, _func, tensor, *args, copy=False, **kwargs):
+    if args and isinstance(args[0], torch.Tensor):  # like that tensor
         there, args = on_device(args[0]), (args[0].dtype, *args[1:])
         _, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
     else:
@@ -227,32 +226,32 @@ def _to(gpu: PretendedGpu, _func, tensor, *args, copy=False, **kwargs):
     return tensor.to(dtype=dtype or tensor.dtype, copy=copy, memory_format=layout)
 
 
-def _made_of_data(gpu: PretendedGpu, func, *args, device=None, **kwargs):
+def _made_of_data(gpu: FakeGpu, func, *args, device=None, **kwargs):
     made, like = func(*args, **kwargs), isinstance(args[0], torch.Tensor) and on_device(args[0])
     there = like if device is None else _is_ours(device)
     return made if there == on_device(made) else gpu.move(made, there)
 
 
-def _number_set(gpu: PretendedGpu, func, tensor, index, value):
-    """A number is filled in by the device, without a copy."""
+def _number_set(gpu: FakeGpu, func, tensor, index, value):
+    """Fill in a number on the device, without a copy."""
     if isinstance(value, torch.Tensor) or not on_device(tensor):
         return NotImplemented
     return func(tensor, index, _mark(torch.tensor(value, dtype=tensor.dtype), True))
 
 
-def _to_list(gpu: PretendedGpu, func, tensor):
+def _to_list(gpu: FakeGpu, func, tensor):
     if on_device(tensor):
         gpu.wait("copy to the host")
     return func(tensor)
 
 
-def _to_numpy(_gpu: PretendedGpu, func, tensor, *args, **kwargs):
+def _to_numpy(_gpu: FakeGpu, func, tensor, *args, **kwargs):
     if on_device(tensor):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy (pretended)")
+        raise TypeError("can't convert cuda:0 device type tensor to numpy (fake)")
     return func(tensor, *args, **kwargs)
 
 
-def _pinned(_gpu: PretendedGpu, _func, tensor, *_args):
+def _pinned(_gpu: FakeGpu, _func, tensor, *_args):
     copy = tensor.clone()
     copy.untyped_storage().pinned = True
     return copy

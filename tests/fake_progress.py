@@ -1,31 +1,16 @@
-"""Progress files of studies, as the leading process of a study leaves them."""
+"""Progress files of studies, written as by the leading process."""
 
 import contextlib
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 from bnrecon.jobs.work import Batch, Outcome, Started
 from bnrecon.reproduction import progress
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Work, as far as its progress goes."""
-
-    part: str
-    number: int
-
-    @property
-    def key(self):
-        return self.label
-
-    @property
-    def label(self):
-        return f"{self.part} number {self.number}"
-
-
 def pieces(**counts):
-    return [Piece(part, number) for part, count in counts.items() for number in range(count)]
+    """Work, as far as progress files need it."""
+    labels = [(part, f"{part} number {i}") for part, count in counts.items() for i in range(count)]
+    return [SimpleNamespace(part=part, key=label, label=label) for part, label in labels]
 
 
 def start(piece):
@@ -38,7 +23,7 @@ def end(piece, seconds=1.0, kind="done", gist="gist", log="a.log"):
 
 @contextlib.contextmanager
 def kept(outputs, work, study="giannou2023", scale="smoke", processes=1):
-    """Keep a study's progress; the value notes events."""
+    """Keep a study's progress; the value records events."""
     batch = Batch(outputs / "studies" / study, scale, f"bnrecon study {study} scale={scale}")
     executor = SimpleNamespace(name=f"{processes} processes", processes=processes)
     with progress.keep(batch, executor, work) as keeper:

@@ -1,4 +1,4 @@
-"""A study of made-up parts, for tests of the engine."""
+"""A study of fake parts, for tests of the engine."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from bnrecon.reproduction.study import SCALES, Study
 
 
 @dataclass(frozen=True)
-class MadeStudy(Study):
+class FakeStudy(Study):
     made: dict[str, Any] = field(default_factory=dict)
 
     def part(self, name):
@@ -19,7 +19,7 @@ class MadeStudy(Study):
 
 
 class Counted:
-    """Computes rows, and remembers for which tasks."""
+    """Computes rows, and records the names of its tasks."""
 
     def __init__(self, failing=None):
         self.calls = []
@@ -47,4 +47,4 @@ def counted_experiment(counted, *names, options=None):
 
 
 def study_of(**parts):
-    return MadeStudy("paper", "A paper", tuple(parts), ("exact", "paper"), made=parts)
+    return FakeStudy("paper", "A paper", tuple(parts), ("exact", "paper"), made=parts)
