@@ -50,19 +50,20 @@ def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
     threads = composition.compose(request.options).threads
     named = [name for name in study.parts if name in request.parts]
     solvers = [name for name in study.solvers if name in request.parts]
-    planned = []
+    planned, used = [], set[str]()
     for name in named or study.parts:
         part, folders = study.part(name), (request.folder, request.shipped)
-        work = part.plan_work(PartRequest(name, request.scale, request.options, *folders, threads))
+        options = part.applicable(request.options)
+        used.update(options)
+        work = part.plan_work(PartRequest(name, request.scale, options, *folders, threads))
         compares = any(item.solver in study.solvers for item in work)
         if solvers and (compares or not named):
             work = [item for item in work if item.solver in solvers]
         if work or named or not solvers:
             planned.append(PartPlan(name, part, tuple(work)))
-    takes_options = any(planned_part.part.takes_options for planned_part in planned)
-    if (changing := result_options(request.options)) and not takes_options:
+    if unused := [option for option in result_options(request.options) if option not in used]:
         of = ", ".join(named) or study.name
-        raise UserError(f"{changing[0]}: {of} has no run that an option could change")
+        raise UserError(f"{unused[0]}: {of} has no run that it could change")
     return planned
 
 

@@ -14,6 +14,7 @@ import yaml
 from bnrecon.reporting import tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction import page
+from bnrecon.reproduction.request import OF_SOURCES, option_group
 from bnrecon.reproduction.study import PartRequest
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.reproduction.work import TaskWork
@@ -96,10 +97,11 @@ class Experiment:
         """The caption, computed from the rows if it depends on them."""
         return self.caption if isinstance(self.caption, str) else self.caption(rows)
 
-    @property
-    def takes_options(self) -> bool:
-        """Whether the user's options apply to its runs."""
-        return any(task.options is not None for task in self.tasks("smoke", ()))
+    def applicable(self, options: Sequence[str]) -> Sequence[str]:
+        """The user's options that apply: tasks only train or read targets, if anything."""
+        if all(task.options is None for task in self.tasks("smoke", ())):
+            return ()
+        return [one for one in options if option_group(one) not in OF_SOURCES]
 
     def plan_work(self, request: PartRequest) -> list[TaskWork]:
         """Its tasks."""

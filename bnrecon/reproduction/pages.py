@@ -118,7 +118,7 @@ def _render(drawn: Path | None, page: Page) -> tuple[Page, dict[str, bytes]]:
 
 
 def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
-    reaching = request.options if planned.part.takes_options else ()
+    reaching = planned.part.applicable(request.options)
     options = result_options(reaching)
     command = ("bnrecon", "study", study.name, planned.name, f"scale={request.scale}", *options)
     return Heading(

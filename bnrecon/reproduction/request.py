@@ -23,6 +23,8 @@ PLANNER = "bnrecon.reproduction.engine:plan_again"
 
 # Options of a study; all others belong to its runs.
 STUDY_OPTIONS = ("scale", *job_options.OPTIONS)
+# Groups of options that change source networks, not their target.
+OF_SOURCES = {"features", "solver", "seeds", "evaluate", "source_images", "keep_source"}
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,15 @@ def option_name(option: str) -> str:
     'target.width'
     """
     return option.lstrip("+~").partition("=")[0]
+
+
+def option_group(option: str) -> str:
+    """The group of an option.
+
+    >>> option_group("+target.width=8"), option_group("seeds=[0]")
+    ('target', 'seeds')
+    """
+    return option_name(option).partition(".")[0]
 
 
 def result_options(options: Sequence[str]) -> list[str]:

@@ -47,9 +47,8 @@ class Part(Protocol[W]):
     def title(self) -> str:
         """What is shown."""
 
-    @property
-    def takes_options(self) -> bool:
-        """Whether the user's options apply to its runs."""
+    def applicable(self, options: Sequence[str]) -> Sequence[str]:
+        """The user's options that apply to its runs."""
 
     def plan_work(self, request: PartRequest) -> Sequence[W]:
         """List its work, cheaply. Raises ``UserError`` for an impossible option."""

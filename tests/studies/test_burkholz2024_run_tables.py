@@ -9,6 +9,8 @@ from bnrecon.config import composition
 from bnrecon.reporting import tables
 from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval, mcnemar
+from bnrecon.reproduction import engine, request
+from bnrecon.reproduction.study import read_study
 from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
@@ -152,3 +154,19 @@ def test_layers_at_the_limit_of_lbfgs_are_counted(finished, limit, expected):
     older = [("lbfgs", 2000), ("lu_lbfgs", 2000), ("lu_lbfgs", 150), ("matrix_free", 2000)]
     solves = [(*solve, False) for solve in older]
     assert count_at_limit(finished, *solves, limit=limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "compared"),
+    [
+        ("train.epochs=1", False),
+        ("data.train_limit=500", False),
+        ("target.width=64", True),
+        ("solver.tolerance=1e-6", True),
+    ],
+)
+def test_other_settings_are_not_compared_with_print(option, compared, tmp_path):
+    words = ["table1", "scale=paper", option, f"outputs={tmp_path}"]
+    (part,) = engine.plan(read_study("burkholz2024"), request.read("burkholz2024", words))
+    assert {work.row.reported is not None for work in part.work} == {compared}
+    assert not part.part.decide_claims(part.work)  # nothing is finished

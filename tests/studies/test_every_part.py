@@ -63,7 +63,7 @@ def computed(request, tmp_path_factory, cifar):
     name, word = request.param
     part, folder = STUDIES[name].part(word), tmp_path_factory.mktemp(word)
     options = [f"data.root={cifar}", f"outputs={folder}"] if name == "burkholz2024" else []
-    tasks = part.tasks("smoke", options if part.takes_options else ())
+    tasks = part.tasks("smoke", part.applicable(options))
     stored = []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)  # trained networks are stored below the current folder

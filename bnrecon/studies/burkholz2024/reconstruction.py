@@ -199,6 +199,8 @@ def decide(table: str, cells: Sequence[Cell]) -> Decisions:
     """
     decisions: list[Decision] = []
     in_print = [cell.row.reported.loss for cell in cells if cell.row.reported and cell.row.possible]
+    if not in_print:  # of another setting
+        return []
     printed = max(in_print)
     for width in dict.fromkeys(cell.row.labels["target width"] for cell in cells):
         same = [cell for cell in cells if cell.row.labels["target width"] == width]

@@ -8,7 +8,7 @@ VGG = ("target=vgg18", "target.width=16")
 RESNET = ("target=resnet18", "target.width=8")
 MINIMUM = "features.width=minimum"
 INSIDE, BEHIND = "features.skip=outer", "features.skip=inner"
-DROPPED = ["target width", "max. layer error", "max. error as assembled"]
+DROPPED = ["max. layer error", "max. error as assembled"]
 
 PART = run_table(
     __file__,
@@ -21,14 +21,14 @@ PART = run_table(
             "paper": ("scale=paper",),
         },
         {
-            "VGG18 (16), none, minimum width": (*VGG, MINIMUM),
-            "VGG18 (16), inside the normalization, n - c2": (*VGG, INSIDE, MINIMUM),
-            "VGG18 (16), behind it, n - c2 + 1": (*VGG, BEHIND, MINIMUM),
-            "VGG18 (16), inside, 1.5 n": (*VGG, INSIDE),
-            "VGG18 (16), behind, 1.5 n": (*VGG, BEHIND),
-            "ResNet-18 (8), none, 1.5 n": RESNET,
-            "ResNet-18 (8), inside, 1.5 n": (*RESNET, INSIDE),
-            "ResNet-18 (8), behind it, 1.5 n": (*RESNET, BEHIND),
+            "VGG18, none, minimum width": (*VGG, MINIMUM),
+            "VGG18, inside the normalization, n - c2": (*VGG, INSIDE, MINIMUM),
+            "VGG18, behind it, n - c2 + 1": (*VGG, BEHIND, MINIMUM),
+            "VGG18, inside, 1.5 n": (*VGG, INSIDE),
+            "VGG18, behind, 1.5 n": (*VGG, BEHIND),
+            "ResNet-18, none, 1.5 n": RESNET,
+            "ResNet-18, inside, 1.5 n": (*RESNET, INSIDE),
+            "ResNet-18, behind it, 1.5 n": (*RESNET, BEHIND),
         },
     ),
     # At minimum width, and one ResNet-18

@@ -28,9 +28,10 @@ WIDTHS = {"smoke": 4, "laptop": 32, "paper": 64}
 def rows(scale: str, options: Sequence[str]) -> list[Row]:
     """One row per target and way to solve its layers."""
     refuse_compared(options, {"solver", "solver.name", "solver.max_iterations", "features.width"})
-    names = {option_name(option) for option in options}
-    targets = [Targets(WIDTHS[scale])]
-    if scale == "laptop" and not names & {"target.width", "train.epochs", "train.seed"}:
+    values = {option_name(option): option.partition("=")[2] for option in options}
+    width = values.get("target.width", "")
+    targets = [Targets(int(width) if width.isdecimal() else WIDTHS[scale])]
+    if scale == "laptop" and not values.keys() & {"target.width", "train.epochs", "train.seed"}:
         targets.append(of_205_epochs("paper", ("relu",)))
     return [
         Row(

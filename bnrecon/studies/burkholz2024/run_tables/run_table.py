@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from bnrecon.reporting import tables
 from bnrecon.reporting.figures import Figure
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.reproduction.parts import Decisions, read_text
+from bnrecon.reproduction.parts import Decisions, read_text, refuse_compared
+from bnrecon.reproduction.request import option_group, option_name, result_options
 from bnrecon.reproduction.study import PartRequest
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers, verdicts
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row, RowWork, results_of
@@ -27,6 +29,11 @@ LIMITS = {
     "reserve": verdicts.RESERVE,
     "significant": verdicts.SIGNIFICANT,
 }
+
+
+# Groups of options without which the paper's numbers are of another setting, and options of these
+# that do not matter: a width is compared with the printed one.
+SETTING, SAME_SETTING = {"data", "target", "train", "features"}, {"target.width", "train.seed"}
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,17 @@ class RunTable:
     excerpt: page.Excerpt | None = None  # selects what is shown first
     # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
-    takes_options: ClassVar[bool] = True
+
+    def applicable(self, options: Sequence[str]) -> Sequence[str]:
+        """The user's options that apply to its runs: all."""
+        return options
 
     def plan_work(self, request: PartRequest) -> list[RowWork]:
-        """The table's runs."""
+        """The table's runs; the paper's numbers are not those of other settings."""
         rows = self.rows(request.scale, request.options)
+        changed = {option_name(option) for option in result_options(request.options)} - SAME_SETTING
+        if any(option_group(name) in SETTING for name in changed):
+            rows = [dataclasses.replace(row, reported=None) for row in rows]
         return [RowWork.of(request.name, row) for row in rows]
 
     def numbers(self, work: Sequence[RowWork]) -> pd.DataFrame:
@@ -84,10 +97,13 @@ def list_rows(
         reported: the paper's numbers by the run's name.
 
     Returns:
-        A function of the scale and the user's options, for ``RunTable``.
+        A function of the scale and the user's options, for ``RunTable``. It raises ``UserError``
+        for an option that a run sets.
     """
+    compared = {option_name(override) for overrides in runs.values() for override in overrides}
 
     def rows(scale: str, options: Sequence[str]) -> list[Row]:
+        refuse_compared(options, compared)
         after, printed = (*scales[scale], *options), reported or {}
         return [
             Row({heading: name}, (*common, *overrides, *after), printed.get(name))
