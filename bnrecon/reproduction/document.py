@@ -15,13 +15,13 @@ from bnrecon.runtime import files
 SCALE = "laptop"  # of parts that are not complete at the paper's size
 LINK = "../../outputs"  # from a document
 INTERVALS = (
-    "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, unless noted; "
-    "printed ± are the paper's."
+    "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, unless noted; in "
+    "print the paper's."
 )
 
 DETAILS = (
-    "*Details* of a part have its whole table, settings, columns and origin. "
-    "[The errata](../errata.md) have the errors in print."
+    "*Details*: a part's whole table, settings, columns and origin. "
+    "[Errata](../errata.md): errors in print. [Glossary](../glossary.md): terms."
 )
 
 
@@ -180,5 +180,5 @@ def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:
     """The number of claims on the whole page with each verdict."""
     counts = Counter(claim.verdict for decided in claims.values() for claim in decided)
     listed = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
-    meanings = "[what the verdicts mean](../results.md)"
-    return f"The {counts.total()} claims judged below: {listed} ({meanings})."
+    meanings = "[meanings](../results.md)"
+    return f"{counts.total()} claims are judged below: {listed} ({meanings})."
