@@ -11,6 +11,7 @@ import torch
 from bnrecon.features.pair import Features, identity_weights
 from bnrecon.features.portable_random import Draws, Stream
 from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.hardware import use_threads
 
 
 def he_normal(shape: LayerShape, width: int, stream: Stream) -> Features:
@@ -44,10 +45,14 @@ def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Ten
 
 
 def orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
-    """Haar-distributed orthonormal columns (rows, if there are fewer), by QR with R's signs."""
+    """Haar-distributed orthonormal columns (rows, if there are fewer), by QR with R's signs.
+
+    LAPACK's last bits depend on the number of threads, so it gets one: processes of a run agree.
+    """
     if normal.shape[0] < normal.shape[1]:
         return orthonormal_columns(normal.T).T
-    q, r = torch.linalg.qr(normal)
+    with use_threads(1):
+        q, r = torch.linalg.qr(normal)
     return q * r.diagonal().sign()
 
 

@@ -159,6 +159,8 @@ def _on_threads(work: Callable[[int], None], pieces: range) -> None:
 @lru_cache(1 << 14)
 def _key(seed: int, layer: int, word: str, number: int) -> np.ndarray:
     entropy = [seed, layer, zlib.crc32(word.encode()), number]
+    if seed >= 2**32:  # two words, like a layer with a group: one more word tells them apart
+        entropy.append(1)
     return np.random.SeedSequence(entropy).generate_state(2, np.uint64)
 
 

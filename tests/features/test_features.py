@@ -12,6 +12,7 @@ from scipy.special import ndtri
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features import pair, portable_random
+from bnrecon.features.distributions import orthonormal_columns
 from bnrecon.features.drawing import draw
 from bnrecon.features.normal_quantile import normals
 from bnrecon.features.portable_random import BLOCK, PIECE, Stream
@@ -19,7 +20,9 @@ from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import ACTIVATIONS, FeatureSpec
 from bnrecon.operators.structured import Kronecker
+from bnrecon.reconstruction.groups import group_number
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.hardware import use_threads
 
 SHAPE = LayerShape(6, 4, (3, 3))
 # Drawn once by this code (numpy 2.4, x86-64 with AVX-512); any machine must draw the same bits.
@@ -133,6 +136,19 @@ def test_as_many_threads_draw_as_torch_may_use(monkeypatch):
     assert asked == [2, 2, 6, 6]
     for drawn in numbers[1:]:
         assert all(map(np.array_equal, drawn, numbers[0]))
+
+
+def test_threads_do_not_change_orthogonal_features():
+    normal, drawn = Stream(0, 0).normal((400, 400), "w"), []
+    for threads in (1, 2):  # here LAPACK's own results differ
+        with use_threads(threads):
+            drawn.append(orthonormal_columns(normal))
+    assert torch.equal(*drawn)
+
+
+def test_large_seeds_have_sequences_of_their_own():
+    grouped = Stream(5, group_number(2, 7)).normal((4,), "first")
+    assert not torch.equal(Stream(5 + (2 << 32), 7).normal((4,), "first"), grouped)
 
 
 def test_bits_are_unchanged_since_results_ship():
