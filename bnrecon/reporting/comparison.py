@@ -100,7 +100,7 @@ def _seconds(run: RunResult, name: str) -> str:
 def _predicted(both: Sequence[RunResult]) -> list[tuple[str, ...]]:
     """Each run's predictions compared with its target's, a number for each seed."""
     names = {
-        "predicted otherwise than by the target": "differ",
+        "predictions that differ from the target's": "differ",
         "  only the target right": "only_target_right",
         "  only the source right": "only_source_right",
     }
@@ -109,7 +109,7 @@ def _predicted(both: Sequence[RunResult]) -> list[tuple[str, ...]]:
         for title, name in names.items()
     ]
     counted = [row for row in rows if set(row[1:]) != {"not counted"}]
-    return counted or [("predicted otherwise than by the target", "not counted", "not counted")]
+    return counted or [("predictions that differ from the target's", "not counted", "not counted")]
 
 
 def _counts(predictions: Sequence[Predictions | None], name: str) -> str:

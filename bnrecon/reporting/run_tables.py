@@ -24,7 +24,7 @@ FORMATS = {
     "max. logit difference": ".1e",
     "seconds": ".2f",
     "seconds per seed": ".1f",
-    "predicted otherwise": ".0f",
+    "changed predictions": ".0f",
     "only target right": ".0f",
     "only source right": ".0f",
     "McNemar p": ".2g",
@@ -66,7 +66,7 @@ def terminal(results: Sequence[RunResult], options: Sequence[str] = ()) -> str:
     frame = summary(results, options)
     same = [name for name in ("data", "target", "scale") if frame[name].nunique() == 1]
     shown = ["options", "data", "target", "scale", "features", "solver", "target accuracy", "loss"]
-    shown += ["predicted otherwise", "max. layer error", "not converged"]
+    shown += ["changed predictions", "max. layer error", "not converged"]
     return tables.terminal(frame[[c for c in shown if c in frame and c not in same]], FORMATS)
 
 
@@ -93,7 +93,7 @@ def _row(result: RunResult) -> dict[str, Any]:
     if (counts := result.predictions) is None:  # an older result, without counts
         return row
     return row | {
-        "predicted otherwise": counts.differ,
+        "changed predictions": counts.differ,
         "only target right": counts.only_target_right,
         "only source right": counts.only_source_right,
         "McNemar p": counts.p_value,
@@ -219,7 +219,7 @@ def _attention(result: RunResult) -> list[str]:
     if (counts := result.predictions) is not None:
         seeds = ", in the seed with most" if len(result.seeds) > 1 else ""
         lines.append(
-            f"{counts.differ} of {counts.images} images predicted otherwise than by the target"
+            f"{counts.differ} of {counts.images} predictions differ from the target's"
             f"{seeds} ({counts.only_target_right} only the target right, "
             f"{counts.only_source_right} only the source right)"
         )

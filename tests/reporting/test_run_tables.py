@@ -86,13 +86,13 @@ def counted(result, *counts):
 def test_predictions_of_the_worst_seed_are_shown(results):
     result = counted(results[0], (3, 1, 0), (12, 2, 8), (0, 0, 0))
     line = (
-        "12 of 10000 images predicted otherwise than by the target, in the seed with most "
+        "12 of 10000 predictions differ from the target's, in the seed with most "
         "(2 only the target right, 8 only the source right)"
     )
     assert line in run_tables.run_text(result)
     files = run_tables.table_files(result)
     frame = pd.read_csv(io.StringIO(files["table.csv"]))
-    columns = ["predicted_otherwise", "only_target_right", "only_source_right"]
+    columns = ["changed_predictions", "only_target_right", "only_source_right"]
     assert list(frame[columns].loc[0]) == [12, 2, 8]
     assert frame["mcnemar_p"][0] == pytest.approx(2 * (1 + 10 + 45) / 2**10)
     assert run_tables.PREDICTIONS in files["table.md"]

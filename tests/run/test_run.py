@@ -49,7 +49,7 @@ def test_predictions_of_every_seed_are_counted_on_all_test_images(two_seeds):
         assert seed.predictions == Predictions(128, 0, 0, 0, 128)  # all by the real source
         record = SeedRecord.read(two_seeds / f"seed-{seed.seed}" / "result.json")
         assert record.predictions == seed.predictions
-    assert "0 of 128 images predicted otherwise" in run_text(result)
+    assert "0 of 128 predictions differ" in run_text(result)
 
 
 def test_result_records_its_provenance_and_its_targets(two_seeds):
@@ -80,7 +80,7 @@ def test_seed_without_counted_predictions_is_not_redone(two_seeds, succeed, tmp_
     result = result_of(out)
     assert result["seconds_per_seed"] == before["seconds_per_seed"]
     assert result["source"]["predictions"] == [None, before["source"]["predictions"][1]]
-    assert "predicted otherwise" not in out
+    assert "predictions differ" not in out
 
 
 # Computed again or not

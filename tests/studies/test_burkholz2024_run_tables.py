@@ -89,9 +89,9 @@ def with_predictions(cell, *counts):
 def test_changed_predictions_are_summed_over_seeds_and_tested_by_seed(finished):
     cell = with_predictions(finished, (100, 12, 9, 1), (100, 3, 1, 1))
     line = numbers([cell]).iloc[0]
-    assert line["images predicted otherwise"] == 15
+    assert line["changed predictions"] == 15
     assert line["of images"] == 200
-    assert line["predicted otherwise by seed"] == "12, 3"
+    assert line["changed predictions by seed"] == "12, 3"
     assert (line["only target right"], line["only rebuilt right"]) == (10, 2)
     assert line["McNemar p, smallest"] == mcnemar(9, 1) < mcnemar(1, 1)
     assert (line["seeds"], line["seeds counted"], line["McNemar tests"]) == (2, 2, 2)
@@ -101,7 +101,7 @@ def test_changed_predictions_are_summed_over_seeds_and_tested_by_seed(finished):
     assert not [name for name in headings if "_s_" in name]
     text = summarize([cell]).iloc[0]
     assert text["target"] == "digits"
-    assert text["images predicted otherwise"] == "15 of 200"
+    assert text["changed predictions"] == "15 of 200"
     assert text["McNemar p"] == f"{mcnemar(9, 1):.2g} (smallest of 2)"
 
 
@@ -122,15 +122,15 @@ def test_sums_cover_counted_seeds_and_say_how_many(finished):
     seeds = (first, dataclasses.replace(second, predictions=None))
     cell = dataclasses.replace(cell, result=dataclasses.replace(cell.result, seeds=seeds))
     line = numbers([cell]).iloc[0]
-    assert (line["images predicted otherwise"], line["of images"]) == (12, 100)
+    assert (line["changed predictions"], line["of images"]) == (12, 100)
     assert (line["seeds"], line["seeds counted"], line["McNemar tests"]) == (2, 1, 1)
-    assert line["predicted otherwise by seed"] == "12, not counted"
+    assert line["changed predictions by seed"] == "12, not counted"
     told = "12 of 100 (1 of 2 seeds counted)"
-    assert summarize([cell]).iloc[0]["images predicted otherwise"] == told
+    assert summarize([cell]).iloc[0]["changed predictions"] == told
     labels = {"target": "t", "features": "f", "target width": "1", "rebuilt by": "w"}
     row = dataclasses.replace(cell.row, labels=labels)
     line = overview([dataclasses.replace(cell, row=row)]).iloc[0]
-    assert line["images predicted otherwise"] == told
+    assert line["changed predictions"] == told
 
 
 def count_at_limit(finished, *solves, limit=None):

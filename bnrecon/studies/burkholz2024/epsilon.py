@@ -55,7 +55,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     left.set_yscale("symlog", linthresh=10)
     left.yaxis.set_major_formatter("{x:g}")
     left.set_ylim(-0.5, 2 * max(left.get_ylim()[1], 500))
-    left.set_ylabel("test images predicted otherwise")
+    left.set_ylabel("changed predictions")
     right.set_ylabel("largest difference of a logit")
     seeds = count_of(max(len(result.seeds) for result in results_of(cells)), "source seed")
     for letter, axes in zip("ab", (left, right), strict=True):

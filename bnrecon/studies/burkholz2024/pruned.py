@@ -110,7 +110,7 @@ SHARES = {"smoke": ((1.0, 0.8), (0.6, 0.4)), "laptop": (ABOVE, BELOW), "paper": 
 LOSS = 0.1  # percentage points of accuracy
 # Where methods differ; with n features, a refit is exact.
 EXCERPT = "`kept / n` == 0.9 or `kept / n` == 1 and `kept by` == 'random, refit'"
-DETAILS = ["kept / c1", "largest layer error", "images predicted otherwise"]
+DETAILS = ["kept / c1", "largest layer error", "changed predictions"]
 COLOURS = dict(zip(LABELS, PALETTE, strict=False))
 MARKERS = dict(zip(LABELS, "osD^vX", strict=True))
 SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # not the methods' colours
@@ -163,7 +163,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             line |= {f"loss, {name}": losses.get(name) for name in targets}
             line[f"loss at most {LOSS}"] = _verdict(method, losses, len(targets))
             counts = f"{group['predicted_otherwise'].sum():,} of {group['images'].sum():,}"
-            lines.append(line | {"images predicted otherwise": counts})
+            lines.append(line | {"changed predictions": counts})
     return pd.DataFrame(lines)
 
 

@@ -20,7 +20,7 @@ from bnrecon.reproduction.parts import (
 from bnrecon.reproduction.request import option_name
 from bnrecon.studies.burkholz2024.grid_figure import NAMES, draw
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row, results_of
-from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
+from bnrecon.studies.burkholz2024.run_tables.row_numbers import changed_predictions
 from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, farthest_ends
 
@@ -247,7 +247,7 @@ def _unchanged(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
 
     This bounds each network's loss of accuracy, so one network per cell is enough.
     """
-    counted = [max(rates) for cell in cells if (rates := _otherwise(cell))]
+    counted = [max(rates) for cell in cells if (rates := _changed_rates(cell))]
     if not any(cell.result for cell in cells):
         return
     verdict = "confirmed" if len(counted) == len(cells) else "undecided"
@@ -268,18 +268,18 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         if "seed" in label or (at_length and "epochs" not in label)
     ]
     more = len(results_of(other))
-    most = max(cells, key=lambda cell: mean(_otherwise(cell) or [0]))  # a mean loss may hide it
+    most = max(cells, key=lambda cell: mean(_changed_rates(cell) or [0]))  # a mean loss may hide it
     target, features = _target_and_features(most)
     if at_length and "epochs" not in target:
         target += f", {most.config.train.epochs} epochs"
-    worst = f", at most {predicted_otherwise([most])} in a cell ({target}, {features})"
+    worst = f", at most {changed_predictions([most])} in a cell ({target}, {features})"
     missed = [layer for result in results for layer in result.unconverged]
     by_output = f", {sum(layer.assembled_error <= 1.2e-4 for layer in missed)} by a single output"
     if all(layer.channel_error is None for layer in missed):
         by_output = " (outputs untested)"
     return {
-        "otherwise": predicted_otherwise(cells),
-        "worst": worst if any(_otherwise(most)) else "",
+        "changed": changed_predictions(cells),
+        "worst": worst if any(_changed_rates(most)) else "",
         "unconverged": f"{len(missed):,} of {sum(len(result.layers) for result in results):,}",
         "by_output": by_output if missed else "",
         "finished": len(results) - more,
@@ -296,7 +296,7 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
     same = {_target_and_features(cell): cell for cell in minimum}
     by_target: dict[str, list[tuple[float, float]]] = {}
     for cell in paper:
-        one, other = _otherwise(cell), _otherwise(same.get(_target_and_features(cell)))
+        one, other = _changed_rates(cell), _changed_rates(same.get(_target_and_features(cell)))
         if one and other:
             pair = (sum(one) / len(one), sum(other) / len(other))
             by_target.setdefault(cell.row.labels["target"], []).append(pair)
@@ -324,7 +324,7 @@ def _target_and_features(cell: Cell) -> tuple[str, ...]:
     return tuple(cell.row.labels[name] for name in ("target", "features"))
 
 
-def _otherwise(cell: Cell | None) -> list[float]:
+def _changed_rates(cell: Cell | None) -> list[float]:
     """Images of 10,000 that each network of a cell predicts differently; none if one is unknown."""
     seeds = cell.result.seeds if cell and cell.result else ()
     rates = [PER * one.differ / one.images for seed in seeds if (one := seed.predictions)]

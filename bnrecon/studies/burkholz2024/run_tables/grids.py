@@ -139,7 +139,7 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     return line | {
         "c1/n": row_numbers.oversampling(cells),
         "loss farthest from 0": max((r.loss for r in results), key=lambda loss: abs(loss.mean)),
-        "images predicted otherwise": row_numbers.predicted_otherwise(cells),
+        "changed predictions": row_numbers.changed_predictions(cells),
         "evaluated on": ", ".join(dict.fromkeys(map(evaluated_on, results))),
         "cells with a reserve below 2": little if reserves else None,
         "McNemar p": row_numbers.mcnemar_p(cells),

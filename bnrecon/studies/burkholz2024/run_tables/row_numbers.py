@@ -20,13 +20,13 @@ ERRORS = ("max. layer error", "median layer error", "max. error as assembled")
 FORMATS = dict.fromkeys((*ERRORS, "max. logit difference"), ".1e") | {"smallest reserve": ".1f"}
 FORMATS |= dict.fromkeys(("reported: target", "accuracy: target"), ".2f")
 TARGET, PAPER = "verdict: against the target", "verdict: against the paper"
-SHOWN = ["c1/n", "accuracy: target", "accuracy: rebuilt", "loss", "images predicted otherwise"]
+SHOWN = ["c1/n", "accuracy: target", "accuracy: rebuilt", "loss", "changed predictions"]
 SHOWN += ["McNemar p", "smallest reserve", "max. layer error", "median layer error"]
 SHOWN += ["max. error as assembled", "layers not converged", "most iterations"]
 SHOWN += ["layers at the LBFGS limit", "features redrawn", "evaluated on"]
 SHOWN += ["max. logit difference", "values outside the linear range", TARGET, PAPER]
 ALIKE = ["target width", "accuracy: target"]  # details if all rows agree
-TELLING = {"accuracy: target", "loss", "images predicted otherwise", "layers not converged"}
+TELLING = {"accuracy: target", "loss", "changed predictions", "layers not converged"}
 DETAILS = {*SHOWN} - TELLING - {"max. layer error", "max. error as assembled"}
 
 
@@ -80,9 +80,9 @@ def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
         return counted
     by_seed = [seed.predictions.differ if seed.predictions else "not counted" for seed in seeds]
     return counted | {
-        "images predicted otherwise": sum(seed.differ for seed in predictions),
+        "changed predictions": sum(seed.differ for seed in predictions),
         "of images": sum(seed.images for seed in predictions),
-        "predicted otherwise by seed": ", ".join(map(str, by_seed)),
+        "changed predictions by seed": ", ".join(map(str, by_seed)),
         "only target right": sum(seed.only_target_right for seed in predictions),
         "only rebuilt right": sum(seed.only_source_right for seed in predictions),
         "McNemar p, smallest": min(seed.p_value for seed in predictions),
@@ -148,7 +148,7 @@ def _summary(cell: Cell) -> dict[str, Any]:
     limited, layers = line["layers at the LBFGS limit"], line["layers"]
     line |= {
         "c1/n": oversampling([cell]),
-        "images predicted otherwise": predicted_otherwise([cell]),
+        "changed predictions": changed_predictions([cell]),
         "McNemar p": mcnemar_p([cell]),
         "layers not converged": f"{line['layers not converged']} of {layers}",
         "most iterations": line["most iterations"] or None,
@@ -182,7 +182,7 @@ def oversampling(cells: Sequence[Cell]) -> str | None:
     return span(ratios, ".3f") if ratios else None
 
 
-def predicted_otherwise(cells: Sequence[Cell]) -> str | None:
+def changed_predictions(cells: Sequence[Cell]) -> str | None:
     """Images that sources predict differently from their target, of those compared."""
     counted, seeds = _counted(cells), sum(len(result.seeds) for result in results_of(cells))
     if not counted:

@@ -204,11 +204,11 @@ def _reading(name: str) -> str:
 
 def _in_print(way: str, frame: pd.DataFrame | None, run: Sequence[Cell]) -> page.Block:
     """The grid of the paper's setting, or an equivalent sentence."""
-    otherwise = row_numbers.predicted_otherwise(run) or ""
-    unchanged = otherwise.startswith("0 of") and "counted" not in otherwise  # of all seeds
+    changed = row_numbers.changed_predictions(run) or ""
+    unchanged = changed.startswith("0 of") and "counted" not in changed  # of all seeds
     if frame is not None and not unchanged:
         return page.Table(frame, title=f"Rebuilt by {way}")
-    numbers = {"way": way, "otherwise": otherwise, "cells": len(run)}
+    numbers = {"way": way, "changed": changed, "cells": len(run)}
     return page.Text(READING.sentence("unchanged" if run else "nothing run", **numbers))
 
 
