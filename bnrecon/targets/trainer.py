@@ -70,7 +70,7 @@ class Trainer:
     """One training run: network, optimizer and current step.
 
     Raises:
-        UserError: a batch, or the images, cannot be shared by the processes.
+        UserError: a batch cannot be shared evenly by the processes.
     """
 
     def __init__(self, network: nn.Module, data: Images, plan: TrainingPlan, device: torch.device):
@@ -80,16 +80,12 @@ class Trainer:
         groups, rates = parameter_groups(network, spec), (spec.lr, spec.momentum)
         self.optimizer = torch.optim.SGD(groups, *rates, nesterov=spec.nesterov, fused=True)
         self.rank, self.processes = distributed.rank_and_world_size()
-        if spec.batch_size % self.processes:
-            raise UserError(
-                f"train.batch_size={spec.batch_size} cannot be shared evenly by "
-                f"{self.processes} processes"
-            )
-        if data.sizes[0] < self.processes:
-            raise UserError(
-                f"{data.sizes[0]} training images are too few for {self.processes} processes"
-            )
         self.images = min(spec.batch_size, data.sizes[0])  # per batch
+        if self.images % self.processes:  # the mean over processes would not be that over images
+            raise UserError(
+                f"a batch of {self.images} images cannot be shared evenly by {self.processes} "
+                "processes; change train.batch_size or data.train_limit"
+            )
         self.batches = data.batches(spec.batch_size)
         self.total = spec.epochs * self.batches
         self.warmup = round(min(spec.warmup_epochs, spec.epochs / 2) * self.batches)
