@@ -138,7 +138,7 @@ def register_solver(
 
         def solve(system: System, spec: SolverSpec) -> Answer:
             tensors = {k: v for k, v in vars(system).items() if isinstance(v, torch.Tensor)}
-            copies = {field: tensor.clone() for field, tensor in tensors.items()}
+            copies: dict[str, Any] = {field: tensor.clone() for field, tensor in tensors.items()}
             copied = dataclasses.replace(system, **copies)  # it may write there
             with attribute_errors(registered):
                 returned = function(copied, spec)
