@@ -24,7 +24,7 @@ from bnrecon.reconstruction.composition import Composition
 from bnrecon.reconstruction.folding import has_other_hooks, run_weight_hooks
 from bnrecon.reconstruction.groups import group_number, joined_digest
 from bnrecon.reconstruction.kernels import LAYERS, NORMS, Layer, group_shape
-from bnrecon.reconstruction.refusal import layer_label
+from bnrecon.reconstruction.refusal import dtype_name, layer_label
 from bnrecon.reconstruction.source_layer import SourceLayer, weight_bytes
 from bnrecon.reconstruction.substitution import freeze, share_parameters, substitute, uncompiled
 from bnrecon.runtime import files
@@ -265,7 +265,8 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
 
     Only the float64 scales and the drawn weights are used; exact while an activation between A and
     B stays in its linear region. Raises ``UserError`` if a layer's frozen weights have been changed
-    or, unless ``trainable``, if it has hooks, which would be lost.
+    or, unless ``trainable``, if it has hooks, which would be lost; if ``trainable``, for a network
+    in half precision.
 
     With ``trainable``, the layers compose B diag(inner) A from the source's scales at every call: a
     training step takes a few times as long as the target's. Values, gradients and running
@@ -300,10 +301,19 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
         if layer.inner_shift:
             nonlinear.append(name or "the layer")
         else:
-            layer.composition = Composition(layer.pairs)
+            layer.composition = _composition(name, layer)
     if nonlinear:
         logger.warning(
             "%s: an activation between the convolutions; not collapsed, so training is not faster",
             shorten(nonlinear),
         )
     return shared
+
+
+def _composition(name: str, layer: SourceLayer) -> Composition:
+    if (dtype := layer.first_norm.weight.dtype) not in (torch.float32, torch.float64):
+        raise UserError(
+            f"{layer_label(name)}: {dtype_name(dtype)}; collapse with trainable=True works in "
+            "float32 or float64: give the network as it was before it was converted"
+        )
+    return Composition(layer.pairs)

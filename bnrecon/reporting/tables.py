@@ -31,7 +31,8 @@ def markdown(frame: pd.DataFrame, formats: Formats = AS_WRITTEN) -> str:
     |:------------------|:--------|
     | 0.01 ± 0.00 (n=3) | 2.3e-11 |
     """
-    return as_text(frame, formats).to_markdown(index=False, disable_numparse=True)
+    text = as_text(frame, formats).map(lambda cell: cell.replace("|", r"\|"))
+    return text.to_markdown(index=False, disable_numparse=True)
 
 
 def terminal(

@@ -137,10 +137,18 @@ def register_solver(
         registered.warn_of_replacing(SOLVERS[name].registered if name in SOLVERS else None)
 
         def solve(system: System, spec: SolverSpec) -> Answer:
+            tensors = {k: v for k, v in vars(system).items() if isinstance(v, torch.Tensor)}
+            copies: dict[str, Any] = {field: tensor.clone() for field, tensor in tensors.items()}
+            copied = dataclasses.replace(system, **copies)  # it may write there
             with attribute_errors(registered):
-                copied = dataclasses.replace(system, rhs=system.rhs.clone())  # it may write there
-                answer = Answer(*function(copied, spec))
-            return answer._replace(x=_scales(name, answer.x, system))
+                returned = function(copied, spec)
+                if not isinstance(returned, tuple | list):
+                    kind = type(returned).__name__
+                    raise UserError(f"solver {name}: it returned {kind}; return (x, iterations)")
+                answer = Answer(*returned)
+                count, at_limit = int(answer.iterations), bool(answer.at_limit)  # NumPy's too
+            x = _scales(name, answer.x, system)
+            return answer._replace(x=x, iterations=count, at_limit=at_limit)
 
         SOLVERS[name] = Solver(name, solve, memory, registered, check, norm, square)
         return function
@@ -154,7 +162,7 @@ def _scales(name: str, x: object, system: System) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
         description = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
         if tuple(x.shape) == shape and x.is_floating_point():
-            return x.detach().to(system.rhs.device)
+            return x.detach().to(system.rhs.device, copy=True)  # the solver may reuse it
     raise UserError(
         f"solver {name}: its scales are {description}; for this layer it must return a tensor of "
         f"floating-point numbers of shape {shape}"

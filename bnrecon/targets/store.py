@@ -178,20 +178,20 @@ class _Wanted:
         network = self.build()
         if self.request.target.weights is not None:
             load_weights(network, self.request.target.weights)
-            network, trained = network.to(self.device), {"seconds": 0, "log": []}
+            network, trained = network.to(self.device), {"seconds": 0, "log": [], "processes": 1}
         else:
             trained = self._train(network, tracked)
         distributed.run_on_first_rank(lambda: self._test_and_save(network, trained))
 
     def _train(self, network: nn.Module, tracked: TrackedRun) -> dict[str, Any]:
-        """Train a network from its last checkpoint; return the seconds and the log."""
+        """Train a network from its last checkpoint; return the log, seconds and processes."""
         target, limit = self.request.target, self.request.train.time_limit
         with StopRequest(None if limit is None else parse_duration(limit)) as stop:
 
             def initialize(network: nn.Module) -> None:
                 initialize_statistics(network, target, self.data, self.device, stop)
 
-            log, spent = train(
+            log, took = train(
                 network,
                 self.data,
                 location.training_plan(self.request, self.device),
@@ -201,7 +201,7 @@ class _Wanted:
                 initialize if target.initialization in INITIALIZED_FROM_DATA else None,
                 tracked.log_epoch,
             )
-        return {"seconds": spent, "log": log}
+        return {"log": log} | took
 
     def _test_and_save(self, network: nn.Module, trained: dict[str, Any]) -> None:
         """Test a trained target and save it; one that diverged is not saved."""
@@ -226,7 +226,6 @@ class _Wanted:
             "commit": provenance.commit(),
             "versions": provenance.versions(),
             "code": FAMILIES[request.target.family].fingerprint,
-            "processes": distributed.rank_and_world_size()[1],
             "weights": tensor_digest(network.state_dict()),
         }
         files.write_json(self.folder / ABOUT, metadata)

@@ -70,7 +70,7 @@ class Trainer:
     """One training run: network, optimizer and current step.
 
     Raises:
-        UserError: a batch, or the images, cannot be shared by the processes.
+        UserError: a batch cannot be shared evenly by the processes.
     """
 
     def __init__(self, network: nn.Module, data: Images, plan: TrainingPlan, device: torch.device):
@@ -80,16 +80,13 @@ class Trainer:
         groups, rates = parameter_groups(network, spec), (spec.lr, spec.momentum)
         self.optimizer = torch.optim.SGD(groups, *rates, nesterov=spec.nesterov, fused=True)
         self.rank, self.processes = distributed.rank_and_world_size()
-        if spec.batch_size % self.processes:
-            raise UserError(
-                f"train.batch_size={spec.batch_size} cannot be shared evenly by "
-                f"{self.processes} processes"
-            )
-        if data.sizes[0] < self.processes:
-            raise UserError(
-                f"{data.sizes[0]} training images are too few for {self.processes} processes"
-            )
+        self.most_processes = self.processes  # that trained together, also before an interruption
         self.images = min(spec.batch_size, data.sizes[0])  # per batch
+        if self.images % self.processes:  # the mean over processes would not be that over images
+            raise UserError(
+                f"a batch of {self.images} images cannot be shared evenly by {self.processes} "
+                "processes; change train.batch_size or data.train_limit"
+            )
         self.batches = data.batches(spec.batch_size)
         self.total = spec.epochs * self.batches
         self.warmup = round(min(spec.warmup_epochs, spec.epochs / 2) * self.batches)
@@ -109,7 +106,7 @@ class Trainer:
                 tensors[f"momentum.{name}"] = buffer
         tensors["sums"] = distributed.sum_over_ranks(self.sums)
         about = {"step": self.step, "epochs": self.spec.epochs, "seconds": self.seconds}
-        return tensors, about | {"log": self.log, "processes": self.processes}
+        return tensors, about | {"log": self.log, "processes": self.most_processes}
 
     def restore(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
         """Restore what ``state`` returned.
@@ -130,6 +127,7 @@ class Trainer:
         if self.rank == 0:
             self.sums.copy_(tensors["sums"])
         self.step, self.seconds, self.log = about["step"], about["seconds"], about["log"]
+        self.most_processes = max(self.processes, about.get("processes", 1))
 
     def _fits(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> bool:
         required = {f"network.{k}": v.shape for k, v in self.network.state_dict().items()}
@@ -255,7 +253,7 @@ def train(
     stop: StopRequest,
     initialize: Callable[[nn.Module], None] | None = None,
     on_epoch: Callable[[Mapping[str, float]], None] | None = None,
-) -> tuple[list[dict[str, float]], float]:
+) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Train a network in place, and leave it in eval mode.
 
     Training resumes from the checkpoint if there is one; a damaged one is reported, set aside, and
@@ -271,7 +269,7 @@ def train(
 
     Returns:
         The log (for each epoch loss and training accuracy in percent, and the test accuracy where
-        ``test_every`` has it), and the seconds it took.
+        ``test_every`` has it), and the ``seconds`` and the largest number of ``processes`` it took.
 
     Raises:
         Diverged: the loss is not finite.
@@ -305,7 +303,7 @@ def train(
         if plan.compiled:
             torch.compiler.reset()  # frees the graphs' memory, and resets the recompile limit
     network.eval()
-    return trainer.log, trainer.seconds
+    return trainer.log, {"seconds": trainer.seconds, "processes": trainer.most_processes}
 
 
 def _resume(trainer: Trainer, checkpoint: Path) -> bool:
@@ -326,7 +324,7 @@ def _resume(trainer: Trainer, checkpoint: Path) -> bool:
         logger.info("resuming at step %d of %d", trainer.step, trainer.total)
         if (before := about.get("processes", 1)) != trainer.processes:
             logger.warning(
-                "%d processes trained it so far, now %d: "
+                "up to %d processes trained it so far, now %d: "
                 "batch normalizations see other shares of a batch",
                 before,
                 trainer.processes,

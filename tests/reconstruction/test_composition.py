@@ -12,6 +12,7 @@ from torch import nn
 import bnrecon
 from bnrecon import FeatureSpec, reconstruct
 from bnrecon.features import DISTRIBUTIONS
+from bnrecon.runtime.errors import UserError
 
 SPECS = [FeatureSpec(name) for name in sorted(DISTRIBUTIONS)]
 SPECS += [
@@ -115,6 +116,13 @@ def test_layers_with_an_activation_are_not_collapsed(caplog):
     network = bnrecon.collapse(source, trainable=True)
     assert "an activation between the convolutions; not collapsed" in caplog.text
     assert torch.equal(network(x), source(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused_at_once(dtype):
+    source = reconstruct(nn.Linear(3, 4).eval()).network.to(dtype)
+    with pytest.raises(UserError, match=r"float16; .* works in float32 or float64"):
+        bnrecon.collapse(source, trainable=True)
 
 
 def test_batch_of_one_pixel_is_refused_as_by_batchnorm():

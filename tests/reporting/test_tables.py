@@ -51,6 +51,10 @@ def test_formats_apply_to_intervals_but_not_to_text():
     assert "| 1e5 " in tables.markdown(pd.DataFrame({"width": ["1e5"]}))
 
 
+def test_bar_in_a_cell_starts_no_column_in_markdown():
+    assert r"| a\|b " in tables.markdown(pd.DataFrame({"weights": ["a|b"]}))
+
+
 def test_latex_commands_are_escaped():
     assert words("50% of c_1 & {x} ~ #1") == r"50\% of c\_1 \& \{x\} \textasciitilde{} \#1"
     assert words("‖W′ − W‖ ≤ 1e-10 < -2") == r"$\|$W$'$ $-$ W$\|$ $\le$ 1e-10 $<$ $-$2"

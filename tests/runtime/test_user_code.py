@@ -2,9 +2,11 @@
 
 import functools
 import importlib
+import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from bnrecon.features.register import DISTRIBUTIONS, register_features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
+from bnrecon.solvers.base import Answer
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.targets.location import target_folder
 from bnrecon.targets.register import build
@@ -223,14 +226,57 @@ def test_solver_may_write_into_its_system():
     def solver(system, spec):
         x = torch.linalg.pinv(system.operator.dense()) @ system.rhs
         system.rhs.zero_()
+        system.weight.mul_(2)
         return x, 0
 
     bnrecon.register_solver("mine", memory=lambda rows, columns: 0)(solver)
-    (layer,) = bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine").layers
-    assert layer.converged
-    assert layer.relative_error < 1e-10
+    model = torch.nn.Linear(3, 2).double().eval()
+    rebuilt = bnrecon.reconstruct(model, solver="mine")
+    x = torch.ones(1, 3).double()
+    assert rebuilt.layers[0].converged
+    assert torch.allclose(rebuilt.network(x), model(x), rtol=1e-10)
     with pytest.raises(UserError, match="register yours under another name"):
         bnrecon.register_solver("auto", memory=lambda rows, columns: 0)
+
+
+def register_solver(answer):
+    """A solver that makes what it returns of the scales."""
+
+    def solver(system, spec):
+        return answer(torch.linalg.pinv(system.operator.dense()) @ system.rhs)
+
+    bnrecon.register_solver("mine", memory=lambda rows, columns: 0)(solver)
+
+
+@pytest.mark.parametrize("count", [np.int64(3), torch.tensor(3), 3.0])
+def test_iterations_of_a_user_solver_may_be_any_number(count):
+    register_solver(lambda x: Answer(x, count, at_limit=np.bool_(True)))
+    (layer,) = bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine").layers
+    row = json.loads(json.dumps(layer.to_json()))
+    assert (row["iterations"], row["at_limit"]) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda x: x, r"it returned Tensor; return \(x, iterations\)"),
+        (lambda x: (x, None), "TypeError: int"),
+        (lambda x: (x,), "TypeError: .*'iterations'"),
+    ],
+)
+def test_wrong_answer_of_a_user_solver_is_one_line_with_its_name(answer, said):
+    register_solver(answer)
+    with pytest.raises(UserError, match=f"solver mine: {said}"):
+        bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine")
+
+
+def test_scales_in_a_reused_buffer_are_copied():
+    buffer = torch.empty(18).double()
+    register_solver(lambda x: (buffer.copy_(x), 0))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 4)).double().eval()
+    plan = bnrecon.plan_layers(model, solver="mine")
+    first, second = map(bnrecon.solve_layer, plan.layers)
+    assert not torch.equal(first.scale, second.scale)
 
 
 def test_errors_of_user_targets_and_solvers_name_the_location(command, tmp_path):

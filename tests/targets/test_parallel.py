@@ -243,11 +243,13 @@ def test_imagenet_experiment_stops_and_resumes_under_torchrun(tree, tmp_path):
     assert about["config"]["target"]["condition"] == 5413
 
 
-def test_unshareable_batch_is_refused(monkeypatch, digits):
-    monkeypatch.setattr(parallel, "rank_and_world_size", lambda: (0, 3))
-    plan = TrainingPlan(TrainSpec(epochs=1), torch.float32)
-    with pytest.raises(UserError, match="cannot be shared evenly by 3"):
-        Trainer(torch.nn.Linear(1, 1), digits, plan, torch.device("cpu"))
+@pytest.mark.parametrize(("images", "processes"), [(None, 3), (101, 2), (2, 4)])
+def test_unshareable_batch_is_refused(monkeypatch, images, processes):
+    """A network would weigh the images unequally; also those of an only, incomplete batch."""
+    monkeypatch.setattr(parallel, "rank_and_world_size", lambda: (0, processes))
+    plan, data = TrainingPlan(TrainSpec(), torch.float32), DataSpec("digits", train_limit=images)
+    with pytest.raises(UserError, match=f"shared evenly by {processes} .*batch_size or data.train"):
+        Trainer(torch.nn.Linear(1, 1), load(data), plan, torch.device("cpu"))
 
 
 def test_shares_of_a_batch_make_the_batch(digits):

@@ -13,7 +13,7 @@ from bnrecon.runtime import files
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets import location
-from bnrecon.targets.building import training_bytes
+from bnrecon.targets.building import build_target, training_bytes
 from bnrecon.targets.location import is_trained, target_folder
 from bnrecon.targets.models import (
     ACTIVATIONS,
@@ -183,6 +183,21 @@ def test_checkpoint_of_another_folder_is_set_aside(digits, tmp_path, caplog):
     caplog.set_level("INFO")
     train(small_vgg(), digits, plan, CPU, other, StopRequest())
     assert "resuming at step 1 of" in caplog.text
+
+
+def test_target_of_two_processes_that_one_finished_says_so(digits, tmp_path, caplog):
+    overrides = ("target.width=2", "target.groups=[1]", "train.epochs=1", f"targets={tmp_path}")
+    request = composition.compose(overrides).target_request
+    plan = location.training_plan(request, CPU)
+    checkpoint = target_folder(request, digits, CPU) / location.CHECKPOINT
+    with pytest.raises(Interrupted):
+        train(build_target(request, digits), digits, plan, CPU, checkpoint, StopAfter(1))
+    tensors, about = files.read_tensors(checkpoint)
+    files.write_tensors(checkpoint, tensors, about | {"processes": 2})
+    with pytest.raises(Interrupted):
+        train(build_target(request, digits), digits, plan, CPU, checkpoint, StopAfter(1))
+    assert "2 processes trained it so far, now 1" in caplog.text
+    assert obtain_target(request, digits, CPU).about["processes"] == 2
 
 
 @pytest.mark.parametrize(
