@@ -13,6 +13,7 @@ from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Parser
 from bnrecon.config import checks, composition
 from bnrecon.jobs import executors
+from bnrecon.jobs import options as job_options
 from bnrecon.jobs.computation import InProcess
 from bnrecon.jobs.work import SWEEP, Batch, Detached, Outcome, Work
 from bnrecon.reporting import run_tables
@@ -21,7 +22,7 @@ from bnrecon.reproduction.engine import collect_finished, compute
 from bnrecon.reproduction.work import RunWork, with_targets
 from bnrecon.run import main_job, preparation
 from bnrecon.runtime import extras, files, hardware
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.interruption import finish_loading
 from bnrecon.runtime.user_code import WithUserModules, import_user_modules
 
@@ -69,9 +70,10 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     command = shlex.join(["bnrecon", "run", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
     checks.require_folder("hydra.sweep.dir", plan.folder)
-    if (folder / "table.md").exists() and not batch.progress.exists():
+    if (folder / "table.md").exists() and not _was_computed_there(batch):
         raise UserError(
-            f"hydra.sweep.dir={folder}: has a table.md that is not a sweep's; give another folder"
+            f"hydra.sweep.dir={folder}: has a table.md that is not this sweep's; "
+            "give another folder"
         )
     sweeps = Path(runs[0].config.outputs) / "sweeps"
     if options.cluster is not None and folder.parent != sweeps:
@@ -80,6 +82,7 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
             "status and bnrecon cancel look for jobs"
         )
     finish_loading()
+    _refuse_shared_folders(runs)
     missing = {run.key: run for run in runs if not run.is_finished()}
     if len(missing) < len(runs):
         logger.info("%d of %d runs are done already", len(runs) - len(missing), len(runs))
@@ -109,16 +112,44 @@ def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
     if len({word for words, _ in plan.runs for word in words if word.startswith("outputs=")}) > 1:
         raise UserError("outputs: all runs of a sweep need the same, which holds the sweep's table")
     common = set.intersection(*(set(words) for words, _ in plan.runs))
+    configs = [composition.from_hydra(composed) for _, composed in plan.runs]
+    if any(config.imports != configs[0].imports for config in configs):
+        raise UserError(
+            "imports: all runs of a sweep need the same modules, of which the last to register a "
+            "name counts; sweep over names that one list registers"
+        )
+    import_user_modules(configs[0].imports)
     runs = []
-    for words, composed in plan.runs:
-        config = composition.from_hydra(composed)
+    for (words, _), config in zip(plan.runs, configs, strict=True):
         label = " ".join(word for word in words if word not in common) or " ".join(words)
-        import_user_modules(config.imports)
         runs.append(SweepRun("runs", {"options": label}, tuple(words), config))
         checks.require_folders(config)
     for run in runs:
         preparation.check_names(run.config)
     return runs
+
+
+def _was_computed_there(batch: Batch) -> bool:
+    """Whether the batch's folder is of the same options, however they were computed."""
+    try:
+        earlier = shlex.split(progress.read(batch.progress).command)[2:]  # after bnrecon run
+    except (FileNotFoundError, files.Damaged):
+        return False
+    return sorted(job_options.split(earlier, job_options.OPTIONS)[2]) == sorted(batch.words)
+
+
+def _refuse_shared_folders(runs: Sequence[SweepRun]) -> None:
+    """Raise ``UserError`` if rows would be one run: some options do not change its folder."""
+    first: dict[Path, SweepRun] = {}
+    for run in runs:
+        other = first.setdefault(run.folder, run)
+        if other.config != run.config:
+            words = set(run.overrides) ^ set(other.overrides)
+            names = sorted({word.partition("=")[0] for word in words})
+            raise UserError(
+                f"{shorten(names)}: does not change the folder of a run, so rows of the sweep "
+                "would be one run; give each value its own command, with its own outputs= folder"
+            )
 
 
 def plan_again(words: Sequence[str]) -> Mapping[str, Work]:

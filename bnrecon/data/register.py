@@ -83,6 +83,8 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
                 check_split(what, images, labels, len(classes), shape)
             return from_arrays(spec, classes, *splits)
 
+        registered.warn_of_replacing(getattr(DATASETS.get(name), "registered", None))
+        read.registered = registered  # type: ignore[attr-defined]
         DATASETS[name] = read
         return function
 

@@ -55,15 +55,20 @@ class Registered:
         file = Path(sys._getframe(2).f_code.co_filename).absolute()  # the decorator's caller
         self.what, self.function, self.version = what, function, version
         self.user_defined = not file.is_relative_to(PACKAGE)
+        self._file = file
         self._home = file if file.parent.name in INSTALLED else file.parent
         self._source: bytes | None = None
         if self.user_defined and version is None and file.is_file():
             self._source = file.read_bytes()  # now: it may change after the import
 
     def warn_of_replacing(self, former: Registered | None) -> None:
-        """Warn if a user's function replaces one of bnrecon."""
-        if self.user_defined and former is not None and not former.user_defined:
+        """Warn if a user's function replaces one of bnrecon, or of another file."""
+        if former is None or not self.user_defined:
+            return
+        if not former.user_defined:
             logger.warning("%s is a name of bnrecon; yours replaces it", self.what)
+        elif former._file != self._file and self._file.is_file():  # not a notebook's cell
+            logger.warning("%s of %s replaces that of %s", self.what, self._file, former._file)
 
     def is_user_code(self, filename: str) -> bool:
         """Whether a traceback's file is in the registering module's folder or below."""

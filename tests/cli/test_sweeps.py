@@ -47,7 +47,7 @@ def start():
         submission.queue().cancel(list(submission.jobs))
 
 
-def test_failing_run_does_not_affect_others_and_sets_the_exit_code(command, succeed):
+def test_failing_run_does_not_affect_others_and_sets_the_exit_code(command, succeed, refused):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "train.epochs=1")
     code, out, err = command(*words)
     assert code == 2, err
@@ -58,14 +58,21 @@ def test_failing_run_does_not_affect_others_and_sets_the_exit_code(command, succ
     assert len(row) < 120
     assert "he_normal" not in out
     assert out.splitlines()[-1] == str(FOLDER)
-    out, err = succeed(*words, "features=id_cond")  # finished runs are not repeated
+    table = (FOLDER / "table.md").read_bytes()
+    line = f"hydra.sweep.dir={FOLDER}: has a table.md that is not this sweep's"
+    refused(*words, "features=id_cond", line=line)
+    out, err = succeed(*words, "features=id_cond", "hydra.sweep.dir=other")  # nothing is repeated
     assert "1 of 1 runs are done already" in err
     assert "id_cond" in out
+    assert (FOLDER / "table.md").read_bytes() == table
 
 
 def test_mistake_in_one_run_is_reported_before_any_begins(refused):
     refused("run", *SWEEP, "seeds=[0],[]", line="seeds=[]: give one or more")
     refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all runs of a sweep need")
+    line = "threads: does not change the folder of a run, so rows of the sweep would be one run"
+    refused("run", *SWEEP, "threads=1,2", "features=id_cond,he_normal", line=line)
+    refused("run", *SWEEP, "imports=[json],[csv]", line="imports: all runs of a sweep")
 
 
 @pytest.mark.parametrize("who", [(), ("cluster=local",)])
@@ -89,7 +96,7 @@ def test_foreign_table_is_not_overwritten(refused):
     table.parent.mkdir()
     table.write_text("mine")
     words = ("run", "-m", "scale=smoke", "seeds=[0],[1]", "hydra.sweep.dir=mine")
-    refused(*words, line="hydra.sweep.dir=mine: has a table.md that is not a sweep's")
+    refused(*words, line="hydra.sweep.dir=mine: has a table.md that is not this sweep's")
     assert table.read_text() == "mine"
 
 
@@ -251,5 +258,5 @@ def test_hydra_options_of_sweeps_are_refused_for_single_runs(refused):
 def test_sweep_of_finished_runs_is_recognized(succeed):
     words = ("run", *SWEEP[:-1], "train.epochs=1", "features=id_cond", "solver=closed_form")
     succeed(*words, "seeds=[0],[1]", "hydra.sweep.dir=first")
-    for _ in range(2):
-        succeed(*words, "seeds=[1],[0]", "hydra.sweep.dir=second")
+    for who in (("jobs=2",), ()):  # computed in another way it is the same sweep
+        succeed(*words, "seeds=[1],[0]", "hydra.sweep.dir=second", *who)

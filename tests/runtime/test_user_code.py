@@ -98,6 +98,18 @@ def test_code_outside_a_file_needs_a_version():
     assert DISTRIBUTIONS["mine"].code
 
 
+def test_replacing_a_name_of_another_file_is_reported(tmp_path, caplog):
+    lines = "import bnrecon\nbnrecon.register_features('mine')(len)\n"
+    lines += "bnrecon.register_data('mine')(len)\n"
+    for _ in range(2):
+        load(tmp_path, {"a.py": lines}, "a")
+    assert not caplog.records
+    load(tmp_path, {"b.py": lines}, "b")
+    what = [record.getMessage().partition(" of ")[0] for record in caplog.records]
+    assert what == ["features mine", "data mine"]
+    assert caplog.records[0].getMessage().endswith(f"b.py replaces that of {tmp_path / 'a.py'}")
+
+
 def test_version_replaces_the_fingerprint_of_the_code(tmp_path):
     source = mine("return pair(shape, width, stream, 1.0)")
     codes = []
