@@ -276,7 +276,7 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     missed = [layer for result in results for layer in result.unconverged]
     by_output = f", {sum(layer.assembled_error <= 1.2e-4 for layer in missed)} by a single output"
     if all(layer.channel_error is None for layer in missed):
-        by_output = " (outputs untested)"
+        by_output = " (single outputs not tested)"
     return {
         "changed": changed_predictions(cells),
         "worst": worst if any(_changed_rates(most)) else "",
