@@ -11,7 +11,7 @@ import torch
 from bnrecon.features.pair import Features, identity_weights
 from bnrecon.features.portable_random import Draws, Stream
 from bnrecon.features.shapes import LayerShape
-from bnrecon.runtime.hardware import use_threads
+from bnrecon.runtime.hardware import torch_threads
 
 
 def he_normal(shape: LayerShape, width: int, stream: Stream) -> Features:
@@ -51,7 +51,7 @@ def orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
     """
     if normal.shape[0] < normal.shape[1]:
         return orthonormal_columns(normal.T).T
-    with use_threads(1):
+    with torch_threads(1):
         q, r = torch.linalg.qr(normal)
     return q * r.diagonal().sign()
 

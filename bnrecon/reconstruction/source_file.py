@@ -241,8 +241,7 @@ def _rebuild(
         if not distribution(kind).portable:
             reason = (
                 f"{kind} weights pass through a factorization that differs between machines and "
-                "numbers of threads: "
-                "save with full=True to move them"
+                "versions: save with full=True to move them"
             )
         raise RunError(
             f"{path}: layer {recipe.name} draws other features than it was saved with; {reason}"

@@ -38,7 +38,7 @@ CAPTION = (
     "other test images went through its collapsed form."
 )
 PREDICTIONS = (
-    "Predicted otherwise: the images, of all that were tested on, for which source and target "
+    "Changed predictions: the images, of all that were tested on, for which source and target "
     "predict different classes, with those of them where only the one is right (where they differ, "
     "both may be wrong). The counts are those of the seed with the most such images. McNemar p: of "
     "the exact test that both networks are equally often right."

@@ -59,13 +59,17 @@ class Task:
 def refuse_compared(options: Sequence[str], compared: Collection[str]) -> None:
     """Raise ``UserError`` for an option that a table's rows or columns vary.
 
+    A group that they vary, as ``data``, stands for its ``name`` and ``family`` too.
+
     >>> refuse_compared(["train.seed=7"], {"train.seed"})
     Traceback (most recent call last):
     bnrecon.runtime.errors.UserError: train.seed=7: the rows of this table differ by train.seed
     """
     for option in options:
-        if option_name(option) in compared:
-            raise UserError(f"{option}: the rows of this table differ by {option_name(option)}")
+        name = option_name(option)
+        group, _, field_name = name.partition(".")
+        if name in compared or (group in compared and field_name in ("name", "family")):
+            raise UserError(f"{option}: the rows of this table differ by {name}")
 
 
 Tasks = Callable[[str, Sequence[str]], list[Task]]

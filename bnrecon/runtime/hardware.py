@@ -78,12 +78,13 @@ def use_threads(count: int | None) -> Iterator[None]:
     count = count or min(torch.get_num_threads(), most)
     blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
     fewest = min([count, *(library["num_threads"] for library in blas)])  # keep a user's limit
-    with _torch_threads(count), threadpool_limits(fewest, user_api="blas"):
+    with torch_threads(count), threadpool_limits(fewest, user_api="blas"):
         yield
 
 
 @contextlib.contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
+    """Run a block with this many of PyTorch's threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -101,7 +102,7 @@ def threads_for(operations: int) -> contextlib.AbstractContextManager[None]:
     count = max(1, operations // THREAD_OPERATIONS)
     if count >= torch.get_num_threads():
         return contextlib.nullcontext()
-    return _torch_threads(min(count, processor_count()))
+    return torch_threads(min(count, processor_count()))
 
 
 def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ) -> int:

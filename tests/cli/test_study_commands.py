@@ -49,6 +49,8 @@ def test_mistake_in_a_study_request_is_one_line(refused, monkeypatch, words, lin
         "burkholz2024 excess features.excess=400",
         "burkholz2024 rounding evaluate=source",
         "burkholz2024 width100 data=digits",
+        "burkholz2024 width100 data.name=digits",
+        "burkholz2024 residual target.family=vgg",
         "burkholz2024 residual features.skip=none",
         "burkholz2024 epsilon features.epsilon=0.5",
         "burkholz2024 pruned target.activation=tanh",

@@ -123,7 +123,7 @@ TEXT = read_text(__file__)
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task per target, seed and method, for all shares."""
-    refuse_compared(options, ("target.activation", "features", "features.name"))
+    refuse_compared(options, ("target.activation", "features"))
     return [
         Task(
             f"{'' if activation == FIRST else f'{activation}, '}{method}, seed {seed}",

@@ -34,8 +34,7 @@ WAYS: Mapping[str, Sequence[str]] = {
     "minimum": ("solver=auto", "features.width=minimum"),
     "exact": ("solver=auto",),  # 1.5 n features
 }
-COMPARED = {"features", "features.name", "features.width", "solver", "solver.name"}
-COMPARED |= {"target", "target.activation", "data", "data.name"}
+COMPARED = {"features", "features.width", "solver", "target", "target.activation", "data"}
 # The widths listed among the findings, by claim.
 LISTED = {"enough": ("16", "64"), "variations": ("64",), "more": (), "near perfect": ("64",)}
 PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)

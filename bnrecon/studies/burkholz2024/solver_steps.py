@@ -27,7 +27,7 @@ WIDTHS = {"smoke": 4, "laptop": 32, "paper": 64}
 
 def rows(scale: str, options: Sequence[str]) -> list[Row]:
     """One row per target and way to solve its layers."""
-    refuse_compared(options, {"solver", "solver.name", "solver.max_iterations", "features.width"})
+    refuse_compared(options, {"solver", "solver.max_iterations", "features.width"})
     values = {option_name(option): option.partition("=")[2] for option in options}
     width = values.get("target.width", "")
     targets = [Targets(int(width) if width.isdecimal() else WIDTHS[scale])]
