@@ -38,7 +38,7 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
     Every unit's zero set is computed from its affine map on each region of the layers before it
     ("Batch Normalization Explained", Eq. 10-11), in float64 and without a grid. The network runs in
     eval mode: BatchNorm by its running statistics (``set_statistics`` sets them from data).
-    ``OPERATIONS`` of ``bnrecon.partition.network`` lists the functions that it may call.
+    ``OPERATIONS`` of ``bnrecon.partition.tracing`` lists the functions that it may call.
 
     Tolerances: a vertex within 5e-11 of the window's larger side from a zero line counts as on it,
     so that coincident and concurrent lines leave no slivers (``bnrecon.partition.cells``). A unit

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 from bnrecon.partition import partition, slice_of
 from bnrecon.partition.convolution import conv2d
-from bnrecon.partition.network import OPERATIONS
+from bnrecon.partition.tracing import OPERATIONS
 from bnrecon.runtime.errors import RunError, UserError
 
 ROW, SIGNAL, IMAGE = (12,), (2, 6), (3, 2, 2)  # shapes of twelve values
@@ -280,7 +280,7 @@ def test_wrong_convolution_is_detected_by_comparison_with_the_network(monkeypatc
     layers = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 2), nn.Flatten())
     images = slice_of(torch.rand(3, 1, 4, 4))
     partition(nn.Sequential(*layers), images)
-    for module in ("network", "convolution"):
+    for module in ("tracing", "convolution"):
         name = f"bnrecon.partition.{module}.conv2d"
         monkeypatch.setattr(name, lambda *values, **options: 1.1 * conv2d(*values, **options))
     with pytest.raises(RunError, match="differ from the network"):
