@@ -130,6 +130,20 @@ def test_frozen_weights_have_the_requested_density():
         assert float((weight != 0).double().mean()) == pytest.approx(0.05, abs=0.01)
 
 
+@pytest.mark.parametrize("width", [2, 60])
+def test_units_without_weights_are_not_trained(width):
+    """Without them the errors are the same; of 60 units one is used, of 2 none."""
+    samples, optimizers = draw_samples(4, TINY, [0, 1]), all_optimizers(TINY.rates)
+    first, second = draw_source(4, width, 0.05, [0, 1])
+    trained = train_sources(first, second, samples, TINY)
+    networks = SourceNetworks(first[:1], second[:1], len(optimizers))
+    train(networks, optimizers, samples.of_run(0), TINY.epochs)
+    expected = evaluate(networks, samples.of_run(0), "test")[0].tolist()
+    assert [row["mse"] for row in trained.tried] == pytest.approx(expected, rel=1e-4)
+    used = (first[0] != 0).any(1) & (second[0] != 0).any(0)
+    assert trained.parameters[0]["scales.0"].shape[-1] == used.sum() == (width == 60)
+
+
 def test_middle_range_excludes_the_extreme_runs():
     assert middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0])) == (3.0, 2.0, 5.0)
 

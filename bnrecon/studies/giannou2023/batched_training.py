@@ -226,6 +226,11 @@ def train_sources(
     def build(run: int, settings: int) -> SourceNetworks:
         w, v = first[run : run + 1], second[run : run + 1]
         start = None if scales is None else scales[run : run + 1]
+        if normalization == "batch" and start is None:
+            # A unit without outgoing weights is unused. One without incoming weights is constant,
+            # and the second BatchNorm removes it. At 5% density and d = 25 these are half.
+            used = (w[0] != 0).any(1) & (v[0] != 0).any(0)
+            w, v = w[:, used], v[..., used]
         return SourceNetworks(w, v, settings, normalization, opening, start)
 
     return _select_and_train(name, build, samples, sizes)
