@@ -56,7 +56,8 @@ def without_code(page: Path) -> str:
 
 def anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as code hosts and MyST make them."""
-    headings = re.findall(r"^#+ (.+)$", without_code(page).lower(), re.MULTILINE)
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", without_code(page).lower())
+    headings = re.findall(r"^#+ (.+)$", plain, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip()).replace(" ", "-") for heading in headings}
 
 

@@ -19,6 +19,7 @@ INTERVALS = (
     "print the paper's."
 )
 
+READING = "## How to read the tables"  # of a summary: before the main parts
 DETAILS = (
     "*Details*: a part's whole table, settings, columns and origin. "
     "[Errata](../errata.md): errors in print. [Glossary](../glossary.md): terms."
@@ -56,10 +57,12 @@ def shown_scale(study: Study, outputs: Path, name: str, scale: str) -> str:
 def document(study: Study, outputs: Path) -> str:
     """The document, made only from the tables ``outputs/NAME/PART-SCALE.md``, which it links to.
 
-    It is Markdown: the findings, then for each part of the paper its claims, figure, caption, table
-    and evidence. Details are on the part's page.
+    It is Markdown: the study's summary, then for each part of the paper its claims, figure,
+    caption, table and evidence. Details are on the part's page.
     """
-    summary, *sections = study.summary.partition("\n## ")
+    summary, *texts = study.summary.split("\n## ")
+    sections = [f"## {text.strip()}" for text in texts]
+    reading = [section for section in sections if section.startswith(READING)]
     command = f"bnrecon study {study.name} scale={SCALE}"
     origin = f"Computed by `{command}`. {DETAILS}"
     lines = [f"# {study.paper}, at scale {SCALE}", summary.strip(), origin]
@@ -68,13 +71,14 @@ def document(study: Study, outputs: Path) -> str:
         for name, decided in claims_by_part(study, outputs, SCALE).items()
     }
     if any(claims.values()):
-        lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
+        lines += [INTERVALS, _verdicts(claims, anchor(study.paper))]
     papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
     scales = {name: shown_scale(study, outputs, name, SCALE) for name in papers}
     run = [name for name in papers if _page(study, outputs, name, scales[name]).exists()]
     parts = {name: _part(study, outputs, name, scales[name], claims[name]) for name in run}
+    lines += reading
     lines += [text for name in run if name in study.main for text in parts[name]]
-    lines.append("".join(sections).strip())
+    lines += [section for section in sections if section not in reading]
     lines += [text for name in run if name not in study.main for text in parts[name]]
     if missing := [name for name in papers if name not in run]:
         command = f"`bnrecon study {study.name} {' '.join(missing)} scale={SCALE}`"
@@ -176,9 +180,11 @@ def _is_of_claims(paragraph: str) -> bool:
     return whole.startswith("- ") and any(f" **{v.capitalize()}**: " in whole for v in VERDICTS)
 
 
-def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:
-    """The number of claims on the whole page with each verdict."""
+def _verdicts(claims: Mapping[str, Sequence[Claim]], results: str) -> str:
+    """The number of claims on the whole page with each verdict; where ``results`` lists them."""
     counts = Counter(claim.verdict for decided in claims.values() for claim in decided)
     listed = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
-    meanings = "[meanings](../results.md)"
-    return f"{counts.total()} claims are judged below: {listed} ({meanings})."
+    lines = f"[in one line each](../results.md#{results})"
+    return (
+        f"{counts.total()} verdicts below, one per claim and size: {listed}; the main ones {lines}."
+    )

@@ -135,8 +135,8 @@ def test_half_the_error_decides_whether_pytorch_defaults_help(factor, verdict):
     both = growing(1.0)
     rows = both[both["step"] == "LU"].assign(step=accuracy.DEFAULTS, lu_error=both["error"])
     rows["error"] /= [factor * (1 + noise) for noise in NOISE] * 3
-    reductions = accuracy.PART.claims(pd.concat([both, rows]))[4:7]
-    assert [claim.verdict for claim in reductions] == [verdict] * 3
+    claims = accuracy.PART.claims(pd.concat([both, rows]))
+    assert [claim.verdict for claim in claims if claim.where == "Beyond Sect. 3.1"] == [verdict]
     assert len(accuracy.PART.claims(both)) == 5  # no claim without measurements
 
 

@@ -130,7 +130,7 @@ def test_loss_is_small_where_its_whole_interval_is():
         0.8: "no",
         0.6: "yes",
     }
-    assert table["the target's own weights"].to_dict() == {0.9: "yes", 0.8: "no"}
+    assert table["the target's own weights (not random)"].to_dict() == {0.9: "yes", 0.8: "no"}
 
 
 def test_one_seed_or_scattered_seeds_decide_nothing():

@@ -296,14 +296,15 @@ def _reductions(rows: pd.DataFrame) -> list[Decision]:
 
 
 def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
-    """One claim per size and objective: do PyTorch's settings reduce the error, too?"""
+    """Do PyTorch's settings reduce the error, too? One claim, and one per size by the letter."""
     decisions: list[Decision] = []
-    for name, step in (("defaults", DEFAULTS), ("literal", LITERAL)):
-        for n, group in rows[rows["step"] == step].groupby("n"):
+    for name, step, by in (("defaults", DEFAULTS, "step"), ("literal", LITERAL, "n")):
+        for _, group in rows[rows["step"] == step].groupby(by):
             factors = group["lu_error"] / group["error"]
             factor = geometric_mean(factors)
             verdict = intervals.decide([factor.logarithm - math.log(2)])
-            numbers = _factor(n, factor) | {"steps": group["iterations"].max()}
+            numbers = {"factor": factor, "systems": factor.logarithm.n, "sizes": _sizes(group)}
+            numbers["steps"] = group["iterations"].max()
             numbers |= {"halved": int((factors > 2).sum()), "largest": factors.max()}
             decisions.append((name, verdict, numbers))
     return decisions

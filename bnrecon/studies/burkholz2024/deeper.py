@@ -155,13 +155,15 @@ def _counterexamples(rows: pd.DataFrame) -> pd.DataFrame:
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Decide the theorem at its total width."""
-    at, refuting = rows[rows["beyond"] == 1], len(_counterexamples(rows))
+    at, refuting = rows[rows["beyond"] == 1], _counterexamples(rows)
     most = int((at["rebuilt"] > at["draws"] / 2).sum())
-    note = f"{refuting} settings within the conditions reach fewer than n dimensions (erratum 4)"
+    pairs = zip(refuting["reachable_dimensions"], refuting["n"], strict=True)
+    reached = " and ".join("{} of {}".format(*pair) for pair in pairs)
+    note = f"{len(refuting)} settings within the conditions reach {reached} dimensions (erratum 4)"
     verdict = "confirmed" if 0 < most == len(at) else "undecided"
     numbers = {"notes": _describe(rows), "most": most, "settings": len(at)}
-    numbers |= {"counterexamples": note if refuting else "none"}
-    return {"Theorem 2.5": "false as stated" if refuting else verdict}, numbers
+    numbers |= {"counterexamples": "none" if refuting.empty else note}
+    return {"Theorem 2.5": verdict if refuting.empty else "false as stated"}, numbers
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -25,7 +25,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     within = all(share <= 1 for share in shares)  # NaN is not
     holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in beside)
-    words = f"; {listed} where some layers exceed it, which does not count" if beside else ""
+    words = f"; by {listed} where some layers exceed it" if beside else ""
     numbers = {"kept": count_of(len(kept), "network"), "most": max(shares), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 

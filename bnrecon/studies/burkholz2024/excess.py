@@ -44,7 +44,11 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         "first": _excess(above[0]),
         "worst": max(layer.relative_error for layer in layers),
         "losses": _spell(results),
-        "few": "; ".join(f"{_above(result)}: {result.loss}" for result in few_results),
+        "few": "; ".join(
+            f"{_above(cell.result)} ({_excess(cell)} above n): {cell.result.loss}"
+            for cell in finished
+            if cell.result
+        ),
         "farthest": f"{farthest.loss}, {_above(farthest)} features above",
     }
 

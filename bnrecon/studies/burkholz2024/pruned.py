@@ -91,7 +91,7 @@ LABELS = {
     "refit": "magnitude, refit",
     "iterative": "magnitude, in rounds",
     "l1": "least L1 norm, refit",
-    WEIGHTS: "the target's own weights",
+    WEIGHTS: "the target's own weights (not random)",
 }
 DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and where they reach 0
     RANDOM: (pruned_limits.random_error, 1.0),
@@ -109,6 +109,7 @@ BELOW = (0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.2)
 SHARES = {"smoke": ((1.0, 0.8), (0.6, 0.4)), "laptop": (ABOVE, BELOW), "paper": (ABOVE, BELOW)}
 LOSS = 0.1  # percentage points of accuracy
 # Where methods differ; with n features, a refit is exact.
+QUOTED = {"random": RANDOM, "least": "l1", "weights": WEIGHTS}  # in the caption, with 0.9 n
 EXCERPT = "`kept / n` == 0.9 or `kept / n` == 1 and `kept by` == 'random, refit'"
 DETAILS = ["kept / c1", "largest layer error", "changed predictions"]
 COLOURS = dict(zip(LABELS, PALETTE, strict=False))
@@ -205,7 +206,13 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """The targets, and measured against derived errors."""
     rows = _name_targets(rows)
     accuracies = rows.groupby("activation", sort=False)["target_accuracy"].first()
+    few = rows[rows["share"] == 0.9].groupby("method")
+    losses = {
+        name: span([loss_of(one).mean for _, one in group.groupby("activation")], ".2f")
+        for name, group in few
+    }
     return {
+        **{key: losses.get(name, "(not run)") for key, name in QUOTED.items()},
         "networks": ", ".join(rows["network"].unique()),
         "accuracies": ", ".join(f"{name} {value:.2f}%" for name, value in accuracies.items()),
         "n": int(rows["n"].iloc[0]),

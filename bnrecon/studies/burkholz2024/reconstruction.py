@@ -234,7 +234,9 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     several = any(loss.n > 1 for loss in finished)
     least, most = farthest_ends(finished)
     means = [loss.mean for loss in finished]
-    ends = f"every interval within {least:z.2f} to {most:z.2f}" if several else "no intervals"
+    ends = f"every interval within {least:z.2f} to {most:z.2f}"
+    if not several:
+        ends = "no intervals, so no verdict"
     span = f"{min(means):z.2f} to {max(means):z.2f}"
     once = "" if several else "one seed: "
     numbers = {"means": f"{span}, {ends}", "range": span, "once": once}
@@ -267,13 +269,17 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         if "seed" in label or (at_length and "epochs" not in label)
     ]
     more = len(results_of(other))
+    kind = "other training seeds"
+    if at_length and other:
+        kind = f"targets trained for {other[0].config.train.epochs} epochs"
     most = max(cells, key=lambda cell: mean(_changed_rates(cell) or [0]))  # a mean loss may hide it
     target, features = _target_and_features(most)
     if at_length and "epochs" not in target:
         target += f", {most.config.train.epochs} epochs"
     worst = f", at most {changed_predictions([most])} in a cell ({target}, {features})"
     missed = [layer for result in results for layer in result.unconverged]
-    by_output = f", {sum(layer.assembled_error <= 1.2e-4 for layer in missed)} by a single output"
+    single = sum(layer.assembled_error <= 1.2e-4 for layer in missed)
+    by_output = f", {single} of them in single outputs only"
     if all(layer.channel_error is None for layer in missed):
         by_output = " (single outputs not tested)"
     return {
@@ -283,7 +289,7 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         "by_output": by_output if missed else "",
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
-        "others": f" and {more} of other trainings" if more else "",
+        "others": f" and {more} of {kind}" if more else "",
     }
 
 

@@ -7,13 +7,13 @@ from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_tab
 VGG = ("target=vgg18", "target.width=16")
 RESNET = ("target=resnet18", "target.width=8")
 MINIMUM = "features.width=minimum"
-INSIDE, BEHIND = "features.skip=outer", "features.skip=inner"
+OUTER, INNER = "features.skip=outer", "features.skip=inner"
 DROPPED = ["max. layer error", "max. error as assembled"]
 
 PART = run_table(
     __file__,
     list_rows(
-        "target, skip connection of the source",
+        "target, skip connection, features",
         ("data=cifar10", "features=he_normal", "solver=auto"),
         {
             "smoke": ("scale=smoke", "target.width=4"),
@@ -21,14 +21,14 @@ PART = run_table(
             "paper": ("scale=paper",),
         },
         {
-            "VGG18, none, minimum width": (*VGG, MINIMUM),
-            "VGG18, inside the normalization, n - c2": (*VGG, INSIDE, MINIMUM),
-            "VGG18, behind it, n - c2 + 1": (*VGG, BEHIND, MINIMUM),
-            "VGG18, inside, 1.5 n": (*VGG, INSIDE),
-            "VGG18, behind, 1.5 n": (*VGG, BEHIND),
+            "VGG18, none, n - c2 + 1": (*VGG, MINIMUM),
+            "VGG18, outer normalization, n - c2": (*VGG, OUTER, MINIMUM),
+            "VGG18, inner normalization, n - c2 + 1": (*VGG, INNER, MINIMUM),
+            "VGG18, outer normalization, 1.5 n": (*VGG, OUTER),
+            "VGG18, inner normalization, 1.5 n": (*VGG, INNER),
             "ResNet-18, none, 1.5 n": RESNET,
-            "ResNet-18, inside, 1.5 n": (*RESNET, INSIDE),
-            "ResNet-18, behind it, 1.5 n": (*RESNET, BEHIND),
+            "ResNet-18, outer normalization, 1.5 n": (*RESNET, OUTER),
+            "ResNet-18, inner normalization, 1.5 n": (*RESNET, INNER),
         },
     ),
     # At minimum width, and one ResNet-18

@@ -194,7 +194,7 @@ def _intervals(values: pd.Series) -> dict[str, Interval]:
     """Means over seeds, by setting; the longest trainings first."""
     by_setting = values.dropna().groupby(["epochs", "inner", "excess"])
     return {
-        f"{inner}, {excess:.0f}, {epochs} epochs": mean_interval(list(of_seeds))
+        f"{inner}, n + {excess:.0f}, {epochs} epochs": mean_interval(list(of_seeds))
         for (epochs, inner, excess), of_seeds in reversed(list(by_setting))
     }
 
@@ -208,17 +208,17 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "gains": weights - ones,
         "closed": weights - (target + ones) / 2,
     }
-    numbers: dict[str, Any] = {name: _spell(values) for name, values in compared.items()}
     last, lasting = (
         str(next((gap for name, gap in _intervals(gaps).items() if "batchnorm" in name), "unknown"))
         for gaps in (compared["behind"], target - weights)
     )
     width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
-    numbers |= {"last": last, "lasting": lasting, "width": width, "epochs": epochs}
-    numbers |= {"lacking": _spell(target - weights)} | REPORTED
     # By the longest schedule, whose seeds were fixed before.
     trained = accuracy.index.get_level_values("epochs")
     longest = trained == trained.max()
+    numbers: dict[str, Any] = {name: _spell(values[longest]) for name, values in compared.items()}
+    numbers |= {"last": last, "lasting": lasting, "width": width, "epochs": epochs}
+    numbers |= {"lacking": _spell((target - weights)[longest])} | REPORTED
     last_of = {name: _intervals(values[longest]).values() for name, values in compared.items()}
     verdicts = {name: intervals.decide(values) for name, values in last_of.items()}
     if width < PAPERS_WIDTH:

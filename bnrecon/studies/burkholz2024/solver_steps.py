@@ -8,7 +8,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.parts import only, refuse_compared
 from bnrecon.reproduction.request import option_name
-from bnrecon.studies.burkholz2024.reconstruction import WAYS, Targets, of_205_epochs
+from bnrecon.studies.burkholz2024.reconstruction import PAPERS_EPOCHS, WAYS, Targets, of_205_epochs
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
 
@@ -35,7 +35,7 @@ def rows(scale: str, options: Sequence[str]) -> list[Row]:
         targets.append(of_205_epochs("paper", ("relu",)))
     return [
         Row(
-            {"target": target.labels("relu")["target"], "solver and width": name}
+            {"target": _named(target), "solver and width": name}
             | {"target width": str(target.width)},
             (
                 *("target=vgg18", "data=cifar10", "features=he_normal"),
@@ -48,6 +48,11 @@ def rows(scale: str, options: Sequence[str]) -> list[Row]:
         for name, (way, solver) in RUNS.items()
         if name != ONE_STEP or not target.scale  # hours, for one seed of width 64
     ]
+
+
+def _named(target: Targets) -> str:
+    epochs = f", {PAPERS_EPOCHS} epochs" if target.scale == "paper" else ""
+    return f"width {target.width}{epochs}"
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
