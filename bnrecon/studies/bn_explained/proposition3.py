@@ -114,7 +114,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "most": span(shares, ".0f"),
         "failing": int(wide["one_sided"].sum()),
         "batch": largest["batch"].max(),
-        "share": 100 * largest["one_sided"].sum() / largest["networks"].sum(),
+        "share": span(largest.eval("100 * one_sided / networks"), ".1f"),
         "single": int(narrow["one_sided"].sum()),
         "narrow": narrow["networks"].sum(),
     }

@@ -28,7 +28,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "student": len(student),
         "factor": (errors["baseline"] / errors["student"]).min(),
         "constant": int((chosen["schedule"] == "constant").sum()),
-        "rates": f"SGD's rate is the largest tried at {largest} of {len(sides)} widths",
+        "rates": f"SGD's selected rate is the largest tried at {largest} of {len(sides)} widths",
         "fairest": "SGD has few steps, and a larger rate may do better",
         "schedules": "The other runs do not compare schedules",
     }

@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from bnrecon.reproduction.parts import part, sweep
+from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import train_sources
 from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
@@ -44,6 +44,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def decide(rows: pd.DataFrame) -> Decisions:
+    """Compare the two run by run."""
+    errors = rows.pivot(index=["side", "run"], columns="normalization", values="mse")
+    worse = int((errors["layer"] > errors["batch"]).sum())
+    holds = worse == len(errors) or ("undecided" if 2 * worse > len(errors) else False)
+    return {"worse": holds}, {"worse": f"{worse} of {len(errors)}"}
+
+
 SIDES = {"side": teacher.VARIANT_SIDES}
 TASKS = sweep(compare_normalizations, "d = {side}", SIDES, teacher.BY_SCALE)
-PART = part(__file__, TASKS, summarize, partial(draw_panel, column="normalization", labels=LABELS))
+DRAW = partial(draw_panel, column="normalization", labels=LABELS)
+PART = part(__file__, TASKS, summarize, DRAW, decide)

@@ -256,7 +256,7 @@ def _branch(differences: pd.DataFrame) -> str:
     if pair["step"] < 0:
         return ""
     diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
-    return " " + TEXT.sentence("branch", step=pair["step"], **diverged)
+    return " " + TEXT.sentence("branch", step=pair["step"], limit=DIVERGED, **diverged)
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -56,7 +56,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "density p": "density",
         "width c1": "c1",
         **{title: interval_of(search) for search, title in permuting.SEARCHES.items()},
-        "draws fitted to any accuracy": fitted,
+        "draws fitted, best permutation": fitted,
     }
     return table(permuting.with_best(rows), ["features", "density"], False, **columns)
 

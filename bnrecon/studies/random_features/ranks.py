@@ -99,7 +99,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def _ranks_of(row: dict[str, Any]) -> str:
     if row["constructed"]:
-        return f"rank {row['smallest_rank']} of {row['n']}"
+        return f"M has rank {row['smallest_rank']}, n = {row['n']}"
     counts = f"rank n in {row['full_products']} of {row['full_factors']} draws"
     return f"{counts}, c0 = c2 = {row['channels']}"
 

@@ -40,7 +40,8 @@ ONES = "scales, started at 1"
 MATCHED = "scales, started for the steps of weights"  # matched start
 WEIGHTS = "weights"
 SLOWED = "weights, slowed down alike"
-SHOWN = {SLOWED: "weights, steps shortened by 3 fan-in"}  # names on the page that differ
+# Names on the page that differ.
+SHOWN = {SLOWED: "weights, steps 3 fan-in times shorter", MATCHED: "scales, matched start"}
 STEP = ", relative step "
 MAIN = {
     ONES: ("target.inner=scale", "target.start=ones"),
