@@ -45,7 +45,7 @@ lint: setup
 
 docs: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[docs]"
-	$(BIN)/sphinx-build -W --keep-going -n -b html docs build/docs
+	$(BIN)/sphinx-build -W --keep-going -n -b html -c docs . build/docs
 
 wheel: setup
 	$(BIN)/python -m build --wheel

@@ -185,5 +185,8 @@ def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path)
         logger.warning("failed (exit code %d): %s: %s%s", code, failure.label, failure.gist, log)
     output.write(f"\n{folder}")
     if not failures and len(results) < len(runs):
-        raise RunError(f"{len(runs) - len(results)} of {len(runs)} results were removed meanwhile")
+        raise RunError(
+            f"{len(runs) - len(results)} of {len(runs)} results are missing: they were "
+            "removed, or the code or the images changed meanwhile"
+        )
     return max((CODES[failure.kind] for failure in failures), default=exit_codes.DONE)

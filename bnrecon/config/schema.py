@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -155,7 +156,7 @@ def register_choices(overrides: Sequence[str], config_dir: str | None = None) ->
     for group, _, names in (word.partition("=") for word in overrides):
         for name in names.split(",") if group in ("data", "features", "solver", "target") else ():
             there = (folder / group / f"{name}.yaml" for folder in folders)
-            if name.isidentifier() and not any(file.is_file() for file in there):
+            if re.fullmatch(r"[\w-]+", name) and not any(file.is_file() for file in there):
                 node = CustomTarget(name, name) if group == "target" else SPECS[group](name=name)
                 store.store(group=group, name=name, node=node)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from bnrecon.data.batches import EpochPosition
-from bnrecon.data.spec import DataSpec, default_root
+from bnrecon.data.spec import DataSpec, default_root, has_pixels_of_the_user
 from bnrecon.runtime.errors import UserError
 
 
@@ -66,6 +66,9 @@ class InMemoryImages:
             for tensor in (self.train_x, self.train_y, self.test_x, self.test_y):
                 digest.update(str(tuple(tensor.shape)).encode())
                 digest.update(tensor.contiguous().numpy().data)
+            used = 1 + int(torch.cat([self.train_y, self.test_y]).max())
+            if has_pixels_of_the_user(self.name) and len(self.classes) != used:
+                digest.update(f"{len(self.classes)} classes".encode())
             self._held["checksum"] = digest.hexdigest()
         return self._held["checksum"]
 

@@ -29,7 +29,7 @@ class DataSpec:
     bnrecon.runtime.errors.UserError: side=32: digits images have one size; ...
     """
 
-    name: str = option(help="the data set: built in, or registered by imports=")
+    name: str = option(help="the data set: built in, or registered by imports=", file_name=True)
     root: str | None = option(None, "folder that holds the data set's files", folder=True)
     download: bool = option(True, "download what is missing (cifar10, cifar100, svhn, imagenette)")
     train_limit: int | None = option(None, "use at most this many training images", at_least=1)

@@ -103,10 +103,12 @@ def _drawn_by_user(
                 f"features {kind.name}: {name} is of shape {tuple(part.shape)}; "
                 f"for this layer it must be {size}"
             )
-        if not part.is_floating_point() or not bool(part.isfinite().all()):
+        dense = part.layout == torch.strided and not part.is_meta
+        if not (dense and part.is_floating_point() and bool(part.isfinite().all())):
+            given = part.dtype if dense else f"{part.layout}, {part.device}"
             raise UserError(
                 f"features {kind.name}: {name} must hold finite floating-point numbers "
-                f"({part.dtype} given)"
+                f"({given} given)"
             )
     # A copy: the function may return the same buffer for every layer.
     first, second = (part.detach().to("cpu", torch.float32, copy=True) for part in drawn)

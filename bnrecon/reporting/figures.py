@@ -135,6 +135,6 @@ def layer_errors(result: RunResult) -> Figure:
         labels = [name.removeprefix("features.") for name in names]
         axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
         axes.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
-        axes.set_title(description(result))
+        axes.set_title(description(result).replace(" from ", "\nfrom ", 1))
         axes.legend()
     return figure

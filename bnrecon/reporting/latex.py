@@ -17,6 +17,7 @@ LINES = (
     (r"\footnotesize", 50, 92, False),
     (r"\scriptsize", 58, 105, False),
     (r"\scriptsize", 38, 160, True),
+    (r"\tiny", 46, 200, True),
 )
 GAP = 1.6  # characters between two columns, 6 pt
 SPECIAL = "&%$#_{}"
@@ -29,7 +30,7 @@ WRITTEN = {
 }
 SYMBOLS = r"""
 α \alpha  β \beta  γ \gamma  Γ \Gamma  δ \delta  Δ \Delta  ε \varepsilon  κ \kappa  λ \lambda
-μ \mu  µ \mu  π \pi  ρ \rho  σ \sigma  Σ \Sigma  χ \chi  Π \prod  ² ^2  ³ ^3  ⁴ ^4  ᵀ ^T
+μ \mu  µ \mu  π \pi  ρ \rho  σ \sigma  Σ \Sigma  φ \varphi  χ \chi  Π \prod  ² ^2  ³ ^3  ⁴ ^4  ᵀ ^T
 ½ 1/2  √ \surd  ± \pm  − -  ≤ \le  ≥ \ge  ≠ \ne  < <  > >  → \to  × \times  · \cdot  ∘ \circ
 ∇ \nabla  ∂ \partial  ∞ \infty  ‖ \|  ⟨ \langle  ⟩ \rangle  ′ '
 """
@@ -48,9 +49,8 @@ def words(text: str) -> str:
     'At 95\\%, \\texttt{c1\\_n} is \\textbf{$\\Delta$k$^2$}.'
     """
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split()))  # links
-    text = re.sub(r'"([^"]*)"', "“\\1”", re.sub(r"(?<![\w.)])-(?=\d)", "−", text)).translate(
-        LETTERS
-    )
+    text = re.sub(r"(?<![\w.)])-(?=\d)", "−", text)
+    text = re.sub(r'"([^"]*)"', "“\\1”", text).translate(LETTERS)
     text = re.sub(r"`([^`']+)`", r"\\texttt{\1}", text)
     return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
 
@@ -63,7 +63,7 @@ def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, l
     Markdown; ``label`` follows ``tab:``.
 
     >>> table = latex(pd.DataFrame({"Δk²": ["±1"]}), caption="Steps.", label="steps")
-    >>> print(*table.splitlines()[6:10], sep="\n")
+    >>> print(*table.splitlines()[7:11], sep="\n")
     \label{tab:steps}
     \begin{tabular}{l}
     \toprule
@@ -73,8 +73,9 @@ def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, l
     size, columns, turned, long = _layout(text, caption)
     heading = _line(list(text.columns))
     rows = [_line(list(row)) for row in text.itertuples(index=False)]
-    title = rf"\caption{{{words(caption)}}}", rf"\label{{tab:{label}}}"
-    style = [size, r"\setlength{\tabcolsep}{3pt}"]
+    title = rf"\caption{{{words(of_table(caption))}}}", rf"\label{{tab:{label}}}"
+    # No line ends after the hyphen of 4.0e-11.
+    style = [size, r"\setlength{\tabcolsep}{3pt}", r"\exhyphenpenalty=10000"]
     top = [r"\toprule", heading, r"\midrule"]
     if long:
         group = r"\begin{landscape}", r"\end{landscape}"
@@ -92,21 +93,40 @@ def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, l
     return "\n".join([NEEDS, *lines, ""])
 
 
+def of_table(caption: str) -> str:
+    """A caption without its sentences about the picture.
+
+    >>> of_table("Losses. Bars: 95% intervals; grey: in print. Table: c1 = n.")
+    'Losses. Table: c1 = n.'
+    """
+    return re.sub(
+        r"(?<=[.)]) (Figure|Bars|Dotted|Dashed|Grey|Bands)[^.]*: .*?\.(?= |$)", "", caption
+    )
+
+
 def _line(cells: list[str]) -> str:
     return " & ".join(words(cell) for cell in cells) + r" \\"
+
+
+def _extent(text: str) -> float:
+    """The width of a text in characters; capitals and signs are wider."""
+    return len(text) + 0.4 * sum(c.isupper() or not c.isascii() or c in "%=+<>" for c in text)
 
 
 def _layout(text: pd.DataFrame, caption: str) -> tuple[str, str, bool, bool]:
     """Type size, column specification, whether the page is rotated, whether it is too short."""
     cells = [[str(name), *text[name]] for name in text.columns]
-    whole = [max(map(len, column)) for column in cells]
-    least = [max((len(w) for cell in column for w in cell.split()), default=1) for column in cells]
+    whole = [max(map(_extent, column)) for column in cells]
+    least = [
+        max((_extent(word) for cell in column for word in cell.split()), default=1.0)
+        for column in cells
+    ]
     gaps = GAP * len(cells)
     size, page, line, turned = LINES[0]
     if sum(whole) + gaps <= line:
         return size, "l" * len(cells), turned, len(text) + len(caption) / line > page
-    turn = sum(least) + gaps > LINES[1][2]
-    size, page, line, turned = LINES[2 if turn else 1]
+    fitting = (lines for lines in LINES[1:] if sum(least) + gaps <= lines[2])
+    size, page, line, turned = next(fitting, LINES[-1])
     spare = max(line - gaps - sum(least), 0.0) / max(sum(whole) - sum(least), 1)
     widths = [low + spare * (high - low) for low, high in zip(least, whole, strict=True)]
     share = (1 - gaps / line) / sum(widths)

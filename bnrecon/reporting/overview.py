@@ -80,5 +80,5 @@ def _row(folder: Path, result: RunResult) -> dict[str, Any]:
         "loss": result.loss,
         "not converged": f"{len(result.unconverged)}/{len(result.layers)}",
         "run": folder.name.rpartition("-")[2],
-        "": "own" if any(folder.glob("seed-*")) else "shipped",
+        "origin": "own" if any(folder.glob("seed-*")) else "shipped",
     }

@@ -65,7 +65,8 @@ def document(study: Study, outputs: Path) -> str:
     reading = [section for section in sections if section.startswith(READING)]
     command = f"bnrecon study {study.name} scale={SCALE}"
     origin = f"Computed by `{command}`. {DETAILS}"
-    lines = [f"# {study.paper}, at scale {SCALE}", summary.strip(), origin]
+    cited = re.sub(r"(https://\S+)", r"<\1>.", study.citation)
+    lines = [f"# {study.paper}, at scale {SCALE}", cited, summary.strip(), origin]
     claims = {
         name: [claim for claim in decided if not claim.is_beyond]
         for name, decided in claims_by_part(study, outputs, SCALE).items()

@@ -71,7 +71,7 @@ class Study:
     """
 
     name: str  # the folder's name in ``bnrecon/studies``
-    paper: str  # the paper's citation
+    paper: str  # the paper's short name
     # Names of its tables and experiments, in the order of the paper. Each is a module of the
     # study's folder that binds ``PART``.
     parts: tuple[str, ...]
@@ -79,6 +79,7 @@ class Study:
     main: tuple[str, ...] = ()
     # Names that select the rows of one solver if a part's runs compare solvers
     solvers: tuple[str, ...] = ()
+    citation: str = ""  # authors, title and address
     summary: str = ""  # the paper's claims, our results, its theorems: ``paper.md``
 
     def part(self, name: str) -> Part:
@@ -103,8 +104,8 @@ def read_study(name: str) -> Study:
     """
     page = importlib.resources.files(f"bnrecon.studies.{name}") / "paper.md"
     fields, summary = split_front_matter(page.read_text(encoding="utf-8"), str(page))
-    chosen = {key: tuple(value) for key, value in fields.items() if key != "paper"}
-    return Study(name, fields["paper"], **chosen, summary=summary.strip())
+    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Study(name, **chosen, summary=summary.strip())
 
 
 def split_front_matter(text: str, where: str) -> tuple[dict[str, Any], str]:

@@ -177,7 +177,7 @@ def _description(
         trained = f": {train.epochs} epochs, batch {batch}, peak rate {train.lr:g}"
     return [
         f"data      {data.name}: {data.sizes[0]} training and {data.sizes[1]} {tested} images of "
-        f"{height}x{width}x{channels}",
+        f"{height}x{width}x{channels}, {len(data.classes)} classes",
         f"target    {config.target.name} of width {config.target.width}: "
         f"{parameter_count(network):,} parameters; a source of minimum width trains "
         f"{minimum_width_count(network):,} in its convolutions",
@@ -198,8 +198,8 @@ def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
             notes.append(f"{skipped} poolings are skipped: the image's side is already 1")
     if target.weights is None and config.train.warmup_epochs > config.train.epochs / 2:
         notes.append(
-            f"warm-up is cut from {config.train.warmup_epochs:g} to half of the "
-            f"{config.train.epochs} epochs"
+            f"warm-up is cut from {config.train.warmup_epochs:g} epochs to half of the training, "
+            f"{config.train.epochs / 2:g}"
         )
     if expected.solving >= LONG:
         notes.append(

@@ -152,6 +152,7 @@ def _import(name: str) -> None:
         raise UserError(f"imports={name}: {ADVICE}")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    before = _settings()
     try:
         importlib.import_module(module)
     except BaseException as error:  # user code may raise anything
@@ -160,6 +161,19 @@ def _import(name: str) -> None:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(f"imports={name}: {error}; {ADVICE}") from None
         raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None
+    if changed := [what for what, value in _settings().items() if before[what] != value]:
+        raise UserError(f"imports={name}: it changes {' and '.join(changed)} for all of bnrecon")
+
+
+def _settings() -> dict[str, object]:
+    """Settings of torch that a module must not change when it is imported."""
+    import torch  # a command without the user's modules starts without it
+
+    return {
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's default device": torch.get_default_device(),
+        "whether gradients are recorded": torch.is_grad_enabled(),
+    }
 
 
 def _message(error: BaseException) -> str:

@@ -150,7 +150,15 @@ def register_solver(
             x = _scales(name, answer.x, system)
             return answer._replace(x=x, iterations=count, at_limit=at_limit)
 
-        SOLVERS[name] = Solver(name, solve, memory, registered, check, norm, square)
+        def bytes_needed(rows: int, columns: int) -> int:
+            with attribute_errors(registered):
+                return int(memory(rows, columns))
+
+        def checked(rows: int, columns: int, orthogonal: bool) -> None:
+            with attribute_errors(registered):
+                check(rows, columns, orthogonal)
+
+        SOLVERS[name] = Solver(name, solve, bytes_needed, registered, checked, norm, square)
         return function
 
     return add
@@ -161,7 +169,9 @@ def _scales(name: str, x: object, system: System) -> torch.Tensor:
     shape, description = (system.operator.shape[1],), type(x).__name__
     if isinstance(x, torch.Tensor):
         description = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
-        if tuple(x.shape) == shape and x.is_floating_point():
+        dense = x.layout == torch.strided and not x.is_meta
+        description += "" if dense else ", without values in memory" if x.is_meta else ", sparse"
+        if tuple(x.shape) == shape and x.is_floating_point() and dense:
             return x.detach().to(system.rhs.device, copy=True)  # the solver may reuse it
     raise UserError(
         f"solver {name}: its scales are {description}; for this layer it must return a tensor of "

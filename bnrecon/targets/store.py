@@ -214,6 +214,7 @@ class _Wanted:
                 raise UserError(f"target.weights={request.target.weights}: {error}") from None
             advice = f"lower train.lr (now {request.train.lr:g}), nothing was saved"
             raise Diverged(f"training diverged: {error}; {advice}") from None
+        self._check_stored(network)
         name = {"target": request.target.name}
         files.write_tensors(self.folder / WEIGHTS, network.state_dict(), name)
         metadata = {"accuracy": accuracy, "images": self.data.sizes[1]} | trained
@@ -230,6 +231,23 @@ class _Wanted:
         }
         files.write_json(self.folder / ABOUT, metadata)
         checkpoint.unlink(missing_ok=True)
+
+    def _check_stored(self, network: nn.Module) -> None:
+        """Refuse a user's network whose stored tensors do not determine its outputs."""
+        registered = FAMILIES[self.request.target.family]
+        if not registered.user_defined:
+            return
+        images = next(iter(self.data.test_batches(64, self.device)))[0]
+        with attribute_errors(registered), torch.inference_mode():
+            again = self.build().to(self.device).eval()
+            again.load_state_dict(network.state_dict())
+            first, second = network(images.clone()), again(images)
+        if not torch.allclose(first, second, rtol=1e-3, atol=1e-3 * float(first.abs().max())):
+            raise UserError(
+                f"{registered.what}: built again with the same weights, it computes something "
+                "else; keep statistics and constants in buffers (register_buffer), and no random "
+                "layers in eval mode"
+            )
 
 
 def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -> str:

@@ -70,6 +70,18 @@ def test_differently_numbered_classes_are_refused():
     assert read((PIXELS, LABELS), Vision()).classes == ("0", "1", "2")
 
 
+def test_images_with_more_classes_than_labels_are_others():
+    """Their target has more outputs."""
+    more = Vision()
+    more.classes = ("a", "b", "c", "d")
+    assert read(more).checksum() != read(Vision()).checksum()
+
+
+def test_name_that_is_no_file_name_is_refused():
+    with pytest.raises(UserError, match="part of a folder's name"):
+        DataSpec("../mine")
+
+
 def test_grey_images_have_one_channel_and_rounding_is_noted(caplog):
     grey = torch.rand(4, 6, 6, generator=torch.Generator().manual_seed(0))
     data = read((grey, torch.zeros(4, dtype=torch.long)))

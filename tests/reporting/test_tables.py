@@ -5,10 +5,12 @@ import io
 
 import pandas as pd
 import pytest
+from repository import OUTPUTS
 
 from bnrecon.reporting import tables
 from bnrecon.reporting.latex import latex, words
 from bnrecon.reporting.statistics import Interval
+from bnrecon.studies import registry
 
 FRAME = pd.DataFrame(
     {
@@ -53,6 +55,12 @@ def test_formats_apply_to_intervals_but_not_to_text():
 
 def test_bar_in_a_cell_starts_no_column_in_markdown():
     assert r"| a\|b " in tables.markdown(pd.DataFrame({"weights": ["a|b"]}))
+
+
+def test_shipped_latex_has_no_letter_that_pdflatex_lacks():
+    shipped = [path for name in registry.STUDIES for path in (OUTPUTS / name).glob("*.tex")]
+    assert len(shipped) > 60
+    assert [path.name for path in shipped if not path.read_text(encoding="utf-8").isascii()] == []
 
 
 def test_latex_commands_are_escaped():

@@ -17,10 +17,12 @@ from bnrecon.features.register import DISTRIBUTIONS, register_features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.user_code import import_user_modules
 from bnrecon.solvers.base import Answer
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.targets.location import target_folder
 from bnrecon.targets.register import build
+from bnrecon.targets.store import obtain_target
 
 SMOKE = ["scale=smoke", "target.groups=[1]", "train.epochs=1"]
 CPU = torch.device("cpu")
@@ -200,9 +202,13 @@ def test_replacing_a_solver_chosen_by_auto_makes_another_run():
         (lambda *_: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_user_code.py:"),
         (lambda *_: torch.zeros(3), "it must return two tensors"),
         (lambda *_: (torch.zeros(3, 4), torch.zeros(5)), r"A is of shape \(3, 4\); for this layer"),
+        (
+            lambda *_: (torch.eye(12, 4).to_sparse(), torch.ones(3, 12, 1, 1)),
+            "A must hold .*sparse",
+        ),
         (lambda *_: (torch.rand(12, 4), torch.rand(3, 12, 1, 1)), "two draws of one layer differ"),
     ],
-    ids=["raises", "one tensor", "shape", "not from the stream"],
+    ids=["raises", "one tensor", "shape", "sparse", "not from the stream"],
 )
 def test_wrong_user_features_are_reported_with_their_name(draws, said):
     register_features("mine")(draws)
@@ -274,12 +280,63 @@ def test_iterations_of_a_user_solver_may_be_any_number(count):
         (lambda x: x, r"it returned Tensor; return \(x, iterations\)"),
         (lambda x: (x, None), "TypeError: int"),
         (lambda x: (x,), "TypeError: .*'iterations'"),
+        (lambda x: (x.to_sparse(), 0), "its scales are .*, sparse"),
     ],
 )
 def test_wrong_answer_of_a_user_solver_is_one_line_with_its_name(answer, said):
     register_solver(answer)
     with pytest.raises(UserError, match=f"solver mine: {said}"):
         bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine")
+
+
+@pytest.mark.parametrize(
+    "traits", [{"memory": lambda rows: 0}, {"memory": lambda *_: 0, "check": lambda rows: None}]
+)
+def test_error_in_a_user_solvers_memory_or_check_is_one_line(traits):
+    bnrecon.register_solver("mine", **traits)(lambda system, spec: (system.rhs, 0))
+    with pytest.raises(UserError, match=r"solver mine: TypeError: .*positional argument"):
+        bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine")
+
+
+def test_import_that_changes_torch_is_refused(tmp_path):
+    (tmp_path / "doubles.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\n")
+    try:
+        with pytest.raises(UserError, match="imports=doubles: it changes torch's default dtype"):
+            import_user_modules(["doubles"])
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+class Constant(torch.nn.Module):
+    """A network with a constant that is drawn anew and may be a buffer."""
+
+    def __init__(self, shape, classes, *, stored):
+        super().__init__()
+        self.linear = torch.nn.Linear(shape[1] * shape[2], classes)
+        drawn = torch.from_numpy(np.random.default_rng().normal(size=classes)).float()
+        if stored:
+            self.register_buffer("constant", drawn)
+        else:
+            self.constant = drawn
+
+    def forward(self, x):
+        return self.linear(x.flatten(1)) + self.constant.to(x)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_target_whose_weights_do_not_determine_it_is_refused(stored, digits, tmp_path):
+    @bnrecon.register_target("mine", version="1")
+    def mine(shape, classes, width, depth, activation):
+        return Constant(shape, classes, stored=stored)
+
+    options = ["target=mlp", "scale=smoke", "train.epochs=1", f"outputs={tmp_path}"]
+    asked = composition.compose(options)
+    asked.target.family = "mine"
+    if stored:
+        assert obtain_target(asked.target_request, digits, CPU).about["accuracy"] > 0
+    else:
+        with pytest.raises(UserError, match=r"target family mine: built again .*register_buffer"):
+            obtain_target(asked.target_request, digits, CPU)
 
 
 def test_scales_in_a_reused_buffer_are_copied():

@@ -24,7 +24,7 @@ from bnrecon.reproduction.page import Claims, FinishedRun, Page, Table, Text, de
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.html_table import HtmlTable, html_table
 from bnrecon.reproduction.request import StudyRequest, result_options
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import SCALES, Study
 from bnrecon.reproduction.task_store import TaskResult
 from bnrecon.runtime import files
 from bnrecon.runtime.shipped import shipped_outputs
@@ -104,6 +104,7 @@ class Part:
     origin: str  # the origin of the numbers, in a sentence
     origins: Sequence[tuple[dict[str, str], str]]  # of each task or run
     verdicts: Sequence[Verdict]  # the claims that it decides
+    others: Sequence[str]  # scales that also have tables of it
 
     @property
     def incomplete(self) -> bool:
@@ -194,7 +195,13 @@ def _part(request: StudyRequest, anchors: dict[str, str], page: Page) -> Part:
         " ".join(_texts(page, "origin")),
         [origin_of(result) for result in page.results],
         _verdicts(page, anchor),
+        [scale for scale in SCALES if scale != request.scale and _has_table(request, page, scale)],
     )
+
+
+def _has_table(request: StudyRequest, page: Page, scale: str) -> bool:
+    name = f"{page.heading.name}-{scale}.csv"
+    return any((folder / name).is_file() for folder in (request.folder, request.shipped))
 
 
 def _picture(page: Page) -> Markup | None:

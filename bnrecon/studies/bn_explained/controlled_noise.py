@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
@@ -141,7 +142,8 @@ def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     if axes.get_legend_handles_labels()[1]:
-        axes.legend()
+        axes.set_ylim(top=axes.get_ylim()[1] + 0.6 * np.ptp(axes.get_ylim()))  # for the legend
+        axes.legend(loc="upper right")
 
 
 def decide(rows: pd.DataFrame) -> Decisions:

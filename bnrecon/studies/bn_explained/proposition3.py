@@ -75,7 +75,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     for depth, axes in zip(DEPTHS, panels, strict=True):
         random = rows[(rows["kind"] == "random") & (rows["depth"] == depth)]
         by_width = random.groupby("width")
-        for position, ((width, group), colour) in enumerate(zip(by_width, PALETTE, strict=False)):
+        styles = zip(by_width, PALETTE, "os^vDX", strict=False)
+        for position, ((width, group), colour, marker) in enumerate(styles):
             share = group["one_sided"] / group["networks"]
             tests = (binomtest(row.one_sided, row.networks) for row in group.itertuples())
             low, high = np.array([test.proportion_ci(method="wilson") for test in tests]).T
@@ -83,7 +84,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 group["batch"] * 1.06 ** (position - (len(by_width) - 1) / 2),
                 100 * share,
                 100 * np.array([share - low, high - share]).clip(0),
-                fmt="o-",
+                fmt=f"{marker}-",
                 markersize=3,
                 linewidth=0.8,
                 color=colour,

@@ -61,6 +61,7 @@ SVD_EQUATIONS = 2304  # most equations for singular values and LBFGS in float64
 PAPERS_SIZES = (36_864, 90_000)  # equations of a layer in targets of width 64 and 100
 GROWTH = 2.0  # factor of the weight error between these two
 TEXT = read_text(__file__)
+MARKERS = dict(zip(STEPS, "os^vDX", strict=True))
 COLOURS = dict(zip(STEPS, (*PALETTE[1:3], PALETTE[5], *PALETTE[3:5], PALETTE[0]), strict=True))
 WIDTHS = {"smoke": (4, 6), "laptop": (16, 32, 64), "paper": (16, 32, 64)}
 LIMITS = {"smoke": 50, "laptop": MAX_ITERATIONS, "paper": MAX_ITERATIONS}
@@ -268,7 +269,13 @@ def _plot(
     ends = [mean.ends if mean.logarithm.n > 1 else (mean.mean, mean.mean) for mean in means]
     below = [mean - low for mean, (low, _) in zip(middle, ends, strict=True)]
     above = [high - mean for mean, (_, high) in zip(middle, ends, strict=True)]
-    axes.errorbar(sizes, middle, [below, above], marker="o", capsize=3, color=colour, label=label)
+    style: dict[str, Any] = {
+        "marker": MARKERS[label],
+        "capsize": 3,
+        "color": colour,
+        "label": label,
+    }
+    axes.errorbar(sizes, middle, [below, above], **style)
 
 
 def decide(rows: pd.DataFrame) -> Decisions:

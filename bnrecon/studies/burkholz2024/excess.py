@@ -94,6 +94,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     right.set_title("(b)")
     for axes in (left, right):
         axes.set_xscale("symlog", linthresh=40)
+        axes.set_xlim(-3, 440)
         axes.set_xticks(excess)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()

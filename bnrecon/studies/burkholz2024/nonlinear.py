@@ -125,11 +125,12 @@ def draw(rows: pd.DataFrame) -> Figure:
     """Error of every layer against epsilon, in both precisions, with the bound."""
     figure, grid = new_figure(1, 2, (PAGE, 3.0), sharey=True)
     for letter, axes, activation in zip("ab", grid, SMOOTH, strict=True):
-        for precision, colour in zip(PRECISIONS, (PALETTE[0], PALETTE[3]), strict=True):
+        styles = (PALETTE[0], "-"), (PALETTE[3], "-.")
+        for precision, (colour, line) in zip(PRECISIONS, styles, strict=True):
             chosen = rows[(rows["activation"] == activation) & (rows["precision"] == precision)]
             axes.loglog(chosen["epsilon"], chosen["error"], ".", color=colour, alpha=0.4)
             worst = chosen.groupby("epsilon")["error"].max()
-            axes.loglog(worst.index, worst, color=colour, label=f"{precision}, worst layer")
+            axes.loglog(worst.index, worst, line, color=colour, label=f"{precision}, worst layer")
         axes.loglog(EPSILONS, EPSILONS, "--", color="grey", label="bound of the theorem")
         axes.set_title(f"({letter}) {activation}, {rows['layer'].nunique()} layers")
         axes.set_xlabel("epsilon")

@@ -61,6 +61,8 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         for setting in dict.fromkeys(_setting(cell) for cell in cells)
         if (of_setting := _gains([cell for cell in cells if _setting(cell) == setting]))
     }
+    if not gains:
+        return []
     listed, added = [], []
     for setting, by_seed in gains.items():
         values, later = list(by_seed.values()), [by_seed[s] for s in by_seed if s != SUGGESTED]
@@ -71,7 +73,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         f" Training seeds but {SUGGESTED} were added after seed {SUGGESTED} had suggested it, and "
         f"only they decide. These alone: {', '.join(map(str, added))}."
     )
-    numbers = {"gains": "; ".join(listed) or "not computed yet"}
+    numbers = {"gains": "; ".join(listed)}
     numbers["decided_by"] = decided_by if added else ""
     return {"Beyond Sect. 3.2: the plan": intervals.decide(added)}, numbers
 

@@ -122,7 +122,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         ticks = sorted(rows[by].unique())
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False)
-    left.legend(loc="lower right")  # some distribution always has the largest n
+    left.legend(loc="lower center")  # some distribution always has the largest n
     if right.get_legend_handles_labels()[0]:
         right.legend(loc="lower left", ncols=2)
     return figure
