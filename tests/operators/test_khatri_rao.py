@@ -66,6 +66,7 @@ def test_products_match_the_dense_form_in_float64_and_float32(operator):
     dense = operator.dense()
     rows, columns = operator.shape
     assert dense.shape == operator.shape
+    assert dense.T.is_contiguous()  # column-major, for LAPACK
     for many in ((), (1,), (4,)):
         x, y = gaussian(columns, *many), gaussian(rows, *many, seed=1)
         assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-12, atol=1e-12)
@@ -137,23 +138,11 @@ def test_temporaries_stay_below_the_bound(chunk_bytes, many, monkeypatch):
     assert 0 < largest <= chunk_bytes
 
 
-def test_kronecker_product_matches_torch():
-    u2, u1 = gaussian(4, 4), gaussian(3, 3, seed=1)
-    assert torch.allclose(Kronecker(u2, u1).dense(), torch.kron(u2, u1))
-
-
 def test_leading_part_has_the_first_columns():
     matrix, weights = KhatriRao(gaussian(20, 12), gaussian(20, 6, seed=1)), gaussian(2, 4, 18)
     for operator in (matrix, Eliminated(matrix, weights[0], skip=weights[1])):
         count = operator.shape[1] // 2
         assert torch.equal(operator.leading(count).dense(), operator.dense()[:, :count])
-
-
-def test_dense_forms_are_column_major_for_lapack():
-    operator = KhatriRao(gaussian(40, 12), gaussian(40, 6))
-    weight = gaussian(4, 18, seed=3)
-    for matrix in (operator, Eliminated(operator, weight)):
-        assert matrix.dense().T.is_contiguous()
 
 
 def test_bf16_products_are_within_its_rounding():
