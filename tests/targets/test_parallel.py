@@ -117,7 +117,6 @@ def _named(tensors, prefix):
     return {name: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-@pytest.mark.process
 def test_two_processes_train_like_one(in_two_processes, digits, tmp_path):
     """Without BatchNorm, whose statistics are per process, averaged gradients are the batch's."""
     torch.manual_seed(0)
@@ -134,13 +133,11 @@ def test_two_processes_train_like_one(in_two_processes, digits, tmp_path):
             assert logged == pytest.approx([row[key] for row in log], **close)
 
 
-@pytest.mark.process
 def test_damaged_checkpoint_is_set_aside_once(in_two_processes):
     names = in_two_processes["files"]
     assert len([name for name in names if name.startswith("broken") and "damaged" in name]) == 1
 
 
-@pytest.mark.process
 def test_two_processes_draw_different_noise_and_resume_it(in_two_processes):
     whole, stopped, resumed = (
         [list(_named(in_two_processes[f"{name}{rank}"][0], "mask.").values()) for rank in (0, 1)]
@@ -155,7 +152,6 @@ def test_two_processes_draw_different_noise_and_resume_it(in_two_processes):
         assert all(torch.equal(*masks) for masks in zip(whole[rank], halves, strict=True))
 
 
-@pytest.mark.process
 def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
     """Weights, the log with test accuracies, and the first process's running statistics."""
     tensors, about = in_two_processes["whole0"]
@@ -172,7 +168,6 @@ def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
         assert row == pytest.approx(again, rel=1e-12)  # the loss is summed in another order
 
 
-@pytest.mark.process
 def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_processes, digits):
     (first, about), (second, _) = in_two_processes["frozen0"], in_two_processes["frozen1"]
     assert first.keys() == second.keys()
