@@ -247,26 +247,15 @@ def test_unshareable_batch_is_refused(monkeypatch, images, processes):
         Trainer(torch.nn.Linear(1, 1), load(data), plan, torch.device("cpu"))
 
 
-def test_shares_of_a_batch_make_the_batch(digits):
-    cpu = torch.device("cpu")
-    whole = next(iter(digits.train_batches(EpochPosition(12, 3, 1, 2), cpu)))
-    parts = [
-        next(iter(digits.train_batches(EpochPosition(12, 3, 1, 2, (rank, 3)), cpu)))
-        for rank in range(3)
-    ]
-    for position in (0, 1):
-        together = torch.stack([part[position] for part in parts], 1).flatten(0, 1)
-        assert torch.equal(together, whole[position])
-
-
-def test_shares_of_streamed_images_make_the_batch(tree):
+def test_shares_of_a_batch_make_the_batch(digits, tree):
     streamed = load(DataSpec("imagenet", root=str(tree), side=32, workers=1))
     cpu = torch.device("cpu")
-    whole = list(streamed.train_batches(EpochPosition(12, 3, 1, 1), cpu))
-    halves = [EpochPosition(12, 3, 1, 1, (rank, 2)) for rank in range(2)]
-    parts = [list(streamed.train_batches(at, cpu)) for at in halves]
-    assert len(whole) == len(parts[0]) == len(parts[1]) == 3
-    for number, batch in enumerate(whole):
-        for position in (0, 1):
-            together = torch.stack([part[number][position] for part in parts], 1).flatten(0, 1)
-            assert torch.equal(together, batch[position])
+    for data, processes in ((digits, 3), (streamed, 2)):
+        whole = list(data.train_batches(EpochPosition(12, 3, 1, 1), cpu))
+        shares = [EpochPosition(12, 3, 1, 1, (rank, processes)) for rank in range(processes)]
+        parts = zip(*(data.train_batches(at, cpu) for at in shares), strict=True)
+        assert len(whole) == data.batches(12) - 1
+        for batch, shared in zip(whole, parts, strict=True):
+            for position in (0, 1):
+                together = torch.stack([part[position] for part in shared], 1).flatten(0, 1)
+                assert torch.equal(together, batch[position])
