@@ -101,8 +101,7 @@ def test_limits_sample_all_classes():
 
 
 def test_imagenet_calls_its_test_images_val(tmp_path):
-    tree(tmp_path, side=40, tests="val")
-    data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=0))
+    data = load(_imagenet(tmp_path))
     assert data.shape == (3, 32, 32)
     assert data.sizes == (12, 6)
     assert len(data.checksum()) == 64

@@ -30,14 +30,6 @@ SHAPES = [
 ]
 
 
-def random_sides(seed):
-    """Outputs, inputs, width, and the sides of both kernels."""
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        int(torch.randint(1, top + 1, (1,), generator=generator)) for top in (5, 5, 30, 3, 3, 3, 3)
-    ]
-
-
 def operators():
     for number, shape in enumerate(SHAPES):
         features = draw("he_normal", shape, shape.equations + number, seed=number, layer=0)
@@ -85,7 +77,10 @@ def test_products_match_the_dense_form_in_float64_and_float32(operator):
 @pytest.mark.parametrize("seed", range(20))
 def test_m_x_is_two_convolutions_with_larger_kernels(seed):
     """Burkholz 2024, Eq. 2: the composed kernel is the pair's function of a padded image."""
-    c2, c0, c1, k1h, k1w, k2h, k2w = random_sides(seed)
+    generator, largest = torch.Generator().manual_seed(seed), (5, 5, 30, 3, 3, 3, 3)
+    c2, c0, c1, k1h, k1w, k2h, k2w = (
+        int(torch.randint(1, top + 1, (1,), generator=generator)) for top in largest
+    )
     first, second, x = (
         gaussian(c1, c0, k1h, k1w),
         gaussian(c2, c1, k2h, k2w, seed=1),
