@@ -52,9 +52,10 @@ def _no_network(request, monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
-    """Mark tests that run the command in a process or shell."""
+    """Mark tests whose fixtures start a process or shell."""
+    starting = {"process", "shell", "answers", "in_two_processes", "wheel"}
     for item in items:
-        if {"process", "shell"} & set(getattr(item, "fixturenames", ())):
+        if starting & set(getattr(item, "fixturenames", ())):
             item.add_marker("process")
 
 

@@ -69,7 +69,6 @@ def bnrecon(installed, tmp_path):
     return run_command
 
 
-@pytest.mark.process
 def test_wheel_holds_only_shipped_results(wheel, tracked):
     with zipfile.ZipFile(wheel) as packages:
         in_shipped = [name for name in packages.namelist() if name.startswith("bnrecon/shipped/")]
@@ -88,7 +87,6 @@ def test_wheel_holds_only_shipped_results(wheel, tracked):
     assert wheel.stat().st_size < MOST
 
 
-@pytest.mark.process
 def test_shipped_results_are_read_from_an_unwritten_package(bnrecon, installed, tmp_path):
     def state():
         files = (path for path in installed.rglob("*") if path.is_file() and path.suffix != ".pyc")

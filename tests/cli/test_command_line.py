@@ -69,7 +69,6 @@ def answers(tmp_path_factory):
     return dict(zip(map(" ".join, lines), replies, strict=True))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("words", WITHOUT_TORCH, ids=" ".join)
 def test_help_does_not_load_torch(answers, words):
     code, out, err, loaded = answers[" ".join(words)]
@@ -77,7 +76,6 @@ def test_help_does_not_load_torch(answers, words):
     assert out
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
 def test_mistyped_option_or_command_does_not_load_torch(answers, words):
     code, out, err, loaded = answers[" ".join(words)]

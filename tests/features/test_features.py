@@ -89,12 +89,6 @@ def test_draws_through_lapack_are_the_recorded_numbers(name):
     assert drawn == pytest.approx(GOLDEN_NUMBERS[name], abs=1e-5)
 
 
-def test_long_draw_begins_like_a_short_one():
-    """Blocks have separate keys, so any part can be drawn alone or in parallel."""
-    stream = Stream(3, 2)
-    assert torch.equal(stream.normal((BLOCK + 5,), "w")[:100], stream.normal((100,), "w"))
-
-
 def test_any_bytes_of_a_stream_match_the_whole():
     stream, size = Stream(3, 2), 4 * BLOCK
     whole = stream.bits(2 * BLOCK + 100, "w").astype("<u4").view("u1")

@@ -30,14 +30,6 @@ SHAPES = [
 ]
 
 
-def random_sides(seed):
-    """Outputs, inputs, width, and the sides of both kernels."""
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        int(torch.randint(1, top + 1, (1,), generator=generator)) for top in (5, 5, 30, 3, 3, 3, 3)
-    ]
-
-
 def operators():
     for number, shape in enumerate(SHAPES):
         features = draw("he_normal", shape, shape.equations + number, seed=number, layer=0)
@@ -66,6 +58,7 @@ def test_products_match_the_dense_form_in_float64_and_float32(operator):
     dense = operator.dense()
     rows, columns = operator.shape
     assert dense.shape == operator.shape
+    assert dense.T.is_contiguous()  # column-major, for LAPACK
     for many in ((), (1,), (4,)):
         x, y = gaussian(columns, *many), gaussian(rows, *many, seed=1)
         assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-12, atol=1e-12)
@@ -84,7 +77,10 @@ def test_products_match_the_dense_form_in_float64_and_float32(operator):
 @pytest.mark.parametrize("seed", range(20))
 def test_m_x_is_two_convolutions_with_larger_kernels(seed):
     """Burkholz 2024, Eq. 2: the composed kernel is the pair's function of a padded image."""
-    c2, c0, c1, k1h, k1w, k2h, k2w = random_sides(seed)
+    generator, largest = torch.Generator().manual_seed(seed), (5, 5, 30, 3, 3, 3, 3)
+    c2, c0, c1, k1h, k1w, k2h, k2w = (
+        int(torch.randint(1, top + 1, (1,), generator=generator)) for top in largest
+    )
     first, second, x = (
         gaussian(c1, c0, k1h, k1w),
         gaussian(c2, c1, k2h, k2w, seed=1),
@@ -137,23 +133,11 @@ def test_temporaries_stay_below_the_bound(chunk_bytes, many, monkeypatch):
     assert 0 < largest <= chunk_bytes
 
 
-def test_kronecker_product_matches_torch():
-    u2, u1 = gaussian(4, 4), gaussian(3, 3, seed=1)
-    assert torch.allclose(Kronecker(u2, u1).dense(), torch.kron(u2, u1))
-
-
 def test_leading_part_has_the_first_columns():
     matrix, weights = KhatriRao(gaussian(20, 12), gaussian(20, 6, seed=1)), gaussian(2, 4, 18)
     for operator in (matrix, Eliminated(matrix, weights[0], skip=weights[1])):
         count = operator.shape[1] // 2
         assert torch.equal(operator.leading(count).dense(), operator.dense()[:, :count])
-
-
-def test_dense_forms_are_column_major_for_lapack():
-    operator = KhatriRao(gaussian(40, 12), gaussian(40, 6))
-    weight = gaussian(4, 18, seed=3)
-    for matrix in (operator, Eliminated(operator, weight)):
-        assert matrix.dense().T.is_contiguous()
 
 
 def test_bf16_products_are_within_its_rounding():

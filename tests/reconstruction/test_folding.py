@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from norm_act import NormAct
+from networks import NormAct
 from torch import nn
 
 from bnrecon.reconstruction.folding import find_layers

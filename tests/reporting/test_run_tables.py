@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from repository import RESULTS
 
-from bnrecon.reporting import figures, run_tables
+from bnrecon.reporting import run_tables
 from bnrecon.reporting.convergence import warnings
 from bnrecon.reporting.overview import overview
 from bnrecon.reporting.result import Predictions, RunResult
@@ -146,11 +146,3 @@ def test_unreadable_result_is_named(tmp_path, caplog, monkeypatch):
         f"left out: {closed} cannot be read (Permission denied)",
         f"left out: {link} is a link that leads nowhere",
     ]
-
-
-# Figures
-
-
-def test_layer_figure_is_reproducible(results):
-    first, again = (figures.image(figures.layer_errors(results[0]), "png") for _ in range(2))
-    assert first == again

@@ -10,7 +10,6 @@ from scipy import stats
 
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.intervals import (
-    count_signs,
     decide,
     decide_within,
     differences_by_seed,
@@ -137,7 +136,3 @@ def test_verdict_follows_from_the_values_in_the_intervals(pair):
             assert verdict == "contradicted"
         else:
             assert verdict == "undecided"
-
-
-def test_signs_of_known_intervals_are_counted():
-    assert count_signs([ABOVE, BELOW, AROUND, None, ABOVE, Interval(5.0, None, 1)]) == (1, 2)

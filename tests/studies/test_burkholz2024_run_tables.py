@@ -58,7 +58,7 @@ def test_commands_name_no_local_folder():
     assert cell.command == "bnrecon run target=vgg18"
 
 
-def test_command_of_a_finished_row_reproduces_it(finished, tmp_path, command):
+def test_command_of_a_finished_row_reproduces_it(finished, tmp_path, succeed):
     words = shlex.split(finished.command)
     assert words[:2] == ["bnrecon", "run"]
     folders = {"targets": finished.config.outputs + "/targets", "outputs": tmp_path}
@@ -66,8 +66,7 @@ def test_command_of_a_finished_row_reproduces_it(finished, tmp_path, command):
         f"{name}={folders[name]}" if (name := word.partition("=")[0]) in folders else word
         for word in words[1:]
     ]
-    code, _, error = command(*overrides)
-    assert code == 0, error
+    succeed(*overrides)
     config = composition.compose(overrides[1:])
     again = RunWork("", {}, (), config).result()
     assert again.target.folder == finished.result.target.folder

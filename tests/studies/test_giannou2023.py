@@ -118,12 +118,6 @@ def test_constructed_source_fails_with_too_few_scales():
     assert (rows["residual"] > 0.1).all()
 
 
-def test_labels_come_from_the_teacher():
-    samples = draw_samples(3, TINY, [5])
-    outputs = torch.relu(samples.x["test"][0].double() @ samples.teachers[0].T).sum(1)
-    assert torch.allclose(outputs, samples.y["test"][0])
-
-
 def test_frozen_weights_have_the_requested_density():
     first, second = draw_source(20, 400, 0.05, [0])
     for weight in (first, second):

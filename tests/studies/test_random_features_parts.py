@@ -44,15 +44,14 @@ def test_intervals_of_unpaired_draws_match_the_textbook():
 
 
 @pytest.mark.process
-def test_processes_share_tasks_and_one_may_die(tmp_path, command):
+def test_processes_share_tasks_and_one_may_die(tmp_path, succeed):
     """Three processes: one is killed as soon as it has begun; this one is the third."""
     words = ("random_features", "conditioning", "scale=smoke", f"outputs={tmp_path}")
     first, second = (start(*words, command="study") for _ in range(2))
     first.stderr.readline()  # it has begun
     first.kill()
     first.communicate()
-    code, _, error = command("study", *words)
-    assert code == 0, error
+    succeed("study", *words)
     code, _, error = finish(second)
     assert code == 0, error
     folder = tmp_path / "studies" / "random_features"

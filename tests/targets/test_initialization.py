@@ -3,8 +3,7 @@
 import pytest
 import torch
 import torchvision
-from networks import Composed
-from norm_act import NormAct
+from networks import Composed, NormAct
 from torch import nn
 
 from bnrecon.runtime.errors import UserError

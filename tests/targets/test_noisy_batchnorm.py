@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from networks import same_state
-from norm_act import NormAct
+from networks import NormAct, same_state
 from torch import nn
 
 from bnrecon.runtime.errors import UserError

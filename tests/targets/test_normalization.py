@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from networks import StopAfter, same_state
-from norm_act import NormAct
+from networks import NormAct, StopAfter, same_state
 from torch import nn
 
 import bnrecon

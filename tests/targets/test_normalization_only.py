@@ -10,7 +10,6 @@ from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.normalization_vgg import normalization_vgg
-from bnrecon.targets.reparameterization import trained_parameters
 
 SHAPES = [
     LayerShape(4, 3, (3, 3)),
@@ -289,27 +288,3 @@ def test_weight_targets_keep_their_names_and_the_file_names_the_start():
     assert composition.compose(line).target.start == "weights"
     assert composition.compose([*line, "target.features=none"]).target.start == "usual"
     assert composition.compose([*line, "target.start=usual"]).target.start == "usual"
-
-
-def test_selected_weights_are_the_same_network_as_their_scales():
-    networks = []
-    for inner in ("scale", "mask"):
-        torch.manual_seed(0)
-        network = normalization_vgg(*SMALL, "sparse_id_cond", 0, inner, oversampling=0.3)
-        networks.append(network.double())
-    scales, weights = networks
-    assert trained_parameters(scales) == trained_parameters(weights)
-    x, y = torch.randn(16, 3, 8, 8, dtype=torch.float64), torch.arange(16) % 10
-    first = []
-    for network in networks:
-        optimizer = torch.optim.SGD(network.parameters(), 0.1, 0.9, weight_decay=5e-4)
-        for step in range(4):
-            optimizer.zero_grad()
-            logits = network(x)
-            if step == 0:
-                first.append(logits.detach())
-            F.cross_entropy(logits, y).backward()
-            optimizer.step()
-    assert torch.allclose(*first, rtol=1e-12, atol=1e-12)
-    assert torch.allclose(scales(x), weights(x), rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(scales(x), first[0], rtol=1e-2)

@@ -117,7 +117,6 @@ def _named(tensors, prefix):
     return {name: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-@pytest.mark.process
 def test_two_processes_train_like_one(in_two_processes, digits, tmp_path):
     """Without BatchNorm, whose statistics are per process, averaged gradients are the batch's."""
     torch.manual_seed(0)
@@ -134,13 +133,11 @@ def test_two_processes_train_like_one(in_two_processes, digits, tmp_path):
             assert logged == pytest.approx([row[key] for row in log], **close)
 
 
-@pytest.mark.process
 def test_damaged_checkpoint_is_set_aside_once(in_two_processes):
     names = in_two_processes["files"]
     assert len([name for name in names if name.startswith("broken") and "damaged" in name]) == 1
 
 
-@pytest.mark.process
 def test_two_processes_draw_different_noise_and_resume_it(in_two_processes):
     whole, stopped, resumed = (
         [list(_named(in_two_processes[f"{name}{rank}"][0], "mask.").values()) for rank in (0, 1)]
@@ -155,7 +152,6 @@ def test_two_processes_draw_different_noise_and_resume_it(in_two_processes):
         assert all(torch.equal(*masks) for masks in zip(whole[rank], halves, strict=True))
 
 
-@pytest.mark.process
 def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
     """Weights, the log with test accuracies, and the first process's running statistics."""
     tensors, about = in_two_processes["whole0"]
@@ -172,7 +168,6 @@ def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
         assert row == pytest.approx(again, rel=1e-12)  # the loss is summed in another order
 
 
-@pytest.mark.process
 def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_processes, digits):
     (first, about), (second, _) = in_two_processes["frozen0"], in_two_processes["frozen1"]
     assert first.keys() == second.keys()
@@ -252,26 +247,15 @@ def test_unshareable_batch_is_refused(monkeypatch, images, processes):
         Trainer(torch.nn.Linear(1, 1), load(data), plan, torch.device("cpu"))
 
 
-def test_shares_of_a_batch_make_the_batch(digits):
-    cpu = torch.device("cpu")
-    whole = next(iter(digits.train_batches(EpochPosition(12, 3, 1, 2), cpu)))
-    parts = [
-        next(iter(digits.train_batches(EpochPosition(12, 3, 1, 2, (rank, 3)), cpu)))
-        for rank in range(3)
-    ]
-    for position in (0, 1):
-        together = torch.stack([part[position] for part in parts], 1).flatten(0, 1)
-        assert torch.equal(together, whole[position])
-
-
-def test_shares_of_streamed_images_make_the_batch(tree):
+def test_shares_of_a_batch_make_the_batch(digits, tree):
     streamed = load(DataSpec("imagenet", root=str(tree), side=32, workers=1))
     cpu = torch.device("cpu")
-    whole = list(streamed.train_batches(EpochPosition(12, 3, 1, 1), cpu))
-    halves = [EpochPosition(12, 3, 1, 1, (rank, 2)) for rank in range(2)]
-    parts = [list(streamed.train_batches(at, cpu)) for at in halves]
-    assert len(whole) == len(parts[0]) == len(parts[1]) == 3
-    for number, batch in enumerate(whole):
-        for position in (0, 1):
-            together = torch.stack([part[number][position] for part in parts], 1).flatten(0, 1)
-            assert torch.equal(together, batch[position])
+    for data, processes in ((digits, 3), (streamed, 2)):
+        whole = list(data.train_batches(EpochPosition(12, 3, 1, 1), cpu))
+        shares = [EpochPosition(12, 3, 1, 1, (rank, processes)) for rank in range(processes)]
+        parts = zip(*(data.train_batches(at, cpu) for at in shares), strict=True)
+        assert len(whole) == data.batches(12) - 1
+        for batch, shared in zip(whole, parts, strict=True):
+            for position in (0, 1):
+                together = torch.stack([part[position] for part in shared], 1).flatten(0, 1)
+                assert torch.equal(together, batch[position])

@@ -1,4 +1,4 @@
-"""Target networks: published sizes, schedule, resumed training, and stored targets."""
+"""Target networks: published sizes, resumed training, and stored targets."""
 
 import dataclasses
 import shutil
@@ -33,7 +33,7 @@ from bnrecon.targets.spec import (
 )
 from bnrecon.targets.step import TrainingPlan
 from bnrecon.targets.store import obtain_target
-from bnrecon.targets.trainer import train, warmup_cosine
+from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")
 SPEC = TrainSpec(epochs=2, warmup_epochs=0.5, checkpoint_seconds=1e9)
@@ -119,11 +119,6 @@ def test_unknown_family_or_option_is_named():
         build("resnet9", (3, 8, 8), 10, width=4, depth=7)
     with pytest.raises(UserError, match="did you mean 'vgg'"):
         build("vggg", (1, 2, 2), 3)
-
-
-def test_schedule_is_linear_then_cosine():
-    rates = [warmup_cosine(step, 0.1, warmup=50, total=250) for step in (0, 49, 50, 150, 249)]
-    assert rates == pytest.approx([0.002, 0.1, 0.1, 0.05, 0], abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
