@@ -66,7 +66,7 @@ def document(study: Study, outputs: Path) -> str:
     command = f"bnrecon study {study.name} scale={SCALE}"
     origin = f"Computed by `{command}`. {DETAILS}"
     cited = re.sub(r"(https://\S+)", r"<\1>.", study.citation)
-    lines = [f"# {study.paper}, at scale {SCALE}", cited, summary.strip(), origin]
+    lines = [f"# {study.paper}, at scale {SCALE}", *filter(None, [cited]), summary.strip(), origin]
     claims = {
         name: [claim for claim in decided if not claim.is_beyond]
         for name, decided in claims_by_part(study, outputs, SCALE).items()

@@ -142,7 +142,7 @@ class Heading:
     """The beginning and the end of a page."""
 
     study: str  # the name of the study
-    paper: str  # the paper's citation
+    paper: str  # the paper's short name
     name: str  # the name of the part
     part: Part  # the table or experiment
     scale: str  # the request's scale

@@ -79,7 +79,7 @@ class Study:
     main: tuple[str, ...] = ()
     # Names that select the rows of one solver if a part's runs compare solvers
     solvers: tuple[str, ...] = ()
-    citation: str = ""  # authors, title and address
+    citation: str = ""  # authors, title, and the address at the end
     summary: str = ""  # the paper's claims, our results, its theorems: ``paper.md``
 
     def part(self, name: str) -> Part:

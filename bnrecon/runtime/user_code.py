@@ -162,6 +162,7 @@ def _import(name: str) -> None:
             raise UserError(f"imports={name}: {error}; {ADVICE}") from None
         raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None
     if changed := [what for what, value in _settings().items() if before[what] != value]:
+        del sys.modules[module]  # refuse it again
         raise UserError(f"imports={name}: it changes {' and '.join(changed)} for all of bnrecon")
 
 

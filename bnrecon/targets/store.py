@@ -18,6 +18,7 @@ from bnrecon.data import Images
 from bnrecon.runtime import distributed, files, locks, provenance
 from bnrecon.runtime.digests import json_values, tensor_digest
 from bnrecon.runtime.errors import Diverged, RunError, UserError
+from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.runtime.user_code import attribute_errors
@@ -180,6 +181,7 @@ class _Wanted:
             load_weights(network, self.request.target.weights)
             network, trained = network.to(self.device), {"seconds": 0, "log": [], "processes": 1}
         else:
+            self._check_stored(network)  # constants; statistics differ after the training only
             trained = self._train(network, tracked)
         distributed.run_on_first_rank(lambda: self._test_and_save(network, trained))
 
@@ -237,11 +239,12 @@ class _Wanted:
         registered = FAMILIES[self.request.target.family]
         if not registered.user_defined:
             return
+        again = self.build().eval()
+        again.load_state_dict(network.state_dict())
+        again = again.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         images = next(iter(self.data.test_batches(64, self.device)))[0]
-        with attribute_errors(registered), torch.inference_mode():
-            again = self.build().to(self.device).eval()
-            again.load_state_dict(network.state_dict())
-            first, second = network(images.clone()), again(images)
+        with attribute_errors(registered), torch.inference_mode(), exact_float32():
+            first, second = (one(images.clone()) for one in (network.to(self.device).eval(), again))
         if not torch.allclose(first, second, rtol=1e-3, atol=1e-3 * float(first.abs().max())):
             raise UserError(
                 f"{registered.what}: built again with the same weights, it computes something "

@@ -109,9 +109,9 @@ BELOW = (0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.2)
 SHARES = {"smoke": ((1.0, 0.8), (0.6, 0.4)), "laptop": (ABOVE, BELOW), "paper": (ABOVE, BELOW)}
 LOSS = 0.1  # percentage points of accuracy
 # Where methods differ; with n features, a refit is exact.
-QUOTED = {"random": RANDOM, "least": "l1", "weights": WEIGHTS}  # in the caption, with 0.9 n
 EXCERPT = "`kept / n` == 0.9 or `kept / n` == 1 and `kept by` == 'random, refit'"
 DETAILS = ["kept / c1", "largest layer error", "changed predictions"]
+QUOTED = {"random": RANDOM, "least": "l1", "weights": WEIGHTS}  # in the caption, with 0.9 n
 COLOURS = dict(zip(LABELS, PALETTE, strict=False))
 MARKERS = dict(zip(LABELS, "osD^vX", strict=True))
 SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # not the methods' colours

@@ -269,9 +269,10 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         if "seed" in label or (at_length and "epochs" not in label)
     ]
     more = len(results_of(other))
+    epochs = sorted({cell.config.train.epochs for cell in other})
     kind = "other training seeds"
-    if at_length and other:
-        kind = f"targets trained for {other[0].config.train.epochs} epochs"
+    if at_length:
+        kind = f"targets trained for {' or '.join(map(str, epochs))} epochs"
     most = max(cells, key=lambda cell: mean(_changed_rates(cell) or [0]))  # a mean loss may hide it
     target, features = _target_and_features(most)
     if at_length and "epochs" not in target:
