@@ -35,7 +35,7 @@ def rows(scale: str, options: Sequence[str]) -> list[Row]:
         targets.append(of_205_epochs("paper", ("relu",)))
     return [
         Row(
-            {"target": _named(target), "solver and width": name}
+            {"target": f"width {target.width}{epochs}", "solver and width": name}
             | {"target width": str(target.width)},
             (
                 *("target=vgg18", "data=cifar10", "features=he_normal"),
@@ -45,14 +45,10 @@ def rows(scale: str, options: Sequence[str]) -> list[Row]:
             ),
         )
         for target in targets
+        for epochs in [f", {PAPERS_EPOCHS} epochs" if target.scale == "paper" else ""]
         for name, (way, solver) in RUNS.items()
         if name != ONE_STEP or not target.scale  # hours, for one seed of width 64
     ]
-
-
-def _named(target: Targets) -> str:
-    epochs = f", {PAPERS_EPOCHS} epochs" if target.scale == "paper" else ""
-    return f"width {target.width}{epochs}"
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
