@@ -155,6 +155,15 @@ def where_better(rows: pd.DataFrame, variable: str, first: str, second: str) -> 
     return [int(value) for value in better.index[better]]
 
 
+def decide_by_runs(better: int, runs: int) -> bool | str:
+    """Confirmed if a method is better in every run, contradicted if in at most half.
+
+    >>> decide_by_runs(5, 5), decide_by_runs(3, 5), decide_by_runs(2, 4)
+    (True, 'undecided', False)
+    """
+    return better == runs or ("undecided" if 2 * better > runs else False)
+
+
 def median_share(rows: pd.DataFrame, method: str) -> float:
     """Median over runs of a method's error, as a share of the labels' variance."""
     of_method = rows[rows["method"] == method]

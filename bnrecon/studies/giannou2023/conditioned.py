@@ -15,7 +15,7 @@ from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep, table
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import draw_start, train_sources, train_students
-from bnrecon.studies.giannou2023.comparison import draw_errors, format_errors
+from bnrecon.studies.giannou2023.comparison import decide_by_runs, draw_errors, format_errors
 
 FEATURES = {
     "random": "scales of random features",
@@ -130,18 +130,14 @@ def draw_starts(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Compare the errors of two trainings run by run, where both exist.
-
-    Confirmed if the first has the smaller error in every run, contradicted if in at most half.
-    """
+    """Compare the errors of two trainings run by run, where both exist."""
     rows = with_opening(rows).fillna({"opening": 0.0})
     errors = rows.pivot_table("mse", ["side", "run"], ["features", "opening"]).dropna()
     if not {column for pair in PAIRS.values() for column in pair} <= set(errors):
         return {}, {}
     counts = {name: int((errors[a] < errors[b]).sum()) for name, (a, b) in PAIRS.items()}
-    runs, verdicts = len(errors), dict[str, bool | str]()
-    for name in CLAIMS:
-        verdicts[name] = counts[name] == runs or ("undecided" if 2 * counts[name] > runs else False)
+    runs = len(errors)
+    verdicts = {name: decide_by_runs(counts[name], runs) for name in CLAIMS}
     medians = errors.groupby("side").median()
     numbers = {name: f"{count} of {runs}" for name, count in counts.items()}
     numbers |= {"shares": span(medians["random", OPENING] / medians["random", 0.0], ".2f")}

@@ -10,7 +10,7 @@ import pandas as pd
 from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import train_sources
-from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
+from bnrecon.studies.giannou2023.comparison import decide_by_runs, draw_panel, format_errors
 
 LABELS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 
@@ -48,8 +48,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Compare the two run by run."""
     errors = rows.pivot(index=["side", "run"], columns="normalization", values="mse")
     worse = int((errors["layer"] > errors["batch"]).sum())
-    holds = worse == len(errors) or ("undecided" if 2 * worse > len(errors) else False)
-    return {"worse": holds}, {"worse": f"{worse} of {len(errors)}"}
+    return {"worse": decide_by_runs(worse, len(errors))}, {"worse": f"{worse} of {len(errors)}"}
 
 
 SIDES = {"side": teacher.VARIANT_SIDES}
