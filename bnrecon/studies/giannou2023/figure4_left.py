@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, only, part
 from bnrecon.studies.giannou2023 import comparison
@@ -36,8 +37,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
         tried = rows[rows["method"] == "tried"].groupby(["side", "run"])["mse"].min()
         least = (tried / errors["student"]).min()
         numbers["fairest"] = f"With each run's best setting on test samples it is {least:.2g}"
-        listed = ", ".join(f"{-gain:z.2f} at d = {side}" for side, gain in gains.items())
-        numbers["schedules"] = f"In percent of the variance its error is higher by {listed}"
+        higher = span((-gain.mean for gain in gains.values()), "z.2f")
+        clear = sum(gain.sign != 0 for gain in gains.values())
+        numbers["schedules"] = f"Its error is higher by {higher} percent of the variance; the "
+        numbers["schedules"] += f"interval excludes 0 at {clear} of {len(gains)} widths"
     verdicts = {"both": teacher == student == sides, "student": student == sides}
     return verdicts | {"schedule": intervals.decide(map(gains.get, sides))}, numbers | SIZES
 

@@ -146,12 +146,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
     def line(side: int, group: pd.DataFrame) -> dict[str, Any]:
         half, total = half_density(group), group.sum(numeric_only=True)
+        least = [proportion_interval(*count, 0.9)[0] for count in at_theorem_3(group).values()]
         return {
             "d": side,
             "density at probability 1/2": f"{half:.3f}",
             "the same, no column zero": f"{bound_crossing(side):.3f}",
             "over log d / d": f"{half / sparse.predicted_density(side, 'conjecture'):.2f}",
-            "over sqrt(log d / d)": f"{half / sparse.predicted_density(side, 'theorem'):.2f}",
+            "over p3": f"{half / sparse.predicted_density(side, 'theorem'):.2f}",
+            "probability at p3": f"{least[0]:.3f}" if least else "",
+            "1 - 1/d": f"{1 - 1 / side:.3f}",
             "singular draws": int(total["draws"] - total["invertible"]),
             "draws per density": int(group["draws"].iloc[0]),
         }
@@ -236,8 +239,7 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
     for words, sides in (("missed", missed), ("not shown", unclear)):
         if held and sides:
             since += f", {words} at d = {', '.join(map(str, sides))}"
-    listed = ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items())
-    return "Theorem 3", verdict, {"since": since, "bounds": listed}
+    return "Theorem 3", verdict, {"since": since}
 
 
 def decide_remark_3(rows: pd.DataFrame) -> Decision:
