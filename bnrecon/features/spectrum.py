@@ -39,24 +39,20 @@ def density(x: np.ndarray, aspect: float) -> np.ndarray:
 def _table(aspect: float) -> tuple[np.ndarray, np.ndarray]:
     """Abscissae and values of the distribution function.
 
-    With x² = 1 + λ + 2 sqrt(λ) cos θ = (1 - sqrt(λ))² + 4 sqrt(λ) cos²(θ/2), which does not cancel
-    at the lower edge, the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ =
-    1.
-    """
-    from scipy.integrate import cumulative_simpson  # half a second to load
+    With x² = (1 - sqrt(λ))² + 4 sqrt(λ) sin²(α/2), which does not cancel at the lower edge, the law
+    is 2 λ sin²α / (π min(1, λ) x²) dα, and the integral of sin²α / x² from 0 to α is
 
-    angle = np.linspace(math.pi, 0, GRID)
-    squared = (1 - math.sqrt(aspect)) ** 2 + 4 * math.sqrt(aspect) * np.sin(
-        (math.pi - angle) / 2
-    ) ** 2
-    # At θ = π and λ = 1 the quotient is 0 / 0, its limit 4.
-    quotient = np.where(
-        squared > 1e-12,
-        4 * aspect * np.sin(angle) ** 2 / np.where(squared > 1e-12, squared, 1),
-        4.0 if aspect == 1 else 0.0,
-    )
-    values = cumulative_simpson(quotient / (2 * math.pi * min(1.0, aspect)), x=-angle, initial=0)
-    return np.sqrt(np.clip(squared, 0, None)), np.clip(values / values[-1], 0, 1)
+        (sin α / sqrt(λ) + (1 + λ) α / (2 λ)) / 2 - |1 - λ| t / (2 λ),
+
+    with tan t = (1 + sqrt(λ)) / |1 - sqrt(λ)| tan(α/2).
+    """
+    root, angle = math.sqrt(aspect), np.linspace(0, math.pi, GRID)
+    sine, cosine = np.sin(angle / 2), np.cos(angle / 2)
+    squared = (1 - root) ** 2 + 4 * root * sine**2
+    turn = np.arctan2((1 + root) * sine, abs(1 - root) * cosine)
+    rest = (np.sin(angle) / root + (1 + aspect) * angle / (2 * aspect)) / 2
+    values = rest - abs(1 - aspect) * turn / (2 * aspect)
+    return np.sqrt(squared), np.clip(values / values[-1], 0, 1)
 
 
 def distribution(x: np.ndarray, aspect: float) -> np.ndarray:

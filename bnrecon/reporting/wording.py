@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import decimal
+import math
+import string
 from collections.abc import Iterable
 from typing import Any
 
 from bnrecon.reporting.statistics import Interval
+
+ROUNDING = {"u": decimal.ROUND_CEILING, "d": decimal.ROUND_FLOOR}
 
 
 def count_of(number: int, noun: str) -> str:
@@ -36,3 +41,34 @@ def spell(interval: Interval | None, spec: str = "", absent: str = "not computed
     ('+1.2 ± 0.5 (n=3)', 'not computed yet')
     """
     return absent if interval is None else format(interval, spec)
+
+
+class _Rounded(float):
+    """A number that is written rounded up (as an upper bound) or down."""
+
+    rounding: str
+
+    def __format__(self, spec: str) -> str:
+        value, digits = float(self), int(spec[spec.index(".") + 1 : -1])
+        if not math.isfinite(value):
+            return format(value, spec)
+        exact = decimal.Decimal(f"{value:.12g}")  # without errors of binary rounding
+        first = {"f": 0, "%": -2, "e": exact.adjusted(), "g": exact.adjusted() + 1}[spec[-1]]
+        rounded = exact.quantize(decimal.Decimal(1).scaleb(first - digits), self.rounding)
+        return format(float(rounded), spec)
+
+
+class BoundFormatter(string.Formatter):
+    """``str.format`` with two more conversions for bounds: ``!u`` rounds up, ``!d`` down.
+
+    >>> BoundFormatter().format("at most {!u:.1e}, at least {!d:.2f}", 4.51e-6, 0.01 - 0.06)
+    'at most 4.6e-06, at least -0.05'
+    """
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        """The value, marked to be rounded if the conversion asks for it."""
+        if conversion not in ROUNDING:
+            return super().convert_field(value, conversion)
+        rounded = _Rounded(value)
+        rounded.rounding = ROUNDING[conversion]
+        return rounded

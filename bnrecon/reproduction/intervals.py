@@ -191,3 +191,22 @@ def decide_within(intervals: Iterable[Interval | None], margin: float, least: in
         side for one in wanted for side in ([None] if one is None else [one + margin, margin - one])
     ]
     return decide(sides, least, comparisons=len(wanted))
+
+
+def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
+    """Each seed's p of value ~ size^p: the least-squares slope of the logarithms.
+
+    Each seed gives one slope, or none if it has a single size. So their interval is right where a
+    seed's values depend on each other, and where the spread depends on the size.
+
+    >>> rows = {"seed": [0, 0, 1, 1, 2], "n": [1, 10, 1, 100, 1], "error": [2, 20, 3, 0.03, 7]}
+    >>> [round(p, 12) for p in exponents(pd.DataFrame(rows), "n", "error")]
+    [1.0, -1.0]
+    """
+    slopes = []
+    for _, of_seed in rows.groupby("seed"):
+        x, y = np.log(of_seed[size].to_numpy(float)), np.log(of_seed[value].to_numpy(float))
+        x = x - x.mean()
+        if of_seed[size].nunique() > 1:
+            slopes.append(float(x @ y / (x @ x)))
+    return slopes

@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from bnrecon.reporting.wording import BoundFormatter
 from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.request import option_name
@@ -314,7 +315,7 @@ def _statements(sections: Iterable[str]) -> dict[str, Statement]:
 def _fill(text: str, numbers: Mapping[str, Any]) -> str:
     """Fill in the text's named numbers; raise ``ValueError`` for a missing one."""
     try:
-        return text.format(**numbers)
+        return BoundFormatter().vformat(text, (), numbers)
     except (KeyError, IndexError) as error:
         beginning = " ".join(text.split()[:6])
         raise ValueError(f"the text {beginning!r} ... names {error}, and no such number") from error

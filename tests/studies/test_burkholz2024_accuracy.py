@@ -13,6 +13,7 @@ from torch import nn
 from bnrecon.config import composition
 from bnrecon.features.drawing import draw
 from bnrecon.reporting.figures import image, style
+from bnrecon.reproduction import intervals
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import lbfgs
@@ -197,7 +198,7 @@ def test_exponent_is_the_slope_of_a_seeds_logarithms():
             "error": [1.2, 1.9, 3.0, 4.5, 1.0, 2.0, 7.0],
         }
     )
-    computed = accuracy.exponents(rows, "size", "error")
+    computed = intervals.exponents(rows, "size", "error")
     expected = [
         stats.linregress(np.log(of_seed["size"]), np.log(of_seed["error"])).slope
         for of_seed in (rows[rows["seed"] == 0], rows[rows["seed"] == 1])

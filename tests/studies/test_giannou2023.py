@@ -154,6 +154,12 @@ def _compared(errors, side=5):
     )
 
 
+def _both_panels(errors):
+    """Two teacher widths, and two source widths of the first."""
+    first = _compared(errors)
+    return pd.concat([first, _compared(errors, 10), first.assign(width=30)])
+
+
 def test_better_method_is_better_in_every_run():
     """Runs share their teacher, so they are compared one by one."""
     paired = {"baseline": [1.0, 10.0, 100.0], "student": [0.9, 9.0, 90.0]}
@@ -182,7 +188,7 @@ def test_figure_5a_is_judged_in_shares_of_the_variance():
 def test_figure_5b_needs_large_losses_and_a_factor_of_two():
     def verdicts(baseline, student):
         errors = {"baseline": [baseline], "teacher": [student], "student": [student]}
-        return [claim.verdict for claim in STUDY.part("figure5b").claims(_compared(errors))]
+        return [claim.verdict for claim in STUDY.part("figure5b").claims(_both_panels(errors))]
 
     assert verdicts(0.2, 1.0) == ["confirmed"] * 3
     assert verdicts(0.005, 1.0) == ["contradicted", "confirmed", "confirmed"]
@@ -195,7 +201,7 @@ def test_run_without_a_winner_does_not_decide_figure_5_bottom_left():
 
     def verdict(baseline):
         errors = {"baseline": baseline, "teacher": [5.0, 5, 5], "student": [5.0, 6, 6]}
-        return STUDY.part("figure5b").claims(_compared(errors))[2]
+        return STUDY.part("figure5b").claims(_both_panels(errors))[2]
 
     assert verdict([1.0, 1, 5]).verdict == "confirmed"
     assert "in 2 of 3 runs at d = 5 (ties: 1)" in verdict([1.0, 1, 5]).evidence

@@ -308,12 +308,14 @@ def _beyond(ratio: GeometricMean) -> Interval:
 
 
 def _gain_by_layer(rows: pd.DataFrame) -> str:
-    """BN's mean count over zero bias's at training images, by layer."""
+    """BN's mean count over zero bias's at training images, by layer and pixels."""
     curves = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
-    means = curves.groupby(["setting", "layer"])["count"].mean()
+    means = curves.groupby(["setting", "pixels", "layer"])["count"].mean()
     if means.empty:
         return ""
-    return f"; by layer {span(means[NORM] / means[ZERO], '.2f')} times zero bias"
+    gains = (means[NORM] / means[ZERO]).groupby("pixels")
+    by_pixels = (f"{span(gain, '.2f')} times (pixels {pixels})" for pixels, gain in gains)
+    return f"; by layer, of zero bias, {', '.join(by_pixels)}"
 
 
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:

@@ -30,6 +30,8 @@ INITIAL = "initialization"
 TRAININGS = {f"B = {size}": (size, 1) for size in SIZES}
 # Gradients over 256 points, normalized in groups of B: only the normalization's noise differs.
 GROUPS = {f"{256 // size} groups of {size}": (size, 256 // size) for size in (64, 16, 8)}
+MARGINS = ("nearest", "smallest")  # of the nearest 5% of the points, of the nearest point
+COMPARISONS = len(GROUPS) * len(MARGINS)
 BEYOND = 0.3  # margin of the window around the data
 STEP = 1 / 300  # along a boundary, in the window's larger side
 NEAREST = 0.05  # share of the training points whose distance is the margin
@@ -178,9 +180,9 @@ def _margins(rows: pd.DataFrame, state: str, measure: str = "nearest") -> pd.Ser
 
 
 def _gain(rows: pd.DataFrame, state: str, measure: str) -> Interval:
-    """A margin minus the one after training with B = 256, by seed; 95% for all groups together."""
+    """A margin minus the one after training with B = 256, by seed; 95% for all of them together."""
     difference = (_margins(rows, state, measure) - _margins(rows, LARGE, measure)).dropna()
-    return mean_interval(list(difference), 1 - 0.05 / len(GROUPS))
+    return mean_interval(list(difference), 1 - 0.05 / COMPARISONS)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -268,7 +270,7 @@ def _polyline(path: str) -> np.ndarray:
 def decide(rows: pd.DataFrame) -> Decisions:
     """Decide variability with larger mini-batches, both sides of a boundary, and margins."""
     numbers: dict[str, Any] = {"points": SAMPLES, "expected": expected_ratio()}
-    numbers |= {"groups": len(GROUPS), "measured": ""}
+    numbers |= {"comparisons": COMPARISONS, "measured": ""}
     if "batches" in rows:
         batches = f"{rows['batches'].max():.0f} mini-batches"
         numbers["measured"] = f"Means over {batches} of each size, 95% intervals."
@@ -293,8 +295,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     # For each amount of noise: a large one says nothing about a small one.
     for state in GROUPS:
-        gains = {name: _gain(rows, state, name) for name in ("nearest", "smallest")}
-        verdicts[state], numbers[state] = intervals.decide([gains["nearest"]], least=2), gains
+        numbers[state] = {name: _gain(rows, state, name) for name in MARGINS}
+        for name, gain in numbers[state].items():
+            verdicts[f"{name}, {state}"] = intervals.decide([gain], least=2)
     return verdicts, numbers
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -31,26 +30,6 @@ from bnrecon.solvers.factorization import by_lapack
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize, minimize_weight_error
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.layers import STAGES, TARGETS, SingleLayer, single_layer
-
-
-def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
-    """Each seed's p of value ~ size^p: the least-squares slope of the logarithms.
-
-    A seed's solves share layer and features, so only seeds are independent: each gives one slope,
-    or none if it has a single size.
-
-    >>> rows = {"seed": [0, 0, 1, 1, 2], "n": [1, 10, 1, 100, 1], "error": [2, 20, 3, 0.03, 7]}
-    >>> [round(p, 12) for p in exponents(pd.DataFrame(rows), "n", "error")]
-    [1.0, -1.0]
-    """
-    slopes = []
-    for _, of_seed in rows.groupby("seed"):
-        x, y = np.log(of_seed[size].to_numpy(float)), np.log(of_seed[value].to_numpy(float))
-        x = x - x.mean()
-        if of_seed[size].nunique() > 1:
-            slopes.append(float(x @ y / (x @ x)))
-    return slopes
-
 
 LU, LBFGS, LBFGS_IN_FLOAT64, REFINED = "LU", "LU, LBFGS", "LU, LBFGS in float64", "refined"
 DEFAULTS = "LU, LBFGS with PyTorch's settings"
@@ -285,7 +264,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def _accumulation(rows: pd.DataFrame) -> Decision:
     of_step = rows[rows["step"] == LU]
-    slopes = exponents(of_step, "n", "error")
+    slopes = intervals.exponents(of_step, "n", "error")
     if not slopes:
         return "accumulation, one size", "undecided", {}
     growth = mean_interval(slopes)
@@ -326,7 +305,7 @@ def _growth(rows: pd.DataFrame) -> Decision:
     small, large = PAPERS_SIZES
     numbers: dict[str, Any] = {"limit": GROWTH, "small": small, "large": large}
     of_step = rows[rows["step"] == LBFGS]
-    slopes = exponents(of_step, "n", "assembled_error")
+    slopes = intervals.exponents(of_step, "n", "assembled_error")
     if not slopes:
         return "growth, one size", "undecided", numbers
     growth = geometric_mean((large / small) ** slope for slope in slopes)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.wording import BoundFormatter
 from bnrecon.reproduction.intervals import decide_within
 from bnrecon.reproduction.parts import Decisions, only, read_reported
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
@@ -65,10 +66,10 @@ def _excess(cell: Cell) -> int:
 
 def _spell(results: Sequence[RunResult]) -> str:
     least, most = farthest_ends([result.loss for result in results])
-    ends = f"{least:z.2f}", f"{most:z.2f}"
-    if ends == ("0.00", "0.00"):
+    if least == most == 0:
         return "every loss is 0.00 ± 0.00"
-    return f"every interval of a loss lies within {ends[0]} to {ends[1]}"
+    words = "every interval of a loss lies within {!d:z.2f} to {!u:z.2f}"
+    return BoundFormatter().format(words, least, most)
 
 
 def draw(cells: Sequence[Cell]) -> Figure:

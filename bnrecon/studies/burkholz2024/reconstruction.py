@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reporting.wording import count_of
+from bnrecon.reporting.wording import BoundFormatter, count_of
 from bnrecon.reproduction import intervals, page
 from bnrecon.reproduction.parts import (
     Decision,
@@ -234,7 +234,7 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     several = any(loss.n > 1 for loss in finished)
     least, most = farthest_ends(finished)
     means = [loss.mean for loss in finished]
-    ends = f"every interval within {least:z.2f} to {most:z.2f}"
+    ends = BoundFormatter().format("every interval within {!d:z.2f} to {!u:z.2f}", least, most)
     if not several:
         ends = "no intervals, so no verdict"
     span = f"{min(means):z.2f} to {max(means):z.2f}"
@@ -291,6 +291,7 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
         "others": f" and {more} of {kind}" if more else "",
+        "extra": f" and {more} more" if more else "",
     }
 
 

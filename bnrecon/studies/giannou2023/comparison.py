@@ -25,6 +25,7 @@ WIDTHS = {
     "laptop": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
     "paper": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
 }
+LARGEST = max(SIZES["paper"].rates)  # the same at every scale
 NEGLIGIBLE_ERROR = 1e-6  # smaller errors count as none
 FLOOR, BELOW, BOTTOM = 1e-3, 3e-4, 1.5e-4  # in figures, errors below ``FLOOR`` share a row
 # When d or c varies: a task's name, the axis, and the pairs of d and c at each scale.
@@ -162,6 +163,13 @@ def decide_by_runs(better: int, runs: int) -> bool | str:
     (True, 'undecided', False)
     """
     return better == runs or ("undecided" if 2 * better > runs else False)
+
+
+def largest_rates(rows: pd.DataFrame) -> str:
+    """How often SGD's selected rate is the largest tried: a larger one may do better."""
+    chosen = rows[rows["method"] == "baseline"].drop_duplicates(["side", "width"])
+    largest = (chosen["learning_rate"] == LARGEST).sum()
+    return f"SGD's selected rate is the largest tried in {largest} of {len(chosen)} settings"
 
 
 def median_share(rows: pd.DataFrame, method: str) -> float:

@@ -11,8 +11,6 @@ from bnrecon.reproduction.parts import Decisions, only, part
 from bnrecon.studies.giannou2023 import comparison
 from bnrecon.studies.giannou2023.teacher import SIZES
 
-LARGEST = max(SIZES["paper"].rates)  # the same at every scale
-
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Decide Appendix E's claims about the left panel."""
@@ -21,7 +19,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
     student = comparison.where_better(rows, "side", "student", "baseline")
     errors = comparison.paired_errors(rows, "side")
     chosen = rows[rows["method"] == "baseline"].drop_duplicates("side")
-    largest = int((chosen["learning_rate"] == LARGEST).sum())
     gains = constant_gains(rows)
     numbers = {
         "sides": len(sides),
@@ -29,7 +26,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "student": len(student),
         "factor": (errors["baseline"] / errors["student"]).min(),
         "constant": int((chosen["schedule"] == "constant").sum()),
-        "rates": f"SGD's selected rate is the largest tried at {largest} of {len(sides)} widths",
+        "rates": comparison.largest_rates(rows),
         "fairest": "SGD has few steps, and a larger rate may do better",
         "schedules": "The other runs do not compare schedules",
     }
@@ -48,14 +45,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
 def constant_gains(rows: pd.DataFrame) -> dict[int, Interval]:
     """By d, how much less SGD's test error is at a constant rate, in percent of the variance.
 
-    For constant and other schedules, validation selects the setting by the runs' mean share of the
-    variance, without settings at which a run diverged. Widths without both are omitted; all are if
-    only one run selects.
+    For constant and other schedules, the runs' mean validation error selects the setting, without
+    settings at which a run diverged. Widths without both are omitted; all are if only one run
+    selects.
     """
     gains: dict[int, Interval] = {}
     for side, tried in rows[rows["method"] == "tried"].groupby("side"):
         shares = tried.assign(test=tried["mse"] / tried["variance"])
-        shares["validation"] /= shares["variance"]
         by_setting = shares.pivot(index="run", columns=["schedule", "learning_rate"])
         validation = by_setting["validation"].mean(skipna=False).dropna()
         is_constant = validation.index.get_level_values("schedule") == "constant"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -17,17 +18,18 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Decide Appendix E's claims about the right panel."""
     baseline = comparison.where_better(rows, "width", "baseline", "student")
     student = comparison.where_better(rows, "width", "student", "baseline")
-    groups = [rows[rows["width"] == width] for width in baseline]
-    shares = [comparison.median_share(group, "baseline") for group in groups]
-    least = min(shares, default=0.0)
+    sgd = rows[(rows["method"] == "baseline") & rows["width"].isin(baseline)]
+    least = min(sgd["mse"] / sgd["variance"], default=0.0)
     ordered = bool(baseline) and bool(student) and max(baseline) < min(student)
     teacher = comparison.where_better(rows, "width", "teacher", "baseline")
     mixed = sorted({int(width) for width in rows["width"]} - {*baseline, *student})
     widths = {"baseline": baseline, "student": student, "teacher": teacher, "mixed": mixed}
-    numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
+    numbers: dict[str, Any] = {
+        name: ", ".join(map(str, values)) or "none" for name, values in widths.items()
+    }
     dense, side = rows[rows["method"] == "dense"].drop_duplicates("run"), int(rows["side"].iloc[0])
     numbers |= {"from": str(min(student, default="none")), "dense": format_errors(dense["mse"])}
-    numbers |= {"least": f"{least:.2f}", "side": f"{side}", "needed": f"{side**2}"}
+    numbers |= {"least": least, "side": f"{side}", "needed": f"{side**2}"}
     reached = rows["width"].max() >= side**2  # where the constructions are exact
     return {"widths": ordered and least > CONSTANT if reached else "undecided"}, numbers
 

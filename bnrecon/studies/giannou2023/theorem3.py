@@ -12,7 +12,7 @@ import pandas as pd
 from bnrecon.construction import sparse_invertibility as sparse
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import proportion_interval
-from bnrecon.reporting.wording import span
+from bnrecon.reporting.wording import BoundFormatter, span
 from bnrecon.reproduction.parts import Decision, Decisions, Task, only, part, sweep
 
 INDEPENDENT = "independent"  # marks rows that are not of products
@@ -153,7 +153,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             "the same, no column zero": f"{bound_crossing(side):.3f}",
             "over log d / d": f"{half / sparse.predicted_density(side, 'conjecture'):.2f}",
             "over p3": f"{half / sparse.predicted_density(side, 'theorem'):.2f}",
-            "probability at p3": f"{least[0]:.3f}" if least else "",
+            "probability at p3": BoundFormatter().format("{!d:.3f}", *least) if least else "",
             "1 - 1/d": f"{1 - 1 / side:.3f}",
             "singular draws": int(total["draws"] - total["invertible"]),
             "draws per density": int(group["draws"].iloc[0]),
@@ -264,7 +264,7 @@ def decide_step_4(rows: pd.DataFrame) -> Decision:
     numbers = {f"at_{c}": span(singular[rows["multiple"] == c], ".3f") for c in (1, 2, 3)}
     numbers |= {"zeros": span(zeros[printed], ".3f"), "sizes": span(rows["side"], ".0f")}
     wrong = singular[printed].max() > 0.5
-    return "Step 4", "false as stated" if wrong else "undecided", numbers
+    return "Step 4", "needs a correction" if wrong else "undecided", numbers
 
 
 SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}

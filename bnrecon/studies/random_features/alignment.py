@@ -27,6 +27,7 @@ SIZES = ((100, 60), (300, 100), (25, 100), (10, 100))
 PRINTED = (100, 300)  # the paper's hidden channels
 DENSE = ("He normal", "orthogonal", "Ortho cond")  # with 10 hidden channels, ER targets have zeros
 STRONG = 10  # percent of the error: our measure of a strong association
+SPARSE = 0.5  # a target with more nonzero weights is not highly sparse
 LEAST_DRAWS = 2  # the half-width shows how little two draws tell
 DRAWN = {
     "unpermuted": "not permuted",
@@ -122,13 +123,14 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Decide what can be fitted, by which features, and whether a low rank helps."""
-    shared, rows = permuting.split_shared(rows)
-    dense, shared = (some[some["target"].isin(DENSE)] for some in (rows, shared))
+    every_shared, rows = permuting.split_shared(rows)
+    dense, shared = (some[some["target"].isin(DENSE)] for some in (rows, every_shared))
     # The same with as many features, one of them shared by all outputs.
     others = dense[dense["features"] != "ID cond"]
     instead = pd.concat([others, shared.assign(features="ID cond")])
     return [
-        _fitted(rows),
+        _fitted("fitted", rows),
+        *([_fitted("fitted shared", every_shared)] if len(shared) else []),
         _approximation(dense),
         _less_suitable("greedy", dense),
         *([_less_suitable("shared", instead)] if len(shared) else []),
@@ -143,14 +145,21 @@ def _channels(rows: pd.DataFrame) -> int:
     return int(rows["channels"].iloc[0])
 
 
-def _fitted(rows: pd.DataFrame) -> Decision:
-    """What the paper's search fits without error."""
-    alike = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
+def _fitted(name: str, rows: pd.DataFrame) -> Decision:
+    """What the searches fit without error: ID cond features ID cond targets, and others."""
+    alike = rows["features"].str.startswith("ID cond") & (rows["target"] == "ID cond")
     fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
     id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
-    counts = {"of": alike.sum(), "of_others": (~alike).sum()}
-    verdict = bool(id_cond["greedy"] and not others["greedy"])
-    return "fitted", verdict, counts | {"id_cond": id_cond, "others": others}
+    numbers: dict[str, Any] = {"of": alike.sum(), "of_others": (~alike).sum()}
+    weights = [
+        target_weight(FEATURES[row.target], row.channels, row.channels, row.seed, row.hidden)
+        for row in rows[fitted.any(axis=1) & ~alike].itertuples()
+    ]
+    densest = max((float((weight != 0).double().mean()) for weight in weights), default=0.0)
+    nonzero = f"Up to {densest:.0%} of such a target's weights are nonzero."
+    numbers["dense"] = nonzero if weights else ""
+    verdict = bool(id_cond["greedy"] and densest < SPARSE)
+    return name, verdict, numbers | {"id_cond": id_cond, "others": others}
 
 
 def _approximation(dense: pd.DataFrame) -> Decision:

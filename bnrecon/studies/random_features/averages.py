@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -14,6 +13,7 @@ from bnrecon.reporting.figures import Axes
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.intervals import (
     count_signs,
+    exponents,
     paired_difference,
     paired_difference_by,
     with_values,
@@ -73,25 +73,13 @@ def welch_interval(left: Sequence[float], right: Sequence[float]) -> tuple[float
     return float(interval.low), float(interval.high)
 
 
-def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
-    """The slope of y over x by least squares, with its 95% Student-t interval.
-
-    >>> trend([0, 0, 1, 1], [1.0, 2.0, 3.0, 4.0])
-    Interval(mean=2.0, half_width=3.04..., n=4)
-    """
-    line = stats.linregress(x, y)
-    free = len(x) - 2
-    half = float(stats.t.ppf(0.975, free) * line.stderr) if free > 0 else None
-    return Interval(float(line.slope), half, len(x))
-
-
 def powers_by_features(rows: pd.DataFrame, column: str) -> dict[str, Interval]:
-    """By distribution, the power of c0 that a column's positive values grow as, a ``trend``."""
+    """By distribution, the power of c0 that a column's positive values grow as, over seeds."""
     rows = rows[rows[column] > 0]
     return {
-        str(label): trend(list(np.log10(group["channels"])), list(np.log10(group[column])))
+        str(label): mean_interval(slopes)
         for label, group in rows.groupby("features", sort=False)
-        if group["channels"].nunique() > 1
+        if (slopes := exponents(group, "channels", column))
     }
 
 

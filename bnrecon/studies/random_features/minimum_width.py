@@ -104,7 +104,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "sqrt(c2)": lambda group: math.sqrt(group["channels"].iloc[0]),
         "κ, shared weight 1/sqrt(c2)": "balanced_condition_number",
         "rows out of reach": interval_of("lost_rows"),
-        "relative error": lambda group: group["relative_error"].max(),
+        "largest relative error": lambda group: group["relative_error"].max(),
         "largest scale, median": lambda group: group["largest_scale"].median(),
     }
     return table(rows, ["target", "channels"], False, **columns)
@@ -139,7 +139,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
 SIZE = {"channels": CHANNELS, "draws": DRAWS}
 TASKS = sweep(measure_targets, "{target}", {"target": tuple(TARGETS)}, SIZE)
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
-FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
+FORMATS |= {
+    "rows out of reach": ".1f",
+    "largest relative error": ".1e",
+    "largest scale, median": ".3g",
+}
 DROPPED = ["c1 = n - c2 + 1", *list(FORMATS)[:3], "largest scale, median"]
 EXCERPT = only("c0 = c2", 2, 40, 50, drop=DROPPED)
 PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=EXCERPT)

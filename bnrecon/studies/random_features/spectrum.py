@@ -55,7 +55,8 @@ def printed_distribution(x: np.ndarray, aspect: float) -> np.ndarray:
     angle = np.linspace(0, math.pi, 4001)[1:-1]  # dense at both edges
     grid = (low + high) / 2 - (high - low) / 2 * np.cos(angle)
     weights = printed_density(grid, aspect) * np.sin(angle)
-    return np.interp(x, grid, np.cumsum(weights) / weights.sum(), left=0, right=1)
+    shares = (np.cumsum(weights) - weights / 2) / weights.sum()
+    return np.interp(x, grid, shares, left=0, right=1)
 
 
 CHANNELS = {"smoke": 12, "laptop": 50, "paper": 50}
