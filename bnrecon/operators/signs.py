@@ -21,6 +21,7 @@ HELD_BYTES = 2**29  # of bits that are kept at most: drawing takes half as long 
 # By type: the integer of its size, whose highest bit is the type's sign.
 INTEGERS = {
     torch.int8: torch.int8,
+    torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
     torch.float32: torch.int32,
     torch.float64: torch.int64,

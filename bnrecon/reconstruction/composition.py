@@ -33,15 +33,17 @@ class Composition:
         self.pairs = pairs
         self._held: tuple[Any, list[Operator], torch.Tensor | None] | None = None
 
-    def __deepcopy__(self, _memo: dict) -> Composition:
-        """Share the features, which are never copied."""
-        return Composition(self.pairs)
+    def __reduce__(self) -> tuple[type, tuple]:
+        """Copies share the features and form what is held again."""
+        return Composition, (self.pairs,)
 
     def __call__(self, layer: SourceLayer, x: torch.Tensor) -> torch.Tensor:
         """B N(A x) for the padded input x and the layer's normalization N."""
         groups, kernel = len(self.pairs), layer.geometry.kernel
         norm = layer.first_norm
         gamma, beta, mean, variance = norm_values(norm, detach=False)
+        if gamma.dtype not in (torch.float32, torch.float64):
+            raise RuntimeError(f"{gamma.dtype}: convert the source before collapse(trainable=True)")
         # Statistics and products of frozen weights keep their accuracy.
         with torch.autocast(x.device.type, enabled=False):
             if norm.training:

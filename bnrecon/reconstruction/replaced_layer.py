@@ -37,7 +37,7 @@ class ReplacedLayer(nn.Module):
         """Apply the layer to (N, c0, *sides) or (c0, *sides), or to (..., c0) if linear."""
         dims = self.geometry.dims
         if not dims:
-            if self.folded and not is_symbolic(input):
+            if self.folded:
                 refuse_sequences(self, (input,))
             rows = self._pair(input.reshape(-1, input.shape[-1]))
             return rows.reshape(input.shape[:-1] + (self.outputs,))
@@ -86,18 +86,18 @@ def is_recorded(x: object) -> bool:
     return is_symbolic(x) or traced or torch.compiler.is_exporting()
 
 
-def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
     """Raise ``ValueError`` for the input of a linear layer whose BatchNorm1d would see sequences.
 
-    Also a hook of the layer that a folded one collapses to.
+    Also a hook, for torch.fx and torch.jit.script too, of the layer that a folded one collapses to.
     """
-    if inputs[0].ndim > 2:
+    if isinstance(inputs[0], torch.Tensor) and inputs[0].ndim > 2:
         why = "BatchNorm1d on a sequence normalizes its second dimension"
         raise ValueError(f"{why}; such a layer cannot be rebuilt folded")
 
 
-def refuse_unbatched(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+def refuse_unbatched(_layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
     """Raise ``ValueError`` for the input (c0, length) of a one-dimensional convolution."""
-    if inputs[0].ndim == 2:
+    if isinstance(inputs[0], torch.Tensor) and inputs[0].ndim == 2:
         why = "BatchNorm1d on (channels, length) normalizes its second dimension"
         raise ValueError(f"{why}; give the layer, which was rebuilt folded, a batch")

@@ -299,20 +299,16 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     for name, layer in source_layers(shared).items():
         if layer.inner_shift:
             nonlinear.append(name or "the layer")
-        else:
-            layer.composition = _composition(name, layer)
+            continue
+        if (dtype := layer.first_norm.weight.dtype) not in (torch.float32, torch.float64):
+            raise UserError(
+                f"{layer_label(name)}: {dtype_name(dtype)}; collapse with trainable=True works in "
+                "float32 or float64: give the network as it was before it was converted"
+            )
+        layer.composition = Composition(layer.pairs)
     if nonlinear:
         logger.warning(
             "%s: an activation between the convolutions; not collapsed, so training is not faster",
             shorten(nonlinear),
         )
     return shared
-
-
-def _composition(name: str, layer: SourceLayer) -> Composition:
-    if (dtype := layer.first_norm.weight.dtype) not in (torch.float32, torch.float64):
-        raise UserError(
-            f"{layer_label(name)}: {dtype_name(dtype)}; collapse with trainable=True works in "
-            "float32 or float64: give the network as it was before it was converted"
-        )
-    return Composition(layer.pairs)

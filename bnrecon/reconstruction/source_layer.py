@@ -21,7 +21,7 @@ from bnrecon.reconstruction.collapse import collapsed_bias, present_layer
 from bnrecon.reconstruction.composition import Composition
 from bnrecon.reconstruction.geometry import centre, identity_output
 from bnrecon.reconstruction.groups import joined, joined_digest
-from bnrecon.reconstruction.kernels import Layer, apply_kernel, frozen_layer, norm_class
+from bnrecon.reconstruction.kernels import Layer, apply_kernel, frozen_layer, is_plain, norm_class
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer, is_recorded, is_symbolic
 
 # Of one chunk's intermediate map: small enough to stay near the processor's cache.
@@ -72,6 +72,7 @@ class SourceLayer(ReplacedLayer):
         self.maps: tuple[AffineMap, AffineMap] | None = None
         self.region = (0.0, math.inf) if self.linearized.one_sided else (-math.inf, math.inf)
         self.composition: Composition | None = None  # computes the layer, if set
+        self._seen: list[tuple[int, int]] = []  # the frozen weights, when last compared
         self.outside = 0  # intermediate values outside the region where the activation is linear
         if features.skip != "none":
             skip = joined(pair.skip_weight for pair in self.pairs)
@@ -136,8 +137,8 @@ class SourceLayer(ReplacedLayer):
         called = self._calls_parts()
         if called and (self.composition is not None or not stored):
             raise RuntimeError(
-                "hooks on the parts of a source layer, and batch statistics of its first "
-                "normalization, need both convolutions: rebuild with storage=memory, uncollapsed"
+                "hooks on the parts of a source layer, replaced parts and batch statistics of its "
+                "first normalization need both convolutions: storage=memory, uncollapsed"
             )
         two_sides = self.geometry.dims == 2 and self.geometry.groups == 1
         if self.composition is None and two_sides and not recorded:
@@ -145,6 +146,7 @@ class SourceLayer(ReplacedLayer):
             # keeps the input's layout, since later code may take a view of it.
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # works in torch.vmap, too
         if self.composition is not None:
+            self.require_drawn()
             out = self.composition(self, x)
         elif self.implicit and not self.training:
             out = self._implicit(x)
@@ -164,12 +166,12 @@ class SourceLayer(ReplacedLayer):
         return self.second_norm(out) + skipped
 
     def _calls_parts(self) -> bool:
-        """Whether its parts must be called one by one, for hooks or statistics of the batch."""
+        """Whether to call its parts: some are replaced, have hooks or use batch statistics."""
         hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
         parts = [part for part in self.children() if part is not self.second_norm]
         hooked = any(getattr(part, name) for part in parts for name in hooks)
         alone = self.first_norm.training and not self.training and self.composition is None
-        return hooked or alone
+        return hooked or alone or not all(p is self.activation or is_plain(p) for p in parts)
 
     def _require_weights(self, x: torch.Tensor) -> None:
         """Raise ``RuntimeError`` for what cannot be done without weights in memory."""
@@ -245,7 +247,8 @@ class SourceLayer(ReplacedLayer):
         """Apply the activation, counting what falls outside its linear region."""
         if isinstance(self.activation, nn.Identity):
             return hidden
-        if not (self.training or is_recorded(hidden)):
+        counts = not (self.training or is_recorded(hidden))
+        if counts and not torch._C._functorch.is_batchedtensor(hidden):  # none leaves torch.vmap
             low, high = self.region
             self.outside += int((hidden < low).sum())
             self.outside += int((hidden > high).sum()) if high < math.inf else 0
@@ -263,6 +266,7 @@ class SourceLayer(ReplacedLayer):
     @property
     def weight(self) -> torch.Tensor:
         """The weight of the one layer that this computes, for code that reads it."""
+        self.require_drawn()
         return present_layer(self).weight
 
     @property
@@ -291,6 +295,20 @@ class SourceLayer(ReplacedLayer):
             pairs += zip((self.first.weight, self.second.weight), drawn, strict=True)
         held = ((weight.detach().cpu().flatten(), drawn.flatten()) for weight, drawn in pairs)
         return all(torch.equal(weight, drawn.to(weight.dtype)) for weight, drawn in held)
+
+    def require_drawn(self) -> None:
+        """Raise ``RuntimeError`` if frozen weights in memory are not the features any more."""
+        if self.implicit or self.unheld or torch.compiler.is_compiling():
+            return
+        held = [w for w in (self.first.weight, self.second.weight) if isinstance(w, nn.Parameter)]
+        seen = [(w.data_ptr(), w._version) for w in held if not w.is_inference()]
+        if not seen or seen != self._seen:
+            if not self.holds_drawn_weights():
+                raise RuntimeError("frozen weights have changed; only the source follows them")
+            if seen and self._seen:  # features in the weights' memory changed with them
+                self.composition = self.composition and Composition(self.pairs)
+                vars(self).pop("_present", None)
+            self._seen = seen or self._seen
 
     def frozen_digest(self) -> str:
         """SHA-256 of the frozen weights; equals the features' digest while unchanged."""

@@ -34,6 +34,9 @@ class _Frozen(nn.modules.batchnorm._BatchNorm):
         self.training = False
         return self
 
+    def reset_running_stats(self) -> None:
+        """Keep them; ``torch.optim.swa_utils.update_bn`` would reset them for good."""
+
 
 class FrozenBatchNorm1d(_Frozen, nn.BatchNorm1d):
     """BatchNorm1d with frozen statistics; scale and shift are learned if it is affine."""

@@ -36,7 +36,7 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
     as in the paper's Figure 7. var(m) and κ are estimated from the batch (κ is 2 for Gaussian data
     of one pixel). In eval mode, and for a batch of at most V images, the layer is PyTorch's. The
     running statistics have no noise. The noise is drawn from PyTorch's generator, like Dropout's,
-    and applied in float32 under autocast.
+    applied in float32 under autocast, and constant in gradients.
 
     **What holds.** If the layer's inputs are independent images, the means and variances of μ' and
     σ'² are those of a batch of V images, up to terms of order 1 / V². This holds in a network's
@@ -75,17 +75,21 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
         virtual = self.virtual_batch
         if not self.training or virtual is None or len(input) <= virtual:
             return super().forward(input)
+        if hasattr(self, "parametrizations"):
+            raise RuntimeError("NoisyBatchNorm: a parametrized weight or bias cannot get noise")
         shift, scale = batch_noise(input, virtual)
         # γ (y - shift) / scale + β for the normalized input y, by another γ and β, so that a
         # subclass can continue from there. They are float32 under autocast: the scale's noise may
         # be finer than bfloat16's 2^-8.
         gain = 1 / scale if self.weight is None else self.weight / scale
         bias = -gain * shift if self.bias is None else self.bias - gain * shift
-        vars(self).update(weight=gain, bias=bias)  # hides the parameters
+        held = {name: value for name, value in vars(self).items() if name in ("weight", "bias")}
+        vars(self).update(weight=gain, bias=bias)  # hides the parameters, or pruned ones
         try:
             return super().forward(input)
         finally:
             del vars(self)["weight"], vars(self)["bias"]
+            vars(self).update(held)
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""

@@ -11,6 +11,7 @@ from torch import nn
 import bnrecon
 from bnrecon import FeatureSpec
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm1d
 
 
 def chain():
@@ -194,3 +195,50 @@ def test_unknown_output_types_are_named_and_arrays_compared(images):
         assert f"not compared: outputs of type {kind}" in notes
     with pytest.raises(RunError):
         bnrecon.reconstruct(Wrapped(lambda x: x.numpy()).eval(), images=images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_trainable_network_never_computes_with_other_features(images, dtype):
+    """Those of another seed that its source loads, or a copy's source, or that are pruned."""
+    network = bnrecon.reconstruct(chain().to(dtype)).network
+    other = bnrecon.reconstruct(chain().to(dtype), seed=1).network
+    x, copied = images.to(dtype), copy.deepcopy(network)
+    shared, later = (bnrecon.collapse(each, trainable=True) for each in (network, copied))
+    expected = shared(x)
+    network.load_state_dict(other.state_dict())
+    with torch.no_grad():
+        network[0].first_norm.weight.mul_(2)
+    # In float32 the features are in the memory of the weights, and loaded with them.
+    follows, refuses = (shared, later) if dtype == torch.float32 else (later, shared)
+    torch.testing.assert_close(follows(x), (network if follows is shared else copied)(x))
+    with pytest.raises(RuntimeError, match="frozen weights have changed"):
+        refuses(x)
+    pruned = bnrecon.collapse(copied := copy.deepcopy(other), trainable=True)
+    torch.testing.assert_close(pruned(x), expected, rtol=1e-3, atol=1e-4)
+    nn.utils.prune.l1_unstructured(copied[0].first, "weight", 0.5)
+    nn.utils.prune.remove(copied[0].first, "weight")
+    with pytest.raises(RuntimeError, match="frozen weights have changed"):
+        pruned(x)
+    with pytest.raises(RuntimeError, match="frozen weights have changed"):
+        _ = copied[0].weight
+
+
+def test_replaced_parts_are_called(images):
+    class Adapted(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.weight = base, base.weight
+
+        def forward(self, x):
+            return 2 * self.base(x)
+
+    network = bnrecon.reconstruct(chain(), images=images).network
+    adapted = copy.deepcopy(network)
+    adapted[0].first = Adapted(adapted[0].first)
+    layer = adapted[0]
+    parts = layer.second_norm(layer.second(layer.first_norm(2 * layer.first.base(images))))
+    torch.testing.assert_close(layer(images), parts)
+    trainable = bnrecon.collapse(network, trainable=True)
+    NoisyBatchNorm1d.convert(trainable, 8)
+    with pytest.raises(RuntimeError, match="replaced parts"):
+        trainable.train()(images)

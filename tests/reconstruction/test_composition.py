@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -123,6 +124,25 @@ def test_half_precision_is_refused_at_once(dtype):
     source = reconstruct(nn.Linear(3, 4).eval()).network.to(dtype)
     with pytest.raises(UserError, match=r"float16; .* works in float32 or float64"):
         bnrecon.collapse(source, trainable=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("features", ["he_normal", "id_cond"])
+def test_half_precision_is_refused_after_collapsing(features, dtype):
+    source = reconstruct(nn.Linear(3, 4).eval(), features).network
+    network = bnrecon.collapse(source, trainable=True).to(dtype)
+    with pytest.raises(RuntimeError, match=r"float16: convert the source before"):
+        network(torch.ones(2, 3, dtype=dtype))
+
+
+def test_called_network_is_pickled_without_what_it_holds():
+    spec = FeatureSpec("sign", storage="regenerate")
+    source = reconstruct(nn.Linear(3, 4).eval(), spec).network
+    network, x = bnrecon.collapse(source, trainable=True), torch.randn(5, 3)
+    before = pickle.dumps(network)
+    expected = network(x)
+    assert len(pickle.dumps(network)) == len(before)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(network))(x), expected)
 
 
 def test_batch_of_one_pixel_is_refused_as_by_batchnorm():

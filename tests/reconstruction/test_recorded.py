@@ -93,6 +93,24 @@ def test_features_outside_memory_are_traced_and_otherwise_refused(name, storage)
     assert torch.allclose(scripted(y), network(y), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("layer", "norm", "size"),
+    [(nn.Linear(5, 4), nn.BatchNorm1d(4), (5,)), (nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4), (3, 7))],
+)
+def test_collapsed_layer_with_a_batchnorm_is_scripted_and_traced(layer, norm, size):
+    model, x = nn.Sequential(layer, norm, nn.ReLU()), torch.randn(6, *size)
+    collapsed = bnrecon.collapse(bnrecon.reconstruct(randomize(model, size)).network)
+    tracer = fx.Tracer()
+    tracer.is_leaf_module = lambda *_: False
+    traced = fx.GraphModule(collapsed, tracer.trace(collapsed))
+    for recorded in (torch.jit.script(collapsed), traced):
+        torch.testing.assert_close(recorded(x), model(x), rtol=1e-4, atol=1e-5)
+    wrong = x[None] if len(size) == 1 else x[0]
+    for called in (torch.jit.script(collapsed), collapsed):
+        with pytest.raises(Exception, match="normalizes its second dimension"):
+            called(wrong)
+
+
 @pytest.mark.parametrize("features", ["he_normal", "sign"])
 def test_features_drawn_in_each_forward_break_the_graph(features):
     model, size = NETWORKS["images"]

@@ -86,6 +86,16 @@ def test_every_storage_gives_the_same_network(name, storage, options):
     assert difference < (1e-3 if options.get("activation") == "tanh" else 1e-8)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_regenerated_signs_compute_in_half_precision(dtype):
+    network = bnrecon.reconstruct(
+        nn.Linear(4, 3).eval(), bnrecon.FeatureSpec("sign", storage="regenerate")
+    ).network
+    x = torch.randn(8, 4)
+    half = copy.deepcopy(network).to(dtype)(x.to(dtype))
+    torch.testing.assert_close(half.float(), network(x), rtol=0.05, atol=0.05)
+
+
 def test_scales_are_identical_where_the_solver_forms_the_matrix():
     """One dense least-squares call solves all groups of a convolution."""
     layers = [nn.Conv2d(6, 6, 3, groups=2), nn.ReLU(), nn.Conv2d(6, 12, 3, groups=3)]

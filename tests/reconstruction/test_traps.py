@@ -301,6 +301,14 @@ def test_graph_module_is_rebuilt_in_eval_mode():
         assert difference(one, other, images()) < 1e-4
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_vmap_counts_no_values_outside_the_region(activation):
+    model, x = randomized(Body), images()
+    spec = bnrecon.FeatureSpec(activation=activation)
+    network = bnrecon.reconstruct(model, spec, images=x).network
+    assert torch.allclose(torch.vmap(lambda one: network(one[None])[0])(x), network(x), atol=1e-4)
+
+
 def test_rebuilt_network_supports_vmap_and_per_image_gradients():
     for model in (randomized(Body), nn.Sequential(nn.Flatten(0), nn.Linear(108, 3)).eval()):
         network = bnrecon.reconstruct(model).network

@@ -79,6 +79,13 @@ def test_frozen_normalization_starts_as_the_identity(kind):
     assert not layer.training
 
 
+def test_updating_normalizations_leaves_frozen_statistics(images):
+    network = initialize_from_data(resnet(), images)
+    averaged = torch.optim.swa_utils.AveragedModel(network)
+    torch.optim.swa_utils.update_bn([images], averaged)
+    assert torch.equal(averaged.eval()(images), network.eval()(images))
+
+
 def test_freezing_keeps_subclasses_hooks_and_shared_layers(images):
     norm = NormAct(4, dropout=0.5).double()
     norm.register_forward_hook(lambda _layer, _inputs, output: output + 1)

@@ -229,6 +229,18 @@ def test_layer_without_effect_of_noise_is_refused_before_any_change(layer):
     assert type(network[0]) is nn.BatchNorm2d
 
 
+def test_pruned_scales_stay_and_parametrized_ones_are_refused():
+    layer, images = NoisyBatchNorm2d(2, virtual_batch=8), correlated(40).float()
+    nn.utils.prune.l1_unstructured(layer, "weight", 1)
+    assert layer(images).isfinite().all()
+    assert layer.weight.tolist() == (layer.weight_orig * layer.weight_mask).tolist()
+    nn.utils.prune.remove(layer, "weight")
+    parametrized = nn.utils.parametrizations.weight_norm(layer, dim=None)
+    assert parametrized.eval()(images).isfinite().all()
+    with pytest.raises(RuntimeError, match="parametrized"):
+        parametrized.train()(images)
+
+
 def test_conversion_keeps_frozen_statistics():
     network = nn.Sequential(FrozenBatchNorm2d(2), nn.BatchNorm2d(2))
     noisy = NoisyBatchNorm2d.convert(network, virtual_batch=4).train()
