@@ -26,7 +26,7 @@ from bnrecon.reproduction.document import (
     beyond,
     claims_by_part,
     document,
-    findings_table,
+    finding_rows,
     shown_scale,
 )
 from bnrecon.reproduction.parts import read_reported
@@ -149,15 +149,15 @@ def targets() -> str:
 
 def findings() -> str:
     """A table of claims per paper, and one of our own."""
-    sections, ours = [], []
+    head = ("| claim | verdict | number |", "|---|---|---|")
+    sections, ours = [], list(head)
     for name in registry.STUDIES:
         study, page = registry.find(name), f"reproduction/{name}.md"
         claims = claims_by_part(study, OUTPUTS, "laptop")
-        sections += [f"## [{study.paper}]({page})", findings_table(study, claims, page)]
-        ours += findings_table(study, claims, f"{BEYOND}.md", beyond=True).splitlines()[2:]
-    own_claims = "\n".join(["| claim | verdict | number |", "|---|---|---|", *ours])
-    sections += [f"## [Our own claims]({BEYOND}.md)", own_claims]
-    return "\n\n".join(sections)
+        rows = "\n".join([*head, *finding_rows(study, claims, page)])
+        sections += [f"## [{study.paper}]({page})", rows]
+        ours += finding_rows(study, claims, f"{BEYOND}.md", beyond=True)
+    return "\n\n".join([*sections, f"## [Our own claims]({BEYOND}.md)", "\n".join(ours)])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Parser
@@ -15,6 +16,7 @@ from bnrecon.config import checks, composition
 from bnrecon.jobs import executors
 from bnrecon.jobs import options as job_options
 from bnrecon.jobs.computation import InProcess
+from bnrecon.jobs.options import JobOptions
 from bnrecon.jobs.work import SWEEP, Batch, Detached, Outcome, Work
 from bnrecon.reporting import run_tables
 from bnrecon.reproduction import progress
@@ -25,11 +27,6 @@ from bnrecon.runtime import extras, files, hardware
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.interruption import finish_loading
 from bnrecon.runtime.user_code import WithUserModules, import_user_modules
-
-if TYPE_CHECKING:
-    import torch
-
-    from bnrecon.jobs.options import JobOptions
 
 logger = logging.getLogger(__name__)
 

@@ -72,10 +72,7 @@ class RunConfig:
     solver: SolverSpec = field(default_factory=SolverSpec)
     train: TrainSpec = field(default_factory=TrainSpec)
     scale: str = option("laptop", "size of the run, as tables name it")
-    seeds: list[int] = field(
-        default_factory=lambda: [0, 1, 2],
-        metadata={"help": "one source network is drawn and solved for each seed"},
-    )
+    seeds: list[int] = option([0, 1, 2], "one source network is drawn and solved for each seed")
     device: str = option("auto", "where to compute", allowed=("auto", "cpu", "cuda"))
     threads: int | None = option(None, "processor threads; null: PyTorch's default", above=0)
     outputs: str = option("outputs", "folder that runs are written to", folder=True)
@@ -93,19 +90,13 @@ class RunConfig:
         64, "minimum number of test images through the real source network", at_least=1
     )
     keep_source: bool = option(True, "keep the source networks' files once the result is written")
-    imports: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Python modules that register your own data, targets, features or solvers"
-        },
+    imports: list[str] = option(
+        [], "Python modules that register your own data, targets, features or solvers"
     )
-    tracker: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "experiment trackers to log to; several as in [tensorboard,wandb]; none: "
-            "no tracking",
-            "allowed": ("none", *TRACKERS),
-        },
+    tracker: list[str] = option(
+        [],
+        "experiment trackers to log to; several as in [tensorboard,wandb]; none: no tracking",
+        allowed=("none", *TRACKERS),
     )
     tracker_folder: str | None = option(
         None, "folder that trackers write to; null: OUTPUTS/trackers", folder=True

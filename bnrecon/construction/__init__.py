@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 from bnrecon.runtime.lazy import import_on_use
 
 if TYPE_CHECKING:
-    from bnrecon.construction.relu_source import relu_network
-    from bnrecon.construction.skip_source import skip_chain
+    from bnrecon.construction.relu_source import relu_network as relu_network
+    from bnrecon.construction.skip_source import skip_chain as skip_chain
 
-__all__ = ["relu_network", "skip_chain"]
-
-__getattr__ = import_on_use(__name__)
+__getattr__, __dir__, __all__ = import_on_use(__name__)

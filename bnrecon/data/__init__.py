@@ -7,24 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bnrecon.data.spec import DataSpec
+from bnrecon.data.spec import DataSpec as DataSpec
 from bnrecon.runtime.lazy import import_on_use
 
 if TYPE_CHECKING:
-    from bnrecon.data.in_memory import InMemoryImages
-    from bnrecon.data.loading import DATASETS, Images, load, refuse_unused_root
-    from bnrecon.data.register import register_data
-    from bnrecon.data.streaming import StreamedImages
+    from bnrecon.data.in_memory import InMemoryImages as InMemoryImages
+    from bnrecon.data.loading import DATASETS as DATASETS
+    from bnrecon.data.loading import Images as Images
+    from bnrecon.data.loading import load as load
+    from bnrecon.data.loading import refuse_unused_root as refuse_unused_root
+    from bnrecon.data.register import register_data as register_data
+    from bnrecon.data.streaming import StreamedImages as StreamedImages
 
-__all__ = [
-    "DATASETS",
-    "DataSpec",
-    "Images",
-    "InMemoryImages",
-    "StreamedImages",
-    "load",
-    "refuse_unused_root",
-    "register_data",
-]
-
-__getattr__ = import_on_use(__name__)
+__getattr__, __dir__, __all__ = import_on_use(__name__)

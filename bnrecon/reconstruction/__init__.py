@@ -23,33 +23,17 @@ from typing import TYPE_CHECKING
 from bnrecon.runtime.lazy import import_on_use
 
 if TYPE_CHECKING:
-    from bnrecon.reconstruction.assembly import assemble
-    from bnrecon.reconstruction.library_call import reconstruct
-    from bnrecon.reconstruction.moments import gather
-    from bnrecon.reconstruction.plan import Plan
-    from bnrecon.reconstruction.planned_layer import PlannedLayer
-    from bnrecon.reconstruction.planning import plan_layers
-    from bnrecon.reconstruction.refusal import RefusedLayers
-    from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
-    from bnrecon.reconstruction.solving import solve_layer, solve_layers
+    from bnrecon.reconstruction.assembly import assemble as assemble
+    from bnrecon.reconstruction.library_call import reconstruct as reconstruct
+    from bnrecon.reconstruction.moments import gather as gather
+    from bnrecon.reconstruction.plan import Plan as Plan
+    from bnrecon.reconstruction.planned_layer import PlannedLayer as PlannedLayer
+    from bnrecon.reconstruction.planning import plan_layers as plan_layers
+    from bnrecon.reconstruction.refusal import RefusedLayers as RefusedLayers
+    from bnrecon.reconstruction.report import LayerReport as LayerReport
+    from bnrecon.reconstruction.report import OutputDifference as OutputDifference
+    from bnrecon.reconstruction.report import Reconstruction as Reconstruction
+    from bnrecon.reconstruction.solving import solve_layer as solve_layer
+    from bnrecon.reconstruction.solving import solve_layers as solve_layers
 
-__all__ = [
-    "LayerReport",
-    "OutputDifference",
-    "Plan",
-    "PlannedLayer",
-    "Reconstruction",
-    "RefusedLayers",
-    "assemble",
-    "gather",
-    "plan_layers",
-    "reconstruct",
-    "solve_layer",
-    "solve_layers",
-]
-
-__getattr__ = import_on_use(__name__)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = import_on_use(__name__)

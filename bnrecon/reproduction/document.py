@@ -144,22 +144,19 @@ def beyond(studies: Sequence[Study], outputs: Path) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def findings_table(
-    study: Study, claims: Mapping[str, Sequence[Claim]], page: str = "", beyond: bool = False
-) -> str:
+def finding_rows(
+    study: Study, claims: Mapping[str, Sequence[Claim]], page: str, beyond: bool = False
+) -> list[str]:
     """A line for each of ``claims_by_part`` whose text has one (``parts.Statement.finding``).
 
     The lines link to the parts of the paper's ``page``: claims of the paper, or ``beyond`` it.
     """
-    rows = ["| claim | verdict | number |", "|---|---|---|"]
-    for name, decided in claims.items():
-        link = f"{page}#{anchor(_heading(study, name))}"
-        rows += [
-            f"| [{c.short}]({link}) | {c.verdict} | {c.number} |"
-            for c in decided
-            if c.short and c.is_beyond == beyond
-        ]
-    return "\n".join(rows)
+    return [
+        f"| [{c.short}]({page}#{anchor(_heading(study, name))}) | {c.verdict} | {c.number} |"
+        for name, decided in claims.items()
+        for c in decided
+        if c.short and c.is_beyond == beyond
+    ]
 
 
 def anchor(heading: str) -> str:

@@ -26,7 +26,7 @@ def option(default: Any = dataclasses.MISSING, help: str = "", **allowed: Any) -
     """A dataclass field with its meaning and limits; without a default the field is required.
 
     Args:
-        default: the default, immutable.
+        default: the default; of a list or dict, each spec has a copy.
         help: the meaning in one sentence, for the command line's help.
         allowed: any of ``allowed`` (a tuple of values), ``above``, ``below``, ``at_least``,
             ``at_most`` (numbers), ``folder=True`` (a folder's name) and ``file_name=True`` (a part
@@ -42,6 +42,8 @@ def option(default: Any = dataclasses.MISSING, help: str = "", **allowed: Any) -
     bnrecon.runtime.errors.UserError: rate=-1: must be above 0
     """
     metadata = {"help": help, **allowed}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 

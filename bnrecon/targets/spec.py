@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,7 @@ class TargetSpec:
 class VggTarget(TargetSpec):
     """Groups of 3x3 convolutions with BatchNorm, a max-pool after each group, one linear layer."""
 
-    groups: list[int] = field(
-        default_factory=lambda: [2, 3, 4, 4, 4],
-        metadata={"help": "number of convolutions before each pooling"},
-    )
+    groups: list[int] = option([2, 3, 4, 4, 4], "number of convolutions before each pooling")
     activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
     poolings: int | None = option(
         None,
@@ -222,9 +219,7 @@ class MlpTarget(TargetSpec):
 class CustomTarget(TargetSpec):
     """A family registered by a user: its builder is called with ``width`` and these options."""
 
-    options: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "keyword arguments of the builder function"}
-    )
+    options: dict[str, Any] = option({}, "keyword arguments of the builder function")
 
 
 @dataclass

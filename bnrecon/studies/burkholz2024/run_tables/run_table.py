@@ -7,7 +7,8 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from bnrecon.reporting import tables
 from bnrecon.reporting.figures import Figure
@@ -19,9 +20,6 @@ from bnrecon.reproduction.request import option_group, option_name, result_optio
 from bnrecon.reproduction.study import PartRequest
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers, verdicts
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row, RowWork, results_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 READING = read_text(__file__)  # how tables of runs are to be read
 LIMITS = {

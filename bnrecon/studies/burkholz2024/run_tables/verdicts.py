@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval
-
-if TYPE_CHECKING:
-    from bnrecon.reporting.result import Predictions
 
 EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
 RESERVE = 2.0  # needed by untested images, see ``Predictions.reserve``
