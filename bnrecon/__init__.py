@@ -1,7 +1,5 @@
 """Rebuild trained networks from frozen random convolutions by their normalization parameters."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from bnrecon.runtime.lazy import import_on_use

@@ -4,8 +4,6 @@ For networks of linear layers and ReLUs there are ``relu_network`` (wide sources
 2023, Theorem 1) and ``skip_chain`` (deep ones, Theorem 2).
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from bnrecon.runtime.lazy import import_on_use

@@ -3,8 +3,6 @@
 Modules that need torch are imported on first use, so that ``bnrecon.data.spec`` works without.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from bnrecon.data.spec import DataSpec as DataSpec

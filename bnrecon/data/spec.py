@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bnrecon.runtime.environment import user_cache
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_fields, option
-from bnrecon.runtime.user_cache import user_cache
 
 DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
 RESIZABLE = ("folder", "imagenet", "imagenette")

@@ -1,7 +1,5 @@
 """Frozen random features: distributions, drawing from a seed, the matrix M and its spectrum."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from bnrecon.features.shapes import LayerShape as LayerShape

@@ -16,8 +16,6 @@ solutions between them:
 [('0', 30, True), ('2', 20, True)]
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from bnrecon.runtime.lazy import import_on_use

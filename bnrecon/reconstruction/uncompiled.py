@@ -4,8 +4,6 @@ Import it only where a forward draws: ``torch.compiler.disable`` loads the compi
 cost every command a second.
 """
 
-from __future__ import annotations
-
 import torch
 
 from bnrecon.features.pair import Features

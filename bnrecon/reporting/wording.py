@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import decimal
-import math
 import string
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from bnrecon.reporting.statistics import Interval
 
 ROUNDING = {"u": decimal.ROUND_CEILING, "d": decimal.ROUND_FLOOR}
+Bound = collections.namedtuple("Bound", "number rounding")
 
 
 def count_of(number: int, noun: str) -> str:
@@ -43,21 +44,6 @@ def spell(interval: Interval | None, spec: str = "", absent: str = "not computed
     return absent if interval is None else format(interval, spec)
 
 
-class _Rounded(float):
-    """A number that is written rounded up (as an upper bound) or down."""
-
-    rounding: str
-
-    def __format__(self, spec: str) -> str:
-        value, digits = float(self), int(spec[spec.index(".") + 1 : -1])
-        if not math.isfinite(value):
-            return format(value, spec)
-        exact = decimal.Decimal(f"{value:.12g}")  # without errors of binary rounding
-        first = {"f": 0, "%": -2, "e": exact.adjusted(), "g": exact.adjusted() + 1}[spec[-1]]
-        rounded = exact.quantize(decimal.Decimal(1).scaleb(first - digits), self.rounding)
-        return format(float(rounded), spec)
-
-
 class BoundFormatter(string.Formatter):
     """``str.format`` with two more conversions for bounds: ``!u`` rounds up, ``!d`` down.
 
@@ -66,9 +52,19 @@ class BoundFormatter(string.Formatter):
     """
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
-        """The value, marked to be rounded if the conversion asks for it."""
-        if conversion not in ROUNDING:
-            return super().convert_field(value, conversion)
-        rounded = _Rounded(value)
-        rounded.rounding = ROUNDING[conversion]
-        return rounded
+        """A number with its rounding, or what ``str.format`` has."""
+        if conversion in ROUNDING:
+            return Bound(float(value), ROUNDING[conversion])
+        return super().convert_field(value, conversion)
+
+    def format_field(self, value: Any, spec: str) -> str:
+        """The number, rounded as asked for."""
+        if isinstance(value, Bound):
+            exact = decimal.Decimal(f"{value.number:.12g}")  # without errors of binary rounding
+            if not exact.is_finite():
+                return format(value.number, spec)
+            first = {"f": 0, "%": -2, "e": exact.adjusted(), "g": exact.adjusted() + 1}[spec[-1]]
+            last = first - int(spec[spec.index(".") + 1 : -1])
+            value = exact.quantize(decimal.Decimal(1).scaleb(last), value.rounding)
+            return format(float(value), spec)
+        return str(super().format_field(value, spec))

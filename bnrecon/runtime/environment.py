@@ -1,10 +1,11 @@
-"""Environment variables that processes inherit within a block."""
+"""Environment variables that processes inherit within a block, and the user's cache."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 
 @contextlib.contextmanager
@@ -38,3 +39,12 @@ def short_waits(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
     chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(variables)
     return {} if chosen else {"GOMP_SPINCOUNT": "1000"}
+
+
+def user_cache() -> Path | None:
+    """The package's folder in the user's cache, for files that can be downloaded again.
+
+    ``None`` for a user without a home folder.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return None if cache == "~/.cache" else Path(cache) / "bnrecon"

@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from bnrecon.runtime.user_cache import user_cache
+from bnrecon.runtime.environment import user_cache
 
 DEFAULT_OUTPUTS = Path("outputs")  # default of the option outputs
 

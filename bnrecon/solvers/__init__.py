@@ -1,7 +1,5 @@
 """Solvers of M γ = vec(W), one in each file, behind one call."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from bnrecon.runtime.lazy import import_on_use

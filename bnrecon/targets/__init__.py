@@ -1,7 +1,5 @@
 """Target networks: their families, training, store and accuracy."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from bnrecon.runtime.lazy import import_on_use

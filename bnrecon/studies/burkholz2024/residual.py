@@ -1,7 +1,5 @@
 """Residual source blocks, and residual targets (Burkholz 2024, Sect. 2.2, Eq. 3)."""
 
-from __future__ import annotations
-
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 
 VGG = ("target=vgg18", "target.width=16")

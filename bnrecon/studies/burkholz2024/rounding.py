@@ -1,7 +1,5 @@
 """Rounding in the real source network at minimum width (Burkholz 2024, Sect. 3.1)."""
 
-from __future__ import annotations
-
 from bnrecon.reproduction.parts import only
 from bnrecon.studies.burkholz2024.run_tables import row_numbers
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table

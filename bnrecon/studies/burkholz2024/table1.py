@@ -1,7 +1,5 @@
 """Table 1 of Burkholz 2024: VGG18 targets on CIFAR-10, rebuilt."""
 
-from __future__ import annotations
-
 from bnrecon.studies.burkholz2024.reconstruction import table
 
 PART = table(1, "CIFAR-10")

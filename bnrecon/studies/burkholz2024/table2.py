@@ -1,7 +1,5 @@
 """Table 2 of Burkholz 2024: VGG18 targets on CIFAR-100, rebuilt."""
 
-from __future__ import annotations
-
 from bnrecon.studies.burkholz2024.reconstruction import table
 
 # Printed above 90%, most of them Table 1's numbers: accuracies of CIFAR-10, not of CIFAR-100.

@@ -1,7 +1,5 @@
 """Targets of width 100 (Burkholz 2024, Sect. 3.2), which are as accurate as the paper's best."""
 
-from __future__ import annotations
-
 from bnrecon.reproduction.parts import only, read_reported
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported

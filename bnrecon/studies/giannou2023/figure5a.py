@@ -22,12 +22,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
         far.append(float(((errors["student"] - errors["dense"]).abs() / variance).median()))
         error.append(comparison.median_share(panel, "teacher"))
     holds = min(far[0], error[0]) > 0.1 and max(far[1], error[1]) < 0.01
-    return {"dimensions": holds}, {
-        "sides": (sides[0], sides[-1]),
-        "far": far,
-        "error": error,
-        "rates": comparison.largest_rates(rows),
-    }
+    numbers = {"sides": (sides[0], sides[-1]), "far": far, "error": error}
+    return {"dimensions": holds}, numbers | {"rates": comparison.largest_rates(rows)}
 
 
 PART = comparison.sparse_part(__file__, 0.2, decide)

@@ -169,11 +169,8 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     share = mean_interval(list(shares.groupby(dense["seed"]).mean()))
     means = dense.groupby("c1")["missing"].mean()
     counts = ", ".join(f"{mean:.1f} of {n - width}" for width, mean in means.items())
-    return (
-        "approximation",
-        intervals.decide([50 - share], LEAST_DRAWS),
-        {"counts": counts, "share": share},
-    )
+    verdict = intervals.decide([50 - share], LEAST_DRAWS)
+    return "approximation", verdict, {"counts": counts, "share": share}
 
 
 def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
