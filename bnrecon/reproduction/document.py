@@ -15,8 +15,8 @@ from bnrecon.runtime import files
 SCALE = "laptop"  # of parts that are not complete at the paper's size
 LINK = "../../outputs"  # from a document
 INTERVALS = (
-    "± is the half-width of a 95% Student-t interval over (n=) seeds or draws (of a ratio of "
-    "means, to first order), unless noted; in print the paper's."
+    "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, unless noted; in "
+    "print the paper's."
 )
 
 READING = "## How to read the tables"  # of a summary: before the main parts
