@@ -310,12 +310,13 @@ def _beyond(ratio: GeometricMean) -> Interval:
 def _gain_by_layer(rows: pd.DataFrame) -> str:
     """BN's mean count over zero bias's at training images, by layer and pixels."""
     curves = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
-    means = curves.groupby(["setting", "pixels", "layer"])["count"].mean()
+    logarithms = np.log(curves.set_index(["setting", "pixels", "layer"])["count"])
+    means = np.exp(logarithms.groupby(level=[0, 1, 2]).mean())
     if means.empty:
         return ""
     gains = (means[NORM] / means[ZERO]).groupby("pixels")
     by_pixels = (f"{span(gain, '.2f')} times (pixels {pixels})" for pixels, gain in gains)
-    return f"; by layer, of zero bias, {', '.join(by_pixels)}"
+    return f"; by layer, compared with zero bias, {', '.join(by_pixels)}"
 
 
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:
