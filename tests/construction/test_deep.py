@@ -102,6 +102,16 @@ def test_last_hidden_layer_narrower_than_the_output_is_a_counterexample():
     assert generic_rank(draw_deep(3, 1, (12, 11, 10), 0)) == 30
 
 
+def test_rank_n_does_not_reach_every_target():
+    """L = 3 layers of width 2, n + L - 1 in all: (s + 1)(s + 4)/(s + 2)² is at most 9/8."""
+    middle = torch.tensor([[1.0, 1], [1, 2]], dtype=DOUBLE)
+    assert generic_rank([torch.eye(2, dtype=DOUBLE), middle, middle]) == 4
+    scales = gaussian(1000, 2, seed=0)
+    reached = middle @ torch.diag_embed(scales) @ middle
+    ratios = reached.diagonal(dim1=1, dim2=2).prod(1) / (reached[:, 0, 1] * reached[:, 1, 0])
+    assert 1.12 < ratios.max() <= 9 / 8
+
+
 def test_two_layers_are_theorem_2_2():
     """The linear system of Lemma 2.1 has the same solution, up to a factor between layers."""
     outputs, inputs = 3, 4

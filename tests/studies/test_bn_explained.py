@@ -16,6 +16,8 @@ from bnrecon.studies.bn_explained import (
 )
 from bnrecon.studies.bn_explained.small_networks import (
     SLOPES,
+    Layer,
+    SmallNetwork,
     activate,
     affine_pieces,
     draw_network,
@@ -282,6 +284,15 @@ def test_measured_angles_match_the_repaired_formula_not_the_printed(inputs):
         assert formula["repaired"] == pytest.approx(measured["measured26"])
         supplement = min(formula["repaired"], np.pi - formula["repaired"])
         assert formula["eq26"] == pytest.approx(supplement)
+
+
+def test_counterexample_to_equation_26():
+    network = SmallNetwork((Layer(np.eye(2), np.zeros(2), np.ones(2)),), 0.5)
+    folded = Fold(network, np.ones(2), 0, np.array([0.0, 1.0]))
+    angle = np.pi - np.arccos(1.5 / np.sqrt(2.5))
+    assert measured_angles(folded)["measured26"] == pytest.approx(angle)
+    formula = formula_angles(folded)
+    assert (formula["repaired"], formula["eq26"]) == pytest.approx((angle, np.pi - angle))
 
 
 def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():

@@ -9,6 +9,7 @@ import torch
 from scipy.spatial import Delaunay
 
 from bnrecon.partition import partition
+from bnrecon.reporting.statistics import mean_interval
 from bnrecon.studies.bn_explained import figure1, figure9
 from bnrecon.studies.bn_explained.figure2 import (
     REACH,
@@ -345,3 +346,17 @@ def test_figure_9_orders_errors_and_distances_by_layer():
     assert first["rank"].to_numpy() == pytest.approx(1)
     assert first["disordered"].to_numpy() == pytest.approx(0)
     assert (last["spread"] > 1.5).all()
+
+
+@pytest.mark.parametrize(("widths", "sign"), [((6, 6), 1), ((6, 6, 6, 6), -1)])
+def test_small_biases_make_more_regions_than_bn_in_two_layers_but_not_in_four(widths, sign):
+    """Erratum 30: biases from N(0, 0.03²), data around the origin, 20 seeds, 95% interval."""
+    differences = []
+    for seed in range(20):
+        points = draw_clusters(seed, offset=0.0)
+        small, norm = (draw_layers(widths, one, points, seed) for one in ("random bias", "BN"))
+        for layer in small:
+            layer[0].bias.data *= 0.03
+        counts = [len(partition(each, hull(points)).regions) for each in (small, norm)]
+        differences.append(counts[0] - counts[1])
+    assert mean_interval(differences).sign == sign

@@ -286,7 +286,10 @@ def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     before, moderate, limit = (some[["eq24", "eq25"]] for some in rows_at)
     (on, off), whole = moderate.median(), before["eq25"].median()
     aligned = limit["eq25"].max()
-    return {"leaky ReLU": bool(on < whole / 2 < off), "leaky limit": bool(aligned >= ALIGNED)}, {
+    printed: bool | str = bool(on < whole / 2 < off)
+    if printed and aligned < ALIGNED:
+        printed = "needs a condition"
+    return {"leaky ReLU": printed}, {
         "leaky": {"on": on, "off": off, "before": whole, "limit": aligned},
         "slope": small.SLOPES["leaky ReLU"],
     }
