@@ -14,6 +14,7 @@ from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoldedLayer
 from bnrecon.reconstruction.geometry import Geometry, centre, geometry_of, pad
 from bnrecon.reconstruction.images import run_model
+from bnrecon.reconstruction.replaced_layer import is_mapped
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
@@ -179,8 +180,8 @@ def _add_call(
 ) -> None:
     # Detached: a model may turn gradients on.
     x, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
-    if torch._C._functorch.is_batchedtensor(x):
-        return  # sums cannot leave torch.vmap
+    if is_mapped(x):
+        return
     if not geometry.dims:
         x, output = (part.reshape(-1, part.shape[-1]).T.double() for part in (x, output))
         moments.add(x, output, x)

@@ -86,6 +86,11 @@ def is_recorded(x: object) -> bool:
     return is_symbolic(x) or traced or torch.compiler.is_exporting()
 
 
+def is_mapped(x: torch.Tensor) -> bool:
+    """Whether x is inside torch.vmap, which no sum or count can leave."""
+    return torch._C._functorch.is_batchedtensor(x)
+
+
 def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
     """Raise ``ValueError`` for the input of a linear layer whose BatchNorm1d would see sequences.
 

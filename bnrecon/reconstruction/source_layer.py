@@ -22,7 +22,7 @@ from bnrecon.reconstruction.composition import Composition
 from bnrecon.reconstruction.geometry import centre, identity_output
 from bnrecon.reconstruction.groups import joined, joined_digest
 from bnrecon.reconstruction.kernels import Layer, apply_kernel, frozen_layer, is_plain, norm_class
-from bnrecon.reconstruction.replaced_layer import ReplacedLayer, is_recorded, is_symbolic
+from bnrecon.reconstruction.replaced_layer import ReplacedLayer, is_mapped, is_recorded, is_symbolic
 
 # Of one chunk's intermediate map: small enough to stay near the processor's cache.
 CHUNK_BYTES = 32 * 2**20
@@ -247,8 +247,7 @@ class SourceLayer(ReplacedLayer):
         """Apply the activation, counting what falls outside its linear region."""
         if isinstance(self.activation, nn.Identity):
             return hidden
-        counts = not (self.training or is_recorded(hidden))
-        if counts and not torch._C._functorch.is_batchedtensor(hidden):  # none leaves torch.vmap
+        if not (self.training or is_recorded(hidden) or is_mapped(hidden)):
             low, high = self.region
             self.outside += int((hidden < low).sum())
             self.outside += int((hidden > high).sum()) if high < math.inf else 0

@@ -42,9 +42,6 @@ def short_waits(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def user_cache() -> Path | None:
-    """The package's folder in the user's cache, for files that can be downloaded again.
-
-    ``None`` for a user without a home folder.
-    """
+    """The package's folder in the user's cache; ``None`` for a user without a home folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return None if cache == "~/.cache" else Path(cache) / "bnrecon"

@@ -327,8 +327,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     verdicts["Corollary 2"] = worst["centre_error"] < TOLERANCE
     if "images" not in rows or rows["images"].isna().all():
         return verdicts, numbers
-    layers = rows[rows["images"] == rows["images"].max()]
     numbers["images"] = rows["images"].max()
+    layers = rows[rows["images"] == numbers["images"]]
     maps, learned = layers["map_offset"], layers["learned_offset"]
     # The mean of offset² over units is the mean rise of L_k.
     rise = 100 * np.square(learned)

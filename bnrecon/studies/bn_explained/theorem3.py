@@ -286,10 +286,8 @@ def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     before, moderate, limit = (some[["eq24", "eq25"]] for some in rows_at)
     (on, off), whole = moderate.median(), before["eq25"].median()
     aligned = limit["eq25"].max()
-    printed: bool | str = bool(on < whole / 2 < off)
-    if printed and aligned < ALIGNED:
-        printed = "needs a condition"
-    return {"leaky ReLU": printed}, {
+    printed = bool(on < whole / 2 < off)
+    return {"leaky ReLU": "needs a condition" if printed and aligned < ALIGNED else printed}, {
         "leaky": {"on": on, "off": off, "before": whole, "limit": aligned},
         "slope": small.SLOPES["leaky ReLU"],
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -24,14 +23,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     teacher = comparison.where_better(rows, "width", "teacher", "baseline")
     mixed = sorted({int(width) for width in rows["width"]} - {*baseline, *student})
     widths = {"baseline": baseline, "student": student, "teacher": teacher, "mixed": mixed}
-    numbers: dict[str, Any] = {
-        name: ", ".join(map(str, values)) or "none" for name, values in widths.items()
-    }
+    numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
     dense, side = rows[rows["method"] == "dense"].drop_duplicates("run"), int(rows["side"].iloc[0])
     numbers |= {"from": str(min(student, default="none")), "dense": format_errors(dense["mse"])}
-    numbers |= {"least": least, "side": f"{side}", "needed": f"{side**2}"}
+    numbers |= {"side": f"{side}", "needed": f"{side**2}"}
     reached = rows["width"].max() >= side**2  # where the constructions are exact
-    return {"widths": ordered and least > CONSTANT if reached else "undecided"}, numbers
+    verdict = ordered and least > CONSTANT if reached else "undecided"
+    return {"widths": verdict}, numbers | {"least": least}
 
 
 summarize = partial(comparison.summarize_methods, variable="width")

@@ -147,7 +147,7 @@ def _channels(rows: pd.DataFrame) -> int:
 
 def _fitted(name: str, rows: pd.DataFrame) -> Decision:
     """What the searches fit without error: ID cond features ID cond targets, and others."""
-    alike = rows["features"].str.startswith("ID cond") & (rows["target"] == "ID cond")
+    alike = rows["features"].isin(permuting.SINGLE_ENTRIES) & (rows["target"] == "ID cond")
     fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
     id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
     numbers: dict[str, Any] = {"of": alike.sum(), "of_others": (~alike).sum()}
