@@ -11,7 +11,15 @@ LINE = 200  # characters of another library's message within ours
 
 
 class UserError(ValueError):
-    """A user's mistake, in one line: what was given, what is allowed, what to do (exit code 2)."""
+    r"""A user's mistake, in one line: what was given, what is allowed, what to do (exit code 2).
+
+    >>> UserError("seed=[[1 2]\n [3 4]\n [5 6]]: must be a whole number")
+    UserError('seed=[[1 2] ... [5 6]]: must be a whole number')
+    """
+
+    def __init__(self, message: str) -> None:
+        first, *others = message.splitlines() or [""]
+        super().__init__(f"{first} ... {others[-1].strip()}" if others else message)
 
 
 class RunError(RuntimeError):
