@@ -236,7 +236,7 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     means = [loss.mean for loss in finished]
     ends = BoundFormatter().format("every interval within {!d:z.2f} to {!u:z.2f}", least, most)
     if not several:
-        ends = "no intervals, so no verdict"
+        ends = "one seed each, so no verdict"
     span = f"{min(means):z.2f} to {max(means):z.2f}"
     once = "" if several else "one seed: "
     numbers = {"means": f"{span}, {ends}", "range": span, "once": once}

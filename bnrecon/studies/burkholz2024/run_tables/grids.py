@@ -1,4 +1,4 @@
-"""Tables 1 and 2 as grids like the paper's: reproduced / reported loss.
+"""Tables 1 and 2 as grids like the paper's: loss in print / here.
 
 A grid is for one width and way to rebuild; its rows are targets, its columns features.
 """
@@ -36,7 +36,7 @@ def as_printed(cells: Sequence[Cell]) -> dict[str, tuple[pd.DataFrame | None, li
     """The paper's table and ours at its setting, by how a target is rebuilt.
 
     The setting is the printed width and the paper's schedule. With each frame come the cells that
-    were run. The frame has the rebuilt network's accuracy, printed / reproduced, or "–", without
+    were run. The frame has the rebuilt network's accuracy, in print / here, or "–", without
     rows of which no cell was run. Accuracies without ± are one seed's.
     """
     run: dict[str, list[Cell]] = {}
@@ -65,7 +65,7 @@ def as_printed(cells: Sequence[Cell]) -> dict[str, tuple[pd.DataFrame | None, li
 
 
 def grids(cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
-    """The grids by name; each cell has the reproduced loss, the reported one, and a mark.
+    """The grids by name; each cell has the loss in print, the one here, and a mark.
 
     "a ± b / c ± d =" is a reproduced loss, (0) none where none is reported, ≠ a different one, ? an
     inconclusive one; a loss without a mark is not compared.
@@ -89,15 +89,15 @@ def _losses(cells: Sequence[Cell]) -> pd.DataFrame:
         name = cell.row.labels["target"]
         line = lines.setdefault(name, {"target": name, "accuracy of the target": ""})
         if cell.result is not None and not line["accuracy of the target"]:
-            printed = "" if cell.row.reported is None else f" / {cell.row.reported.target:.2f}"
-            line["accuracy of the target"] = f"{cell.result.target.accuracy:.2f}{printed}"
+            printed = "" if cell.row.reported is None else f"{cell.row.reported.target:.2f} / "
+            line["accuracy of the target"] = f"{printed}{cell.result.target.accuracy:.2f}"
         line[cell.row.labels["features"]] = _compared(cell)
     order = ["target", "accuracy of the target", *columns]
     return pd.DataFrame(list(lines.values()), columns=order, dtype=object).fillna("")
 
 
 def _compared(cell: Cell) -> str:
-    """The reproduced loss, the reported one, and the mark of the verdict."""
+    """The loss in print, the one here, and the mark of the verdict."""
     text, reported = NOT_RUN, cell.row.reported
     if cell.result is not None:
         loss = cell.result.loss
@@ -106,7 +106,7 @@ def _compared(cell: Cell) -> str:
             text += f" ± {loss.half_width:.2f}"
     if reported is not None:
         printed = f"{reported.loss:z.2f} ± {reported.half_width:g}"
-        text += f" / {printed if cell.row.possible else 'impossible'}"
+        text = f"{printed if cell.row.possible else 'impossible'} / {text}"
     mark = MARKS.get(cell.against_paper.partition(" (")[0])
     return f"{text} {mark}" if mark else text
 
