@@ -21,6 +21,11 @@ class Interval:
     n: int
 
     @property
+    def bar(self) -> float:
+        """``half_width`` for a figure's error bars; NaN, which draws none, where it is ``None``."""
+        return math.nan if self.half_width is None else self.half_width
+
+    @property
     def ends(self) -> tuple[float, float]:
         """Lower and upper end; infinite without a half-width, as one value bounds nothing.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -72,7 +71,8 @@ def document(study: Study, outputs: Path) -> str:
         for name, decided in claims_by_part(study, outputs, SCALE).items()
     }
     if any(claims.values()):
-        lines += [INTERVALS, _verdicts(claims, anchor(study.paper))]
+        results = f"../results.md#{anchor(study.paper)}"
+        lines.append(f"{INTERVALS} The main verdicts [in one line each]({results}).")
     papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
     scales = {name: shown_scale(study, outputs, name, SCALE) for name in papers}
     run = [name for name in papers if _page(study, outputs, name, scales[name]).exists()]
@@ -177,13 +177,3 @@ def _is_of_claims(paragraph: str) -> bool:
     """Whether a paragraph of a written page comes from ``Claims``."""
     whole = paragraph.replace(" so far**: ", "**: ")
     return whole.startswith("- ") and any(f" **{v.capitalize()}**: " in whole for v in VERDICTS)
-
-
-def _verdicts(claims: Mapping[str, Sequence[Claim]], results: str) -> str:
-    """The number of claims on the whole page with each verdict; where ``results`` lists them."""
-    counts = Counter(claim.verdict for decided in claims.values() for claim in decided)
-    listed = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
-    lines = f"[in one line each](../results.md#{results})"
-    return (
-        f"{counts.total()} verdicts below, one per claim and size: {listed}; the main ones {lines}."
-    )

@@ -128,7 +128,7 @@ def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
         changes = [paired_difference_by(some, "factor", factor, 1.0) for factor in factors]
         beside = [factor * (1 + 0.02 * number) for factor in factors]
         means = [d.mean if d else float("nan") for d in changes]
-        widths = [(d.half_width if d else None) or 0.0 for d in changes]
+        widths = [d.bar if d else float("nan") for d in changes]
         style: dict[str, Any] = {"color": PALETTE[number], "label": f"{data}"}
         axes.errorbar(beside, means, widths, marker="o", capsize=2, **style)
         if printed := REPORTED.get(data):

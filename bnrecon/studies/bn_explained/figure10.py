@@ -157,7 +157,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         middle.errorbar(
             [epoch + 0.15 * beside for epoch, _ in points],
             [gain.mean for _, gain in points],
-            [gain.half_width or 0.0 for _, gain in points],
+            [gain.bar for _, gain in points],
             linestyle="",
             **style,
         )

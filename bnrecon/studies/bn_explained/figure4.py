@@ -242,7 +242,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 counts = curve[curve["pixels"] == name].groupby("radius")["count"]
                 means = [mean_interval(list(some)) for _, some in counts]
                 middle = np.array([interval.mean for interval in means]) / 1000
-                spread = np.array([interval.half_width or 0 for interval in means]) / 1000
+                spread = np.array([interval.bar for interval in means]) / 1000
                 dashes = "--" if setting == RANDOM else "-"  # it may hide zero bias
                 axes.plot(RADII, middle, dashes, color=colour, label=setting)
                 ends = (middle - spread, middle + spread)

@@ -78,7 +78,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     results = results_of(cells)
     excess = [_excess(cell) for cell in cells]
     losses = [result.loss for result in results]
-    means, halves = zip(*((loss.mean, loss.half_width or 0) for loss in losses), strict=True)
+    means, halves = zip(*((loss.mean, loss.bar) for loss in losses), strict=True)
     style = {"marker": "o", "color": PALETTE[0]}
     left.errorbar(excess, means, halves, capsize=3, label="LBFGS", **style)
     left.axhline(0, color="grey", linewidth=1, linestyle=":")

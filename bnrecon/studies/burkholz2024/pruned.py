@@ -280,7 +280,7 @@ def _draw_losses(axes: Axes, rows: pd.DataFrame) -> None:
         axes.errorbar(
             shares + 0.005 * (number - 2.5),  # so that intervals do not cover each other
             [loss.mean for loss in losses],
-            [loss.half_width or 0 for loss in losses],
+            [loss.bar for loss in losses],
             capsize=1.5,
             elinewidth=0.7,
             ecolor=(COLOURS[method], 0.35),  # bars that end below the axes cross all lines

@@ -76,7 +76,7 @@ def _draw_target(left: Axes, right: Axes, done: Sequence[tuple[Cell, RunResult]]
     results = [result for _, result in done]
     lines = range(len(results))
     losses = [result.loss for result in results]
-    bars = [loss.half_width or 0 for loss in losses]
+    bars = [loss.bar for loss in losses]
     left.errorbar([loss.mean for loss in losses], lines, xerr=bars, fmt="o", capsize=3)
     left.axvline(0, color="grey", linewidth=1, linestyle=":")
     left.set_yticks(lines, [cell.row.labels["solver and width"] for cell, _ in done])

@@ -28,6 +28,7 @@ WIDTHS = {
 LARGEST = max(SIZES["paper"].rates)  # the same at every scale
 NEGLIGIBLE_ERROR = 1e-6  # smaller errors count as none
 FLOOR, BELOW, BOTTOM = 1e-3, 3e-4, 1.5e-4  # in figures, errors below ``FLOOR`` share a row
+ABOVE = 12  # points between a panel and its title, for the label of c = d²
 # When d or c varies: a task's name, the axis, and the pairs of d and c at each scale.
 NAMES = {"side": "d = {side}", "width": "c = {width}"}
 AXES = {
@@ -207,11 +208,10 @@ def left_panel(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Split the rows into the left panel (source width d²) and the right (a single d)."""
+    """Split the rows into the left panel (source width d²) and the right (``TEACHER``'s d)."""
     left = rows[rows["width"] == rows["side"] ** 2].drop_duplicates(["side", "method", "run"])
-    sides = rows["side"].unique()
-    side = next((side for side in TEACHER.values() if side in sides), sides[0])
-    right = rows[rows["side"] == side].drop_duplicates(["width", "method", "run"])
+    sides = [side for side in TEACHER.values() if side in set(rows["side"])]
+    right = rows[rows["side"].isin(sides[:1])].drop_duplicates(["width", "method", "run"])
     return left, right
 
 
@@ -220,7 +220,7 @@ def summarize_panels(rows: pd.DataFrame) -> pd.DataFrame:
     left, right = split_panels(rows)
     upper, lower = summarize_methods(left, "side"), summarize_methods(right, "width")
     lower = lower.rename(columns={"source width c": "source width"})
-    lower.insert(0, "teacher width d", int(right["side"].iloc[0]))
+    lower.insert(0, "teacher width d", right["side"].max())
     return pd.concat([lines for lines in (upper, lower) if len(lines)], ignore_index=True)
 
 
@@ -271,7 +271,7 @@ def draw_errors(
 def draw_panel(rows: pd.DataFrame, **options: Any) -> Figure:
     """Draw a single panel with the options of ``draw_errors``."""
     figure, axes = new_figure(size=(COLUMN, 3.2))
-    axes.set_title(_what_is_drawn(rows))
+    axes.set_title(_what_is_drawn(rows), pad=ABOVE)
     draw_errors(axes, rows, **options)
     draw_legend(figure)
     return figure
@@ -282,9 +282,12 @@ def draw_panels(rows: pd.DataFrame, density: float) -> Figure:
     figure, (first, second) = new_figure(1, 2, (PAGE, 3.1))
     left, right = split_panels(rows)
     draw_errors(first, left, "side")
-    draw_errors(second, right, "width")
-    first.set_title(f"{density:.0%} nonzero weights")
-    second.set_title(_what_is_drawn(rows))
+    if len(right):
+        draw_errors(second, right, "width")
+    else:  # not computed yet
+        second.set_axis_off()
+    first.set_title(f"{density:.0%} nonzero weights", pad=ABOVE)
+    second.set_title(_what_is_drawn(rows), pad=ABOVE)
     draw_legend(figure, 2)
     return figure
 
