@@ -108,7 +108,7 @@ def test_each_width_is_judged_separately_and_one_network_decides_nothing():
     narrow = ["confirmed", "not at the paper's size", "confirmed"]
     assert verdicts == narrow + ["undecided"] * 3
     losses, _, more = CLAIMS(cells)[3:]
-    assert "0.00 to 0.00, no intervals, so no verdict (1 of 16 cells)" in losses.evidence
+    assert "0.00 to 0.00, one seed each, so no verdict (1 of 16 cells)" in losses.evidence
     assert "width 64" in more.evidence
     assert "LU, then LBFGS changes 70.0" in more.evidence
     assert "50.0 (n=1)" in more.evidence

@@ -29,8 +29,10 @@ from bnrecon.studies.giannou2023.batched_training import (
     train_students,
 )
 from bnrecon.studies.giannou2023.comparison import (
+    TEACHER,
     compare_methods,
     middle_range,
+    summarize_panels,
     where_better,
 )
 from bnrecon.studies.giannou2023.constructive import constructed_error
@@ -155,9 +157,16 @@ def _compared(errors, side=5):
 
 
 def _both_panels(errors):
-    """Two teacher widths, and two source widths of the first."""
-    first = _compared(errors)
-    return pd.concat([first, _compared(errors, 10), first.assign(width=30)])
+    """Two teacher widths, and two source widths of the second."""
+    second = _compared(errors, TEACHER["paper"])
+    return pd.concat([_compared(errors), second, second.assign(width=30)])
+
+
+def test_no_panel_by_source_width_before_its_teacher_is_computed():
+    errors = {"baseline": [1.0], "teacher": [2.0], "student": [3.0]}
+    lines = summarize_panels(pd.concat([_compared(errors), _compared(errors, 10)]))
+    assert list(lines["teacher width d"]) == [5, 10]
+    assert list(summarize_panels(_both_panels(errors))["source width"]) == [25, 625, 30, 625]
 
 
 def test_better_method_is_better_in_every_run():
