@@ -73,14 +73,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         "layers": len,
         "error in float64": lambda group: geometric_mean(group["error"]),
         "error in the float32 network": lambda group: geometric_mean(group["assembled_error"]),
-        "iterations": _steps,
+        "iterations": lambda group: ", ".join(f"{one:,}" for one in sorted(group["iterations"])),
         LIMITED: _stopped,
     }
     return table(rows, ["n", "excess"], **columns)
-
-
-def _steps(rows: pd.DataFrame) -> str:
-    return ", ".join(f"{steps:,}" for steps in sorted(rows["iterations"]))
 
 
 def _stopped(rows: pd.DataFrame) -> str:
