@@ -269,7 +269,6 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         if "seed" in label or (at_length and "epochs" not in label)
     ]
     more = len(results_of(other))
-    trainings = "another training" if more == 1 else "other trainings"
     epochs = sorted({cell.config.train.epochs for cell in other})
     kind = "other training seeds"
     if at_length:
@@ -292,7 +291,6 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
         "others": f" and {more} of {kind}" if more else "",
-        "extra": f" and {more} of {trainings}" if more else "",
     }
 
 
