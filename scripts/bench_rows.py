@@ -115,12 +115,13 @@ def random_layer(
     solver: str = "matrix_free",
     oversampling: float | str = 1.5,
     device: torch.device = CPU,
+    target: int = 0,
 ) -> PlannedLayer:
-    """A 3x3 layer, c0 = c2 = width: standard normal weights and features from seed 0.
+    """A 3x3 layer, c0 = c2 = width: features from seed 0, standard normal weights from ``target``.
 
     ``oversampling`` is c1 / n, or ``"minimum"`` for the minimum width.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(target)
     model = nn.Conv2d(width, width, 3, bias=False, device=device).eval()
     nn.init.normal_(model.weight)
     size = "width" if oversampling == "minimum" else "oversampling"

@@ -4,11 +4,11 @@
     python scripts/bench_solvers.py                      # everything: 45 min on two cores, 12 GB
     python scripts/bench_solvers.py products oversampled # some sections only
 
-Sections: products, oversampled, square, frontier, whole, contention. Each row runs in its own
-process, which measures its peak memory; the machine should be idle. Resumable: rows in the results
-are not measured again. Residuals are recomputed from the operator in float64, at the minimum width
-as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features are he_normal from
-seed 0, or sign if the method says so. Results:
+Sections: products, oversampled, square, together, frontier, whole, contention. Each row runs in its
+own process, which measures its peak memory; the machine should be idle. Resumable: rows in the
+results are not measured again. Residuals are recomputed from the operator in float64, at the
+minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features are
+he_normal from seed 0, or sign if the method says so. Results:
 outputs/solvers/<device>/{bench.json,bench.md,frontier.*}.
 """
 
@@ -35,12 +35,14 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 import bnrecon
 from bnrecon.construction.two_layer import relative_error
 from bnrecon.operators.system import System
+from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.reporting import figures
 from bnrecon.runtime import hardware
 from bnrecon.runtime.precision import FLOAT32, FLOAT64
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers import SolverSpec, iterative, solve
+from bnrecon.solvers.base import Solution
 from bnrecon.solvers.krylov import cgls
 from bnrecon.solvers.solving import relative_residual
 
@@ -48,6 +50,8 @@ PRODUCTS = ("int8", "bfloat16", "float32")  # precisions of the bare products th
 DENSE = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}  # bytes per entry
 # The method with which a section's others are compared; it is the first of its size.
 OURS = {"oversampled": "matrix_free", "square": "refined", "contention": "alone"}
+OURS["together"] = "one factorization"
+TARGETS = 8  # as many as Tables 1 and 2 of Burkholz 2024 have
 PLAN = [
     dict(zip(("section", "method", "width", "oversampling"), key, strict=True))
     for section, *grid in TABLES["bench"]["plan"]
@@ -81,6 +85,8 @@ def measure(row: dict, device: torch.device) -> dict:
     features = "sign" if row["method"].endswith(" sign") else "he_normal"
     if row["section"] in ("whole", "contention"):
         return network(row, features, device)
+    if row["section"] == "together":
+        return row | together(row, device)
     system = random_system(features, row["width"], row["oversampling"], device)
     row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
     if row["section"] == "products":
@@ -116,6 +122,29 @@ def solve_row(row: dict, system: System) -> dict:
         rebuilt = system.matrix.matvec(scales.inner).reshape(system.weight.shape)
         residual = relative_error(rebuilt * scales.outer[:, None], system.weight)
     return {"seconds": times["seconds"], "memory": peak - before, "residual": residual} | told
+
+
+def together(row: dict, device: torch.device) -> dict:
+    """Layers with the same features and other weights, by one factorization or by one each."""
+
+    def draw(width: int) -> list[PlannedLayer]:
+        options = {"oversampling": row["oversampling"], "solver": "auto", "device": device}
+        return [random_layer("he_normal", width, target=one, **options) for one in range(TARGETS)]
+
+    def solve_each(layers: Sequence[PlannedLayer]) -> list[Solution]:
+        return [bnrecon.solve_layer(layer) for layer in layers]
+
+    solve_all = bnrecon.solve_layers if row["method"] == OURS["together"] else solve_each
+    solve_all(draw(4))  # loads the libraries
+    layers = draw(row["width"])
+    solutions, times = timed(solve_all, layers)
+    return {
+        "n": layers[0].rows,
+        "c1": layers[0].width,
+        "seconds": times["seconds"],
+        "residual": max(solution.report.relative_residual for solution in solutions),
+        "note": f"{TARGETS} targets; {solutions[0].report.solver}",
+    }
 
 
 def network(row: dict, features: str, device: torch.device) -> dict:

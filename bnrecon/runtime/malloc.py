@@ -20,12 +20,10 @@ def keep_freed_memory() -> Iterator[None]:
     """Let malloc keep freed memory while a block runs a network, and return it afterwards.
 
     Each batch frees and allocates the same large blocks. By default they return to the kernel each
-    time, which costs page faults: with this, on two cores (Zen 4), VGG18 of width 64 trained at 381
-    instead of 272 images/s in float32, and at 668 instead of 632 in bf16; 64 images went through a
-    source of width 16 in 1.3 instead of 2.3 s of one core. So there is one arena (permanently, once
-    it is set), nothing is mapped, and the heap is not trimmed. With blocks of many sizes, as in
-    solving, a heap that is never trimmed grows beyond what is used at any time. Blocks may be
-    nested; the outermost one returns the memory.
+    time, which costs page faults: a large part of the time of some trainings. So there is one arena
+    (permanently, once it is set), nothing is mapped, and the heap is not trimmed. With blocks of
+    many sizes, as in solving, a heap that is never trimmed grows beyond what is used at any time.
+    Blocks may be nested; the outermost one returns the memory.
     """
     global _open
     _open += 1
