@@ -154,13 +154,16 @@ def _import(name: str) -> None:
         sys.path.insert(0, os.getcwd())
     before = _settings()
     try:
-        importlib.import_module(module)
+        imported = importlib.import_module(module)
     except BaseException as error:  # user code may raise anything
         if isinstance(error, KeyboardInterrupt) and not is_loading():
             raise  # from the keyboard, not the module: no signal raises it during loading
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(f"imports={name}: {error}; {ADVICE}") from None
         raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None
+    here, origin = Path(module.replace(".", "/") + ".py"), getattr(imported, "__file__", None)
+    if here.is_file() and not (origin and here.samefile(origin)):
+        raise UserError(f"imports={name}: {here} is hidden by {origin or 'Python'}; rename it")
     if changed := [what for what, value in _settings().items() if before[what] != value]:
         del sys.modules[module]  # refuse it again
         raise UserError(f"imports={name}: it changes {' and '.join(changed)} for all of bnrecon")

@@ -298,6 +298,14 @@ def test_error_in_a_user_solvers_memory_or_check_is_one_line(traits):
         bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine")
 
 
+@pytest.mark.parametrize("name", ["queue", "sys"])
+def test_module_hidden_by_one_of_python_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{name}.py").touch()
+    with pytest.raises(UserError, match=rf"imports={name}: {name}.py is hidden by .*; rename it"):
+        import_user_modules([name])
+
+
 def test_import_that_changes_torch_is_refused(tmp_path):
     (tmp_path / "doubles.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\n")
     try:
