@@ -22,7 +22,11 @@ class Interval:
 
     @property
     def bar(self) -> float:
-        """``half_width`` for a figure's error bars; NaN, which draws none, where it is ``None``."""
+        """``half_width`` for a figure's error bars; NaN, which draws none, where it is ``None``.
+
+        >>> Interval(2.0, 0.5, 3).bar, Interval(2.0, None, 1).bar
+        (0.5, nan)
+        """
         return math.nan if self.half_width is None else self.half_width
 
     @property
