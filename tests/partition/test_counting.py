@@ -47,12 +47,6 @@ def test_counts_in_a_slice_match_all_distances(network, plane, points):
     assert counts.max() > 5
 
 
-def test_local_map_is_exact_in_the_first_layer(network, plane, points):
-    folds = partition(network, plane).folds
-    local = count_by_local_map(network, plane.inputs(points), 0.1)
-    assert (local[:, 0] == count_in_slice(folds.of(0), points, 0.1)).all()
-
-
 def test_local_map_is_exact_where_no_earlier_unit_folds_in_the_ball(network, plane, points):
     folds = partition(network, plane).folds
     radius = 0.003

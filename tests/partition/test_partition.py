@@ -156,27 +156,6 @@ def test_no_unit_changes_state_within_a_region_of_a_convolutional_network(digits
     assert (pattern[:, signs] == pattern[np.sort(first)[owner]][:, signs]).all()
 
 
-def test_neighbours_agree_on_shared_edges(case):
-    network, slice_, parts = case
-    regions = parts.regions
-    rng = np.random.default_rng(0)
-    rows = rng.choice(len(regions), min(60, len(regions)), replace=False)
-    steps = 1e-7 * np.array([[1.0, 0.3], [-1.0, -0.3], [0.3, -1.0], [-0.3, 1.0]])
-    compared = 0
-    for row in rows:
-        corners = regions[row].vertices
-        middles = (corners + np.roll(corners, -1, 0)) / 2
-        for step in steps:
-            other = regions.locate(middles + step)
-            seen = other >= 0
-            here = at(np.repeat(regions.maps[[row]], len(middles), 0), middles)
-            there = at(regions.maps[other], middles)
-            # The neighbour meets the edge within the step, up to its slope.
-            assert here[seen] == pytest.approx(there[seen], abs=1e-4)
-            compared += int((other[seen] != row).sum())
-    assert compared > 50
-
-
 def test_network_is_continuous_along_folds_up_to_rounding(case):
     network, slice_, parts = case
     middle = parts.folds.ends.mean(1)
@@ -189,17 +168,6 @@ def test_network_is_continuous_along_folds_up_to_rounding(case):
     values = [at(part, middle[some][inside]) for part in maps]
     assert np.abs(values[0] - values[1]).max() < 1e-7
     assert (sides[0] != sides[1])[inside].mean() > 0.98  # a fold separates two regions
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 12])
-def test_lines_in_general_position_give_1_plus_n_plus_n_choose_2_regions(count):
-    rng = np.random.default_rng(count)
-    angles = (np.arange(count) + rng.uniform(0, 0.5, count)) * np.pi / count
-    normals = np.stack([np.cos(angles), np.sin(angles)], 1)
-    network = arrangement(normals, rng.uniform(-0.1, 0.1, count))
-    parts = partition(network, plane(50 * SQUARE))
-    assert len(parts.regions) == 1 + count + count * (count - 1) // 2
-    assert len(parts.folds) == count
 
 
 def test_window_has_1_plus_lines_plus_inner_crossings_regions():
@@ -315,16 +283,6 @@ def test_torchvision_residual_network_is_partitioned(digits):
     points = grid(slice_, 8) * 0.9
     maps = parts.regions.maps[parts.regions.locate(points)]
     assert at(maps, points) == pytest.approx(outputs(network, slice_, points), abs=1e-11)
-
-
-def test_decision_boundary_is_where_an_output_is_zero():
-    network = random_network(10, 2)
-    with torch.no_grad():
-        network[-1].bias -= network(torch.zeros(1, 2, dtype=torch.float64))[0]
-    ends = partition(network, plane(2 * SQUARE)).zero_set(0)
-    assert len(ends) > 3
-    middle = plane().inputs(ends.mean(1))
-    assert network(middle).abs().max() < 1e-12
 
 
 def test_one_number_per_input_is_an_output():

@@ -93,15 +93,6 @@ def test_decision_boundary_is_where_the_output_changes_sign(classifier, data):
     assert distances_to(between, boundary).max() <= step / 2 + 1e-9
 
 
-def test_distances_to_a_boundary_are_distances_to_its_points():
-    generator = np.random.Generator(np.random.Philox(0))
-    boundary, points = generator.normal(size=(5, 2, 2)), generator.normal(size=(20, 2))
-    share = np.linspace(0, 1, 2001)[:, None, None]
-    dense = ((1 - share) * boundary[:, 0] + share * boundary[:, 1]).reshape(-1, 2)
-    nearest = np.linalg.norm(points[:, None] - dense, axis=2).min(1)
-    np.testing.assert_allclose(distances_to(points, boundary), nearest, atol=2e-3)
-
-
 def circle(radius):
     angles = np.linspace(0, 2 * np.pi, 400)
     points = radius * np.stack([np.cos(angles), np.sin(angles)], 1)
