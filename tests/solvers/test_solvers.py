@@ -359,29 +359,9 @@ def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
         assert (reached - target.weight).norm() < 1e-10 * target.weight.norm(), key
 
 
-def test_svd_preconditioning_repairs_lbfgs():
-    """At c1 = n LBFGS fails without an SVD and works with it (Random features, Fig. 2)."""
-    _, _, system = random_layer("he_normal", LayerShape(20, 20), 400)
-    alone, preconditioned = (
-        solve(system, SolverSpec(name)).report.relative_residual for name in ("lbfgs", "svd_lbfgs")
-    )
-    assert preconditioned < 0.1 * alone
-
-
 def test_papers_solvers_report_that_they_fall_short():
     _, _, system = random_layer("he_normal", SHAPES[0], SHAPES[0].minimum_width)
     for solver in sorted(set(TOLERANCE) & {name for name in SOLVERS if "lbfgs" in name}):
         report = solve(system, SolverSpec(solver)).report
         assert not report.converged
         assert report.precision == "float32"
-
-
-def test_lbfgs_improves_on_the_float32_lu():
-    shape = LayerShape(16, 16, (3, 3))
-    _, _, system = random_layer("he_normal", shape, shape.equations)
-    alone = torch.linalg.solve(system.operator.dense().float(), system.rhs.float()).double()
-    before = float((system.operator.matvec(alone) - system.rhs).norm() / system.rhs.norm())
-    assert (
-        solve(system, SolverSpec("lu_lbfgs", max_iterations=300)).report.relative_residual
-        < 0.5 * before
-    )
