@@ -5,6 +5,7 @@ import itertools
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.register import build
@@ -34,6 +35,19 @@ def difference(network, model, x):
         ours, theirs = network(x), model(x)
     assert ours.shape == theirs.shape
     return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def recorded(network, kinds, x):
+    """Modules of these classes in running order, with their input and output in one pass."""
+    seen = {}
+
+    def note(module, inputs, output):
+        if isinstance(module, kinds):  # the next module may work in place
+            seen[module] = inputs[0], output.clone()
+
+    with torch.no_grad(), register_module_forward_hook(note):
+        network(x)
+    return seen
 
 
 def same_state(network, other):

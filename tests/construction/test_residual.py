@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import NETWORKS, outputs, randomize
+from networks import NETWORKS, outputs, randomize, recorded
 from random_layer import gaussian
 from torch import nn
 
@@ -118,13 +118,8 @@ def test_second_normalization_holds_the_statistics_of_its_inputs(skip):
     )
     images = torch.randn(32, 3, 9, 9, generator=torch.Generator().manual_seed(2))
     layer = reconstruct(model, FeatureSpec(skip=skip), images=images).network[0]
-    seen = []
-    layer.second_norm.register_forward_hook(
-        lambda module, inputs, output: seen.append(inputs[0].double())
-    )
-    with torch.no_grad():
-        layer(images)
-    variance, mean = torch.var_mean(seen[0], dim=(0, 2, 3))
+    norm_input, _ = recorded(layer, nn.BatchNorm2d, images)[layer.second_norm]
+    variance, mean = torch.var_mean(norm_input.double(), dim=(0, 2, 3))
     torch.testing.assert_close(layer.second_norm.running_mean.double(), mean, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(
         layer.second_norm.running_var.double(), variance, rtol=1e-4, atol=1e-4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from networks import Composed
+from networks import Composed, recorded
 from planes import SQUARE, plane
 from torch import nn
 
@@ -91,23 +91,17 @@ def at(maps, points):
 
 
 def states(network, slice_, points):
-    """Every unit's state by hooks: signs before activations, winners of poolings."""
-    by_module = []
-
-    def note(module, inputs, output):
-        if isinstance(module, nn.MaxPool2d):
-            pool = nn.functional.max_pool2d
-            options = (module.kernel_size, module.stride, module.padding)
-            by_module.append(pool(inputs[0], *options, return_indices=True)[1].flatten(1))
-        else:
-            by_module.append((inputs[0] > 0).flatten(1).long())
-
+    """Every unit's state: signs before activations, winners of poolings."""
+    states = []
     kinds = (nn.ReLU, nn.LeakyReLU, nn.MaxPool2d)
-    handles = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, kinds)]
-    outputs(network, slice_, points)
-    for handle in handles:
-        handle.remove()
-    return torch.cat(by_module, 1).numpy()
+    for module, (x, _) in recorded(network, kinds, slice_.inputs(points)).items():
+        if isinstance(module, nn.MaxPool2d):
+            options = (module.kernel_size, module.stride, module.padding)
+            x = nn.functional.max_pool2d(x, *options, return_indices=True)[1]
+            states.append(x.flatten(1))
+        else:
+            states.append((x > 0).flatten(1).long())
+    return torch.cat(states, 1).numpy()
 
 
 def test_affine_maps_match_the_network_in_all_regions_which_fill_the_window(case):
@@ -209,18 +203,12 @@ def test_folds_are_the_zero_sets_of_their_units(case):
     for index, layer in enumerate(parts.layers):
         if layer.kind != "activation" or layer.name not in dict(network.named_modules()):
             continue
-        seen = []
-        handle = network.get_submodule(layer.name).register_forward_pre_hook(
-            lambda _module, inputs, seen=seen: seen.append(inputs[0].flatten(1))
-        )
-        folds = parts.folds.of(index)
+        folds, module = parts.folds.of(index), network.get_submodule(layer.name)
         for share in (0.0, 0.3, 1.0):
             points = (1 - share) * folds.ends[:, 0] + share * folds.ends[:, 1]
-            outputs(network, slice_, points)
-            values = seen.pop()
+            values = recorded(network, type(module), slice_.inputs(points))[module][0].flatten(1)
             at_folds = values.gather(1, torch.from_numpy(folds.unit)[:, None])
             assert at_folds.abs().max() < 1e-9 * max(1.0, float(values.abs().max()))
-        handle.remove()
 
 
 def test_folds_hold_every_sign_change_along_a_line(case):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torchvision
+from networks import recorded
 from torch import nn
 
 from bnrecon.partition import set_statistics
@@ -14,27 +15,12 @@ def network_with_norms():
     return torchvision.models.resnet18(num_classes=10).double()
 
 
-def norm_inputs(network, inputs):
-    """Every BatchNorm's input when the network runs in eval mode."""
-    seen = {}
-    handles = [
-        module.register_forward_pre_hook(lambda norm, args: seen.update({norm: args[0]}))
-        for module in network.modules()
-        if isinstance(module, nn.BatchNorm2d)
-    ]
-    with torch.no_grad():
-        network.eval()(inputs)
-    for handle in handles:
-        handle.remove()
-    return seen
-
-
 def test_statistics_are_those_of_every_layer_in_eval_mode():
     inputs = torch.randn(12, 3, 32, 32, dtype=torch.float64)
     network = set_statistics(network_with_norms(), inputs)
-    seen = norm_inputs(network, inputs)
+    seen = recorded(network.eval(), nn.BatchNorm2d, inputs)
     assert len(seen) == 20
-    for norm, norm_input in seen.items():
+    for norm, (norm_input, _) in seen.items():
         assert (norm.running_mean - norm_input.mean((0, 2, 3))).abs().max() < 1e-12
         assert (norm.running_var - norm_input.var((0, 2, 3), unbiased=False)).abs().max() < 1e-12
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layer_cases import CASES, DIMS, KERNEL, label, make
-from networks import Composed, difference
+from networks import Composed, difference, recorded
 from torch import nn
 
 import bnrecon
@@ -109,14 +109,11 @@ def test_statistics_match_those_the_normalizations_collect(kind, name, bias):
     with torch.no_grad():
         layer.train()(x)
     assert torch.allclose(layer.first_norm.running_var, wanted[0], rtol=1e-9)
-    seen = []
-    layer.second_norm.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0]))
-    with torch.no_grad():
-        layer.first_norm.running_var.copy_(wanted[0])
-        layer.first_norm.running_mean.copy_(mean)
-        layer.eval()(x)
-    sides = [side for side in range(seen[0].ndim) if side != 1]
-    assert torch.allclose(seen[0].var(sides), wanted[1], rtol=1e-7)
+    layer.first_norm.running_var.copy_(wanted[0])
+    layer.first_norm.running_mean.copy_(mean)
+    norm_input, _ = recorded(layer.eval(), type(layer.second_norm), x)[layer.second_norm]
+    sides = [side for side in range(norm_input.ndim) if side != 1]
+    assert torch.allclose(norm_input.var(sides), wanted[1], rtol=1e-7)
 
 
 @pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from networks import recorded
 
 from bnrecon.partition import count_by_local_map, fold_distances
 from bnrecon.studies.bn_explained import figure3, figure4
@@ -211,11 +212,8 @@ def test_counts_around_images_match_exact_norms_samples_and_a_closed_form():
 def test_bn_filters_are_zero_at_the_mean_training_image():
     network, batches = figure4._prepare("BN", 0, PIXELS[1], OPTIONS)
     images = torch.cat(list(batches))
-    hooked = {}
-    network[0][1].register_forward_hook(lambda _module, _inputs, out: hooked.update(out=out))
-    with torch.no_grad():
-        network(images)
-    torch.testing.assert_close(hooked["out"].mean((0, 2, 3)), torch.zeros(2), atol=1e-5, rtol=0)
+    _, output = recorded(network, torch.nn.BatchNorm2d, images)[network[0][1]]
+    torch.testing.assert_close(output.mean((0, 2, 3)), torch.zeros(2), atol=1e-5, rtol=0)
     biased, _ = figure4._prepare("random bias", 0, PIXELS[1], OPTIONS)
     assert torch.equal(biased[0][0].weight, network[0][0].weight)
     assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in biased.modules())

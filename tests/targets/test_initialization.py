@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchvision
-from networks import Composed, NormAct
+from networks import Composed, NormAct, recorded
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
@@ -26,34 +26,18 @@ def images():
     return torch.randn(12, 3, 32, 32, dtype=torch.float64) * 3 + 1
 
 
-def hidden_outputs(network, kinds, inputs):
-    seen = {}
-    handles = [
-        module.register_forward_hook(
-            lambda m, _inputs, output, n=name: seen.update({n: output.clone()})
-        )
-        for name, module in network.named_modules()
-        if isinstance(module, kinds)
-    ]
-    with torch.no_grad():
-        network(inputs)
-    for handle in handles:
-        handle.remove()
-    return seen
-
-
-def assert_normalized(outputs):
-    for name, output in outputs.items():
-        assert output.mean((0, 2, 3)).abs().max() < 1e-8, name
-        assert (output.var((0, 2, 3), unbiased=False) - 1).abs().max() < 1e-2, name
+def assert_normalized(seen):
+    for module, (_, output) in seen.items():
+        assert output.mean((0, 2, 3)).abs().max() < 1e-8, module
+        assert (output.var((0, 2, 3), unbiased=False) - 1).abs().max() < 1e-2, module
 
 
 def test_folding_normalizes_every_convolution_without_batchnorm(images):
     network = resnet(nn.Identity)
     ready = initialize_from_data(network, images, method="fold")
-    outputs = hidden_outputs(ready.train(), nn.Conv2d, images)
-    assert len(outputs) == 20
-    assert_normalized(outputs)
+    seen = recorded(ready.train(), nn.Conv2d, images)
+    assert len(seen) == 20
+    assert_normalized(seen)
     assert torch.equal(ready.fc.weight, network.fc.weight)  # the output layer is unchanged
     assert all(m.bias is not None for m in ready.modules() if isinstance(m, nn.Conv2d))
     assert type(ready) is type(network)
@@ -64,7 +48,7 @@ def test_freezing_and_folding_give_the_same_function(images):
     frozen = initialize_from_data(network, images)
     folded = initialize_from_data(network, images, method="fold")
     assert isinstance(frozen.layer1[0].conv1[1], FrozenBatchNorm2d)
-    assert_normalized(hidden_outputs(frozen.train(), FrozenBatchNorm2d, images))
+    assert_normalized(recorded(frozen.train(), FrozenBatchNorm2d, images))
     with torch.no_grad():
         difference = (frozen(images) - folded(images)).abs().max()
         assert difference < 1e-9 * frozen(images).abs().max()

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from networks import NormAct, StopAfter, same_state
+from networks import NormAct, StopAfter, recorded, same_state
 from torch import nn
 
 import bnrecon
@@ -120,15 +120,13 @@ def test_frozen_statistics_are_those_of_all_training_images(digits, initializati
     network = initialized(resnet9(initialization=initialization), digits)
     images = next(digits.plain_train_batches(10_000, CPU, 10_000))
     assert len(images) == digits.sizes[0]
-    seen = []
-    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
-    norms[3].register_forward_hook(lambda _m, _i, output: seen.append(output))
-    network.train()(images)
-    assert torch.allclose((seen[0] ** 2).mean((0, 2, 3)), torch.ones(8), atol=1e-3)
+    norms = recorded(network.train(), nn.BatchNorm2d, images)
+    _, output = list(norms.values())[3]
+    assert torch.allclose((output**2).mean((0, 2, 3)), torch.ones(8), atol=1e-3)
     if initialization == "frozen_scale":
         assert not any(norm.running_mean.any() for norm in norms)
     else:
-        assert torch.allclose(seen[0].mean((0, 2, 3)), torch.zeros(8), atol=1e-4)
+        assert torch.allclose(output.mean((0, 2, 3)), torch.zeros(8), atol=1e-4)
 
 
 def test_folded_statistics_give_the_same_function(digits):
