@@ -7,12 +7,6 @@ from random_layer import gaussian
 from bnrecon.features import LayerShape, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.operators import integers, signs
-from bnrecon.operators.integers import (
-    IntegerGradients,
-    IntegerProducts,
-    find_signs,
-    round_to_levels,
-)
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 
@@ -34,7 +28,7 @@ def operator_of(shape, name="sign", storage="regenerate"):
 
 
 def rounded(vectors):
-    levels, steps = round_to_levels(vectors.reshape(len(vectors), -1))
+    levels, steps = integers.round_to_levels(vectors.reshape(len(vectors), -1))
     return (levels * steps).reshape(vectors.shape)
 
 
@@ -55,7 +49,7 @@ def test_products_of_rounded_vectors_match_the_dense_matrix(
         monkeypatch.setattr(signs, "HELD_BYTES", 0)
     monkeypatch.setattr(integers, "EXPANDED_BYTES", 10**9 if bits == "expanded" else 0)
     exact = operator_of(shape, name, storage=storage)
-    operator = IntegerProducts(exact)
+    operator = integers.IntegerProducts(exact)
     dense = exact.dense()
     x, y = rounded(gaussian(WIDTH, *many)), rounded(gaussian(shape.equations, *many, seed=1))
     assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-13, atol=1e-13)
@@ -68,29 +62,29 @@ def test_signs_of_a_user_are_recognized_by_value():
     tables = [torch.randint(-1, 2, (5000, side), generator=draw_signs) * 0.3 for side in (6, 2)]
     matrix = KhatriRao(*(table.double() for table in tables))
     x = rounded(gaussian(5000))
-    assert torch.allclose(IntegerProducts(matrix).matvec(x), matrix.matvec(x), rtol=1e-12)
-    assert find_signs(KhatriRao(*tables)) is not None
+    assert torch.allclose(integers.IntegerProducts(matrix).matvec(x), matrix.matvec(x), rtol=1e-12)
+    assert integers.find_signs(KhatriRao(*tables)) is not None
     tables[0][4999, 5] = 0.2
-    assert find_signs(KhatriRao(*tables)) is None
-    assert find_signs(KhatriRao(torch.zeros(9, 3), torch.ones(9, 2))) is None
-    assert find_signs(KhatriRao(torch.ones(0, 3), torch.ones(0, 2))) is None
+    assert integers.find_signs(KhatriRao(*tables)) is None
+    assert integers.find_signs(KhatriRao(torch.zeros(9, 3), torch.ones(9, 2))) is None
+    assert integers.find_signs(KhatriRao(torch.ones(0, 3), torch.ones(0, 2))) is None
 
 
 def test_each_vector_has_its_own_rounding_levels():
     vectors = torch.stack([gaussian(1000), 1e-9 * gaussian(1000, seed=1)], 1)
-    levels, steps = round_to_levels(vectors)
+    levels, steps = integers.round_to_levels(vectors)
     assert levels.abs().amax(0).tolist() == [127, 127]
     assert ((levels * steps - vectors).abs() <= 0.5000001 * steps).all()
 
 
 def test_rounding_is_idempotent():
-    operator = IntegerProducts(operator_of(SHAPES[0]))
+    operator = integers.IntegerProducts(operator_of(SHAPES[0]))
     vector = operator.nearest(gaussian(WIDTH))
     assert torch.allclose(operator.nearest(vector), vector, rtol=1e-15, atol=0)
 
 
 def test_products_with_zero_are_zero():
-    operator = IntegerProducts(operator_of(SHAPES[0]))
+    operator = integers.IntegerProducts(operator_of(SHAPES[0]))
     assert not operator.matvec(torch.zeros(WIDTH, dtype=torch.float64)).any()
     assert not operator.rmatvec(torch.zeros(SHAPES[0].equations, dtype=torch.float64)).any()
 
@@ -98,7 +92,7 @@ def test_products_with_zero_are_zero():
 def test_sums_that_may_overflow_32_bits_use_64(monkeypatch):
     """Possible from 2^31 / 127 features or equations on; a lower limit stands in."""
     exact, x, y = operator_of(SHAPES[0]), gaussian(WIDTH), gaussian(SHAPES[0].equations)
-    whole = IntegerProducts(exact)
+    whole = integers.IntegerProducts(exact)
     expected = whole.matvec(x), whole.rmatvec(y)
     kinds, zeros, summed = [], torch.zeros, torch.Tensor.sum
 
@@ -124,7 +118,7 @@ def test_sums_that_may_overflow_32_bits_use_64(monkeypatch):
 @pytest.mark.parametrize("size", [1.0, 1e-300, 9e-322])
 def test_tiny_vectors_keep_their_signs(size):
     vector = size * torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64)
-    levels, _ = round_to_levels(vector[:, None])
+    levels, _ = integers.round_to_levels(vector[:, None])
     assert torch.equal(levels[:, 0].sign().double(), vector.sign())
     assert levels.abs().max() <= 127
 
@@ -141,7 +135,7 @@ def test_integer_gradients_are_off_by_a_hundredth_and_images_exact(
     second, first = (gaussian(WIDTH, side, seed=i).to(stored) for i, side in enumerate(sides))
     second[3] = first[5] = 0
     exact = KhatriRao(second, first, FLOAT64)
-    operator = IntegerGradients(exact, precision.with_integer_gradients())
+    operator = integers.IntegerGradients(exact, precision.with_integer_gradients())
     x, y = gaussian(WIDTH).float(), gaussian(exact.shape[0]).float()
     assert torch.equal(operator.matvec(x), exact.to(precision).matvec(x))
     near, gradient = operator.rmatvec(y).double(), exact.rmatvec(y.double())
@@ -151,5 +145,5 @@ def test_integer_gradients_are_off_by_a_hundredth_and_images_exact(
 
 def test_sums_beyond_32_bits_are_not_attempted():
     """The limit is 127^2 times the longer row."""
-    assert IntegerGradients.suit(KhatriRao(torch.zeros(1, 133_144), torch.zeros(1, 1)))
-    assert not IntegerGradients.suit(KhatriRao(torch.zeros(1, 1), torch.zeros(1, 133_145)))
+    assert integers.IntegerGradients.suit(KhatriRao(torch.zeros(1, 133_144), torch.zeros(1, 1)))
+    assert not integers.IntegerGradients.suit(KhatriRao(torch.zeros(1, 1), torch.zeros(1, 133_145)))

@@ -10,47 +10,40 @@ import time
 import pytest
 
 from bnrecon.runtime import interruption
-from bnrecon.runtime.interruption import (
-    StopRequest,
-    finish_loading,
-    handle_signals,
-    is_loading,
-    received_signal,
-)
 
 NUMBERS = [each for each in signal.Signals if each.name in ("SIGINT", "SIGTERM", "SIGUSR2")]
 
 
 @contextlib.contextmanager
 def once_loaded():
-    with handle_signals():
-        finish_loading()
+    with interruption.handle_signals():
+        interruption.finish_loading()
         yield
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_job_handles_a_signal_after_loading(number):
-    with handle_signals(postpone=True):
-        assert is_loading()
+    with interruption.handle_signals(postpone=True):
+        assert interruption.is_loading()
         signal.raise_signal(number)
-        assert received_signal() == number
+        assert interruption.received_signal() == number
         with pytest.raises(KeyboardInterrupt):
-            finish_loading()
-        assert not is_loading()
-        finish_loading()  # no second interrupt
+            interruption.finish_loading()
+        assert not interruption.is_loading()
+        interruption.finish_loading()  # no second interrupt
 
 
 def test_signal_of_an_earlier_job_does_not_affect_the_next():
-    with handle_signals(postpone=True):
+    with interruption.handle_signals(postpone=True):
         signal.raise_signal(signal.SIGINT)
-    with handle_signals(postpone=True):
-        finish_loading()
+    with interruption.handle_signals(postpone=True):
+        interruption.finish_loading()
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_signal_is_recorded_inside_the_block_and_raised_outside(number):
     def work():
-        with StopRequest() as stop:
+        with interruption.StopRequest() as stop:
             assert stop.reason is None
             signal.raise_signal(number)
             raise RuntimeError(stop.reason)
@@ -58,7 +51,7 @@ def test_signal_is_recorded_inside_the_block_and_raised_outside(number):
     with once_loaded():
         with pytest.raises(RuntimeError, match=f"{number.name} was received"):
             work()
-        assert received_signal() == number
+        assert interruption.received_signal() == number
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
 
@@ -72,7 +65,7 @@ def test_late_signal_takes_effect_after_the_block_and_a_second_one_at_once(
     passed = []
 
     def work():
-        with StopRequest():
+        with interruption.StopRequest():
             signal.raise_signal(number)
             passed.append("the first")
             if repeated:
@@ -88,7 +81,7 @@ def test_late_signal_takes_effect_after_the_block_and_a_second_one_at_once(
 @pytest.mark.parametrize("number", NUMBERS)
 def test_simultaneous_signals_count_once_except_ctrl_c(number):
     def work():
-        with StopRequest() as stop:
+        with interruption.StopRequest() as stop:
             signal.raise_signal(number)
             signal.raise_signal(number)
             raise RuntimeError(stop.reason)

@@ -10,16 +10,6 @@ from torch import nn
 
 from bnrecon.partition import rectangle, set_statistics, slice_along
 from bnrecon.studies.bn_explained import figure6
-from bnrecon.studies.bn_explained.figure6 import (
-    GROUPS,
-    INITIAL,
-    SAMPLES,
-    SIZES,
-    TRAININGS,
-    draw_boundaries,
-    expected_ratio,
-    margins,
-)
 from bnrecon.studies.bn_explained.planar import (
     decision_boundary,
     distance_between,
@@ -117,28 +107,28 @@ def test_margins_are_signed_distances_of_the_nearest_points():
     points = torch.stack([x, torch.zeros_like(x)], 1)
     labels = (x > 0).long()
     line = np.array([[[0.0, -1.0], [0.0, 1.0]]])
-    computed = margins(x, (points, labels), line)
+    computed = figure6.margins(x, (points, labels), line)
     assert computed == pytest.approx({"accuracy": 1.0, "nearest": 0.05, "smallest": 0.05})
     labels[0] = 1  # at -1, on the wrong side
-    computed = margins(x, (points, labels), line)
+    computed = figure6.margins(x, (points, labels), line)
     assert computed == pytest.approx({"accuracy": 39 / 40, "nearest": -0.475, "smallest": -1.0})
-    assert np.isnan(margins(x, (points, labels), np.zeros((0, 2, 2)))["nearest"])
+    assert np.isnan(figure6.margins(x, (points, labels), np.zeros((0, 2, 2)))["nearest"])
 
 
 def test_expected_ratio_matches_sampled_mini_batch_means():
     generator = np.random.Generator(np.random.Philox(1))
-    values = generator.normal(size=SAMPLES)
-    drawn = np.stack([generator.permutation(values)[: max(SIZES)] for _ in range(20_000)])
-    small, large = (drawn[:, :size].mean(1).std() for size in SIZES)
-    assert expected_ratio() == pytest.approx(small / large, rel=0.03)
+    values = generator.normal(size=figure6.SAMPLES)
+    drawn = np.stack([generator.permutation(values)[: max(figure6.SIZES)] for _ in range(20_000)])
+    small, large = (drawn[:, :size].mean(1).std() for size in figure6.SIZES)
+    assert figure6.expected_ratio() == pytest.approx(small / large, rel=0.03)
 
 
 def test_drawn_lines_are_the_boundaries():
-    rows = draw_boundaries(seed=0, updates=0, batches=2)
+    rows = figure6.draw_boundaries(seed=0, updates=0, batches=2)
     lines = rows[rows["kind"] == "boundary"]
-    assert list(lines["batch"].unique()) == [SAMPLES, *SIZES]
-    assert set(lines["state"]) == {INITIAL, *TRAININGS}
-    network, (points, _) = draw_classifier((32, 32), 0), two_moons(SAMPLES, 0)
+    assert list(lines["batch"].unique()) == [figure6.SAMPLES, *figure6.SIZES]
+    assert set(lines["state"]) == {figure6.INITIAL, *figure6.TRAININGS}
+    network, (points, _) = draw_classifier((32, 32), 0), two_moons(figure6.SAMPLES, 0)
     window = np.array(rows["path"].iloc[0].split(), dtype=float).reshape(-1, 2)
     plane = slice_along(torch.zeros(2), torch.eye(2), window)
     expected = decision_boundary(network, points, plane)
@@ -150,14 +140,15 @@ def made_rows(ratio, gain):
     """Four seeds with small differences between them."""
     rows = []
     for seed in range(4):
-        for state in (INITIAL, *TRAININGS, *GROUPS):
+        for state in (figure6.INITIAL, *figure6.TRAININGS, *figure6.GROUPS):
             rows.append({"kind": "margins", "seed": seed, "state": state, "accuracy": 1.0})
-            rows[-1]["nearest"] = rows[-1]["smallest"] = 0.1 + (state in GROUPS) * gain(seed)
-            for size in SIZES if state not in GROUPS else ():
-                value = ratio(seed) if size == SIZES[0] else 1.0
+            margin = 0.1 + (state in figure6.GROUPS) * gain(seed)
+            rows[-1]["nearest"] = rows[-1]["smallest"] = margin
+            for size in figure6.SIZES if state not in figure6.GROUPS else ():
+                value = ratio(seed) if size == figure6.SIZES[0] else 1.0
                 row = {"kind": "jitter", "seed": seed, "state": state, "batch": size}
                 row |= {"changed": 0.01 * value, "distance": 0.1 * value, "batches": 5}
-                rows.append(row | {"one_sided": int(size == SIZES[0]), "without": 0})
+                rows.append(row | {"one_sided": int(size == figure6.SIZES[0]), "without": 0})
     return pd.DataFrame(rows)
 
 
@@ -171,7 +162,7 @@ def made_rows(ratio, gain):
 )
 def test_verdicts_follow_the_intervals(ratio, gain, verdict):
     decided, numbers = figure6.decide(made_rows(ratio, gain))
-    margins = [f"{margin}, {state}" for margin in figure6.MARGINS for state in GROUPS]
+    margins = [f"{margin}, {state}" for margin in figure6.MARGINS for state in figure6.GROUPS]
     assert {decided[name] for name in ("variability", *margins)} == {verdict}
     assert decided["sides"] == "needs a condition"
     assert numbers["one_sided"] == "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256"
@@ -179,12 +170,12 @@ def test_verdicts_follow_the_intervals(ratio, gain, verdict):
 
 def test_each_noise_level_has_its_own_margin_verdict():
     rows = made_rows(lambda seed: 4.0, lambda seed: 0.02 + seed / 1e3)
-    most = rows["state"] == list(GROUPS)[-1]
+    most = rows["state"] == list(figure6.GROUPS)[-1]
     rows.loc[most, "nearest"] = 0.08 - 0.001 * rows["seed"]
     verdicts, _ = figure6.decide(rows)
-    nearest = [verdicts[f"nearest, {state}"] for state in GROUPS]
+    nearest = [verdicts[f"nearest, {state}"] for state in figure6.GROUPS]
     assert nearest == ["confirmed", "confirmed", "contradicted"]
-    assert {verdicts[f"smallest, {state}"] for state in GROUPS} == {"confirmed"}
+    assert {verdicts[f"smallest, {state}"] for state in figure6.GROUPS} == {"confirmed"}
 
 
 def test_one_noisier_state_contradicts_less_noise():

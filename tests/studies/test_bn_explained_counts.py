@@ -10,18 +10,6 @@ from networks import recorded
 
 from bnrecon.partition import count_by_local_map, fold_distances
 from bnrecon.studies.bn_explained import figure3, figure4
-from bnrecon.studies.bn_explained.figure3 import (
-    CENTRE,
-    LAYERS,
-    RADIUS,
-    REACH,
-    compare_counts,
-    count_at_star,
-    count_on_grid,
-    draw_star,
-    grid,
-    turned,
-)
 from bnrecon.studies.bn_explained.figure4 import (
     PIXELS,
     RADII,
@@ -36,7 +24,7 @@ from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers
 
 
 def test_points_lie_on_the_lines_of_a_pentagram():
-    points = draw_star(0) - CENTRE
+    points = figure3.draw_star(0) - figure3.CENTRE
     angles = np.pi / 2 + np.pi * (2 * np.arange(5) + 2) / 5
     normals = np.stack([np.cos(angles), np.sin(angles)], 1)
     offsets = np.abs(points @ normals.T - np.cos(2 * np.pi / 5))
@@ -48,8 +36,8 @@ def test_points_lie_on_the_lines_of_a_pentagram():
 
 
 def test_turned_points_complete_a_square():
-    points = draw_star(1)
-    corners = np.stack([points, *turned(points).reshape(3, -1, 2)])
+    points = figure3.draw_star(1)
+    corners = np.stack([points, *figure3.turned(points).reshape(3, -1, 2)])
     np.testing.assert_allclose(corners.sum(0), 0, atol=1e-12)
     norms = np.linalg.norm(corners, axis=2)
     np.testing.assert_allclose(norms, np.broadcast_to(norms[0], norms.shape))
@@ -58,7 +46,7 @@ def test_turned_points_complete_a_square():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_zero_bias_counts_scale_with_the_ball(seed):
     """A network without biases is positively homogeneous: d(2 x) = 2 d(x)."""
-    points = draw_star(seed)
+    points = figure3.draw_star(seed)
     network = draw_layers((20,) * 4, "zero bias", points, seed)
     near = count_by_local_map(network, torch.from_numpy(points), 0.1)
     far = count_by_local_map(network, torch.from_numpy(2 * points), 0.2)
@@ -68,30 +56,30 @@ def test_zero_bias_counts_scale_with_the_ball(seed):
 
 
 def test_first_layer_map_counts_distances_to_lines():
-    rows = count_on_grid("random bias", width=40, side=6)
+    rows = figure3.count_on_grid("random bias", width=40, side=6)
     cells = rows[rows["kind"] == "map"]
-    np.testing.assert_allclose(cells[["x", "y"]], grid(6), atol=1e-4)
-    assert np.abs(cells["x"]).max() == pytest.approx(REACH * 5 / 6, abs=1e-4)
-    first = draw_layers((40,), "random bias", draw_star(0), 0)[0][0]
+    np.testing.assert_allclose(cells[["x", "y"]], figure3.grid(6), atol=1e-4)
+    assert np.abs(cells["x"]).max() == pytest.approx(figure3.REACH * 5 / 6, abs=1e-4)
+    first = draw_layers((40,), "random bias", figure3.draw_star(0), 0)[0][0]
     weight, bias = first.weight.detach().numpy(), first.bias.detach().numpy()
-    distance = np.abs(grid(6) @ weight.T + bias) / np.linalg.norm(weight, axis=1)
-    np.testing.assert_array_equal(cells["layer_1"], (distance <= RADIUS).sum(1))
+    distance = np.abs(figure3.grid(6) @ weight.T + bias) / np.linalg.norm(weight, axis=1)
+    np.testing.assert_array_equal(cells["layer_1"], (distance <= figure3.RADIUS).sum(1))
 
 
 def test_counts_at_the_star_match_its_points():
-    rows = count_at_star(width=30, side=8, seed=3).set_index(["setting", "layer"])
-    star = draw_star(3)
+    rows = figure3.count_at_star(width=30, side=8, seed=3).set_index(["setting", "layer"])
+    star = figure3.draw_star(3)
     for setting in SETTINGS:
         network = draw_layers((30,) * 11, setting, star, 3)
-        counts = count_by_local_map(network, torch.from_numpy(star), RADIUS)
-        for layer in LAYERS:
+        counts = count_by_local_map(network, torch.from_numpy(star), figure3.RADIUS)
+        for layer in figure3.LAYERS:
             assert rows.loc[(setting, layer), "data"] == counts[:, layer - 1].mean()
     assert (rows.loc["zero bias", "origin"] == 30).all()
     assert (rows.loc["BN", "origin"] < 30).all()
 
 
 def test_counting_methods_agree_without_folds_and_are_ordered_with_them():
-    rows = compare_counts(width=8, exact=True, points=24)
+    rows = figure3.compare_counts(width=8, exact=True, points=24)
     first, deep = rows[rows["layer"] == 1], rows[rows["layer"] > 1]
     assert (first["local"] == first["units"]).all()
     assert (first["facets"] == first["units"]).all()
@@ -107,7 +95,7 @@ def plane_rows(focus, rim):
     rows = []
     for setting in SETTINGS:
         for seed in range(5):
-            for layer in LAYERS:
+            for layer in figure3.LAYERS:
                 noise = 1 + 0.02 * generator.normal()
                 row = {"kind": "counts", "setting": setting, "layer": layer, "seed": seed}
                 row |= {"width": 10, "turned": 4.0, "data": 4 * noise * focus[setting]}

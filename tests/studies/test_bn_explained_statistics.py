@@ -18,13 +18,6 @@ from bnrecon.studies.bn_explained.batch_statistics import (
     variance_of_drawn_variance,
     variance_of_variance,
 )
-from bnrecon.studies.bn_explained.proposition2 import (
-    ACTIVATIONS,
-    enumerate_batches,
-    geary,
-    share_of_equation_13,
-    simulate_layer,
-)
 
 SKEW = np.array([0.0, 1.0, 5.0, 7.0, 8.5, 8.5, -20.0])
 
@@ -62,7 +55,7 @@ def test_variance_of_the_mean_needs_no_diagonal_covariance():
 
 def test_counterexample_to_equation_13():
     """With z = ±1 and B = 2, sigma² is 0 or 1 with variance 1/4; Eq. 13 says 1."""
-    row = enumerate_batches(2).iloc[0]
+    row = proposition2.enumerate_batches(2).iloc[0]
     assert row["measured_variance"] == 0.25
     assert row["predicted_variance"] == 1
     assert sorted(all_batches([-1, 1], 2).var(1)) == [0, 0, 1, 1]
@@ -102,7 +95,7 @@ def test_counterexample_to_equation_13_above_a_normalized_layer(slope):
     assert rho / 2 > 0.1
 
 
-@pytest.mark.parametrize("slope", ACTIVATIONS.values())
+@pytest.mark.parametrize("slope", proposition2.ACTIVATIONS.values())
 def test_share_of_equation_13_is_the_rest_of_the_activation(slope):
     """For large B: a(h) without its components along h and h² - 1, integrated numerically."""
 
@@ -117,7 +110,7 @@ def test_share_of_equation_13_is_the_rest_of_the_activation(slope):
     second = expectation(lambda h, a: a * (h**2 - 1)) / 2
     whole = expectation(lambda _h, a: (a - mean) ** 2)
     rest = expectation(lambda h, a: (a - mean - first * h - second * (h**2 - 1)) ** 2)
-    assert share_of_equation_13(slope, 10**4) == pytest.approx(rest / whole, abs=1e-4)
+    assert proposition2.share_of_equation_13(slope, 10**4) == pytest.approx(rest / whole, abs=1e-4)
     if slope == 0:
         assert rest == pytest.approx((1 - 3 / np.pi) / 4)
 
@@ -131,13 +124,15 @@ def test_mean_above_batch_normalization_varies_as_derived():
     weight = torch.randn(8, dtype=torch.float64)
     mu = (z.mean(0).reshape(5000, 8) * weight).sum(1)
     printed = weight.square().sum() * z.var() / 16
-    assert (mu.var() / printed).item() == pytest.approx(share_of_equation_13(0.0, 16), rel=0.1)
+    assert (mu.var() / printed).item() == pytest.approx(
+        proposition2.share_of_equation_13(0.0, 16), rel=0.1
+    )
 
 
 def test_geary_ratio_has_the_moments_of_normal_samples():
     h = np.random.Generator(np.random.Philox(0)).normal(size=(100_000, 5))
     ratio = np.abs(h - h.mean(1, keepdims=True)).mean(1) / h.std(1)
-    mean, variance = geary(5)
+    mean, variance = proposition2.geary(5)
     assert ratio.mean() == pytest.approx(mean, abs=5 * (variance / 1e5) ** 0.5)
     assert ratio.var() == pytest.approx(variance, rel=0.05)
 
@@ -147,7 +142,7 @@ def rows_of(*frames):
 
 
 def test_equation_13_fails_only_above_mini_batch_statistics():
-    rows = simulate_layer("ReLU", 16, 2000, 0)
+    rows = proposition2.simulate_layer("ReLU", 16, 2000, 0)
     shared, fixed = (rows[rows["kind"] == kind] for kind in ("shared", "fixed"))
     assert proposition2.decide(rows)[0]["setting"] is False
     both_off = rows_of(shared, shared.assign(kind="fixed"))  # the control fails, too
@@ -157,7 +152,7 @@ def test_equation_13_fails_only_above_mini_batch_statistics():
 
 
 def test_setting_is_undecided_where_noise_hides_the_factor():
-    rows = enumerate_batches(2)
+    rows = proposition2.enumerate_batches(2)
     verdicts, numbers = proposition2.decide(rows)
     assert verdicts["Proposition 2, Eq. 13, right"] == "needs a correction"
     assert (numbers["contradicted"], numbers["settings"], numbers["undecided"]) == (1, 1, 0)
@@ -166,7 +161,7 @@ def test_setting_is_undecided_where_noise_hides_the_factor():
 
 
 def test_mean_variance_above_the_bound_is_detected():
-    rows = enumerate_batches(3)
+    rows = proposition2.enumerate_batches(3)
     assert proposition2.PART.claims(rows)[0].verdict == "confirmed"
     assert proposition2.PART.claims(rows.assign(bound_mean=0.3))[0].verdict == "contradicted"
 

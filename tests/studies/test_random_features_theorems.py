@@ -24,13 +24,6 @@ from bnrecon.studies.random_features import (
 )
 from bnrecon.studies.random_features import spectrum as spectrum_part
 from bnrecon.studies.random_features.exact_rank import PRIME, modular_rank, residues
-from bnrecon.studies.random_features.sparse_matching import (
-    count_matches,
-    critical_density,
-    degree_bound,
-    disjoint_rows,
-    has_perfect_matching,
-)
 
 
 def verdicts(part, rows):
@@ -199,10 +192,10 @@ def test_critical_density_is_the_bottleneck_over_all_permutations():
             max((uniform[row][target[i]].max(initial=0) for i, row in enumerate(rows)))
             for rows in itertools.permutations(range(5), 4)
         )
-        critical = critical_density(target, uniform)
+        critical = sparse_matching.critical_density(target, uniform)
         assert critical == brute
-        assert has_perfect_matching(target, uniform <= critical)
-        assert not has_perfect_matching(target, uniform < critical) or critical == 0
+        assert sparse_matching.has_perfect_matching(target, uniform <= critical)
+        assert not sparse_matching.has_perfect_matching(target, uniform < critical) or critical == 0
 
 
 def test_quantile_intervals_have_their_coverage():
@@ -223,10 +216,10 @@ def test_bound_of_theorem_4_2_holds_for_every_small_target(density):
         direct = sum(
             density ** mask.sum() * (1 - density) ** (~mask).sum()
             for mask in masks
-            if has_perfect_matching(target, mask)
+            if sparse_matching.has_perfect_matching(target, mask)
         )
         assert probability == pytest.approx(direct)
-    bounds = np.array([degree_bound(target.sum(1), density, 2) for target in masks])
+    bounds = np.array([sparse_matching.degree_bound(target.sum(1), density, 2) for target in masks])
     assert (probabilities <= bounds + 1e-12).all()
     several = (masks.any(2)).sum(1) > 1
     assert (probabilities[several] < bounds[several] - 1e-6).all()  # strict
@@ -271,8 +264,8 @@ def test_product_behind_the_derived_k_is_a_close_upper_bound():
     """Fig. 1 (e), k = 7: rows compete, 0.908, and the product, which lets them share, is 0.9096."""
     outputs, degree, density, _ = matching.SPECIAL
     product = (1 - (1 - density**degree) ** (7 * outputs)) ** outputs
-    target = disjoint_rows(outputs, 50, degree)
-    hits = count_matches(lambda _: target, 7 * outputs, density, 3000)
+    target = sparse_matching.disjoint_rows(outputs, 50, degree)
+    hits = sparse_matching.count_matches(lambda _: target, 7 * outputs, density, 3000)
     interval = stats.binomtest(hits, 3000).proportion_ci(0.999)
     assert interval.low < product < 0.9097
     assert interval.low <= 0.908 <= interval.high
