@@ -245,28 +245,21 @@ def unequal(ratio, dtype=torch.float32):
     return nn.Sequential(first, nn.ReLU(), second).eval().to(dtype)
 
 
-@pytest.mark.parametrize("features", ["he_normal", "sign", "id_cond"])
-@pytest.mark.parametrize("ratio", [1e6, 1e8])
+@pytest.mark.parametrize(
+    "features", ["he_normal", "sign", "id_cond", "sparse_he_normal", "er_sign"]
+)
+@pytest.mark.parametrize("ratio", [1e6, 1e8, 1e24])
 def test_every_output_is_rebuilt_relative_to_its_size(ratio, features):
     model = unequal(ratio)[0]
+    with torch.no_grad():
+        for rows in model.parameters():
+            rows.div_(ratio**0.5)  # large and small ones
     (report,) = bnrecon.reconstruct(model, features).layers
     assert report.converged
     assert report.channel_error < 1e-5
     x = torch.randn(64, 6)
     ours, theirs = bnrecon.reconstruct(model, features).network(x), model(x)
     assert float(((ours - theirs).abs().amax(0) / theirs.abs().amax(0)).max()) < 1e-5
-
-
-@pytest.mark.parametrize("rows", [(1.0, 1e-8), (1e12, 1e-12)])
-@pytest.mark.parametrize("features", ["he_normal", "sparse_he_normal", "er_sign"])
-def test_rows_far_apart_are_all_rebuilt(rows, features):
-    torch.manual_seed(0)
-    model = nn.Linear(4, 6, bias=False).eval()
-    with torch.no_grad():
-        model.weight.mul_(torch.tensor(rows * 3)[:, None])
-    (report,) = bnrecon.reconstruct(model, features).layers
-    assert report.converged
-    assert report.channel_error < 1e-5
 
 
 def test_inputs_drowned_by_rounding_are_not_converged():

@@ -7,7 +7,7 @@ import torch
 from processes import SMALLEST
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torchvision.models import resnet18, resnet50
+from torchvision.models import resnet18, resnet34, resnet50
 
 from bnrecon.config.composition import compose
 from bnrecon.data import load
@@ -111,7 +111,7 @@ def test_pickle_is_never_read(tmp_path):
         load_weights(nn.Linear(1, 1), str(path))
 
 
-@pytest.mark.parametrize(("depth", "builder"), [(18, resnet18), (50, resnet50)])
+@pytest.mark.parametrize(("depth", "builder"), [(18, resnet18), (34, resnet34), (50, resnet50)])
 def test_resnet_with_torchvisions_weights_matches_torchvision(depth, builder, tmp_path):
     torch.manual_seed(0)
     theirs = builder().eval()

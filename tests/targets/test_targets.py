@@ -80,14 +80,6 @@ def test_poolings_below_side_one_are_skipped_and_counted():
     assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
-@pytest.mark.parametrize(("depth", "count"), [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032)])
-def test_full_width_resnets_are_torchvisions(depth, count):
-    assert (
-        parameter_count(build("resnet", (3, 224, 224), 1000, depth=depth, width=64, stem="auto"))
-        == count
-    )
-
-
 def test_activations_are_the_papers():
     assert tuple(ACTIVATIONS) == ACTIVATION_NAMES
     assert make_activation("leaky_relu").negative_slope == 0.01
