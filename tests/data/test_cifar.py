@@ -176,12 +176,6 @@ def test_wrong_archive_is_one_line(tmp_path, change, line):
     refused(DataSpec("cifar10", str(tmp_path)), line)
 
 
-def test_archive_with_a_pickle_is_refused(tmp_path):
-    write_cifar(tmp_path, classes=np.array([Bomb(tmp_path)]))
-    refused(DataSpec("cifar10", str(tmp_path)), "damaged or not an archive")
-    assert not (tmp_path / "exploded").exists()
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -78,12 +78,6 @@ def partial(factor):
     return {"parts.py": HEAD.format(above="") + f"register_features('mine')({what})\n"}
 
 
-def test_edit_changes_the_fingerprint_until_undone(tmp_path):
-    first = load(tmp_path, partial("2.0"))
-    assert first == load(tmp_path, partial("2.0")) != load(tmp_path, partial("3.0"))
-    assert load(tmp_path, partial("2.0")) == first
-
-
 def test_edit_of_another_module_is_not_detected(tmp_path):
     """As docs/extending.md says; a version covers this case."""
     source = {"parts.py": mine("return pair(shape, width, stream, near.F)", "import near")}
