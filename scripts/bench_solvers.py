@@ -275,10 +275,8 @@ def report(rows: list[dict], folder: Path) -> None:
         if "bare" in row:
             row["bare_times"] = row["seconds"] / (row["iterations"] * row["bare"])
             row["bare_milliseconds"] = 1e3 * row["bare"]
-    sentences = (bench_rows.cell(row, TABLES["bench"]["sentence"]) for row in rows)
-    bench_rows.write_table(
-        folder / "bench.md", rows, comparisons="\n".join(filter(None, sentences))
-    )
+    lines = (bench_rows.cell(row, TABLES["bench"]["sentence"]) for row in rows)
+    bench_rows.write_table(folder / "bench.md", rows, comparisons="\n".join(filter(None, lines)))
     frontier = [row for row in ran if row["section"] == "frontier"]
     refined = {row["n"]: row["seconds"] for row in ran if row["method"] == "refined"}
     if frontier and (lu := refined.get(frontier[0]["n"])):

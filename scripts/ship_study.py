@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import shutil
 import sys
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -25,6 +24,7 @@ from bnrecon.reproduction import engine, pages
 from bnrecon.reproduction.request import StudyRequest, read
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.work import RunWork, TaskWork
+from bnrecon.runtime import files
 from bnrecon.studies import registry
 
 
@@ -39,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     for name in args.targets:
         for path in (Path("targets", name, f"target.{kind}") for kind in ("json", "safetensors")):
-            brought.append(copy(source / path, args.to / path))
+            brought.append(args.to / path)
+            files.write_bytes(brought[-1], (source / path).read_bytes())
     # Do not name the default folder: tables in a checkout are the shipped ones.
     options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
     written = pages.write(study, read(args.study, [scale, *options]), args.to / args.study)
@@ -59,17 +60,9 @@ def bring(study: Study, made: StudyRequest, to: Path) -> list[Path]:
             brought.append(to / "runs" / work.folder.name / "result.json")
             without_machine(result).write(brought[-1])
         elif isinstance(work, TaskWork) and work.path.exists() and result is not None:
-            path = to / study.name / work.path.relative_to(made.folder)
-            brought.append(copy(work.path, path))
+            brought.append(to / study.name / work.path.relative_to(made.folder))
+            files.write_bytes(brought[-1], work.path.read_bytes())
     return brought
-
-
-def copy(path: Path, to: Path) -> Path:
-    """Copy a file, unless source and destination are the same."""
-    to.parent.mkdir(parents=True, exist_ok=True)
-    if path.resolve() != to.resolve():
-        shutil.copyfile(path, to)
-    return to
 
 
 def without_machine(result: RunResult) -> RunResult:

@@ -54,13 +54,3 @@ def test_weights_file_is_shipped_by_name_only():
 )
 def test_folders_in_a_command_are_hidden(command, shown):
     assert ship_study.without_folders(command) == shown
-
-
-def test_file_shipped_to_its_location_is_kept(tmp_path):
-    path = tmp_path / "targets" / "target.json"
-    path.parent.mkdir()
-    path.write_text("{}")
-    ship_study.copy(path, tmp_path / "targets" / ".." / "targets" / "target.json")
-    assert path.read_text() == "{}"
-    ship_study.copy(path, tmp_path / "home" / "target.json")
-    assert (tmp_path / "home" / "target.json").read_text() == "{}"
