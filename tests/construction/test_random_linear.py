@@ -34,20 +34,6 @@ def test_statistics_are_uniform_on_their_intervals():
     assert norm.running_mean.dtype == torch.float64
 
 
-def test_entries_of_the_product_are_the_sums_of_lemma_1():
-    c, x, b = gaussian(3, 6), gaussian(6, seed=1), gaussian(6, 2, seed=2)
-    assert torch.allclose(khatri_rao(c, b) @ x, (c @ torch.diag(x) @ b).reshape(-1))
-
-
-def test_scale_and_shift_do_not_depend_on_the_frozen_statistics():
-    y = torch.randn(5, 3, dtype=torch.float64)
-    scale, shift = torch.randn(2, 3, dtype=torch.float64)
-    for layer in range(3):
-        norm = random_norm(3, Stream(0, layer), "first")
-        set_affine(norm, scale, shift)
-        assert torch.allclose(norm(y), scale * y + shift)
-
-
 def test_block_of_zeros_cuts_off_all_earlier_layers():
     """Theorem 2 in print: only zero scales give a block of zeros, and W* is not reached."""
     v, w = gaussian(2, 2, 2)

@@ -15,7 +15,7 @@ from bnrecon.partition import set_statistics
 from bnrecon.runtime.errors import Diverged, Interrupted, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.building import build_target
-from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm1d, NoisyBatchNorm2d
+from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm1d
 from bnrecon.targets.normalization import change_normalization, initialize_statistics
 from bnrecon.targets.spec import (
     INITIALIZATIONS,
@@ -66,14 +66,6 @@ def train_initialized(network, target, digits, checkpoint, stop=None, after=lamb
 
 def parameters(network):
     return {name: value.shape for name, value in network.named_parameters()}
-
-
-def test_without_scales_and_shifts_only_weights_learn(digits, tmp_path):
-    network = build_target(request_for(resnet9(affine=False), tmp_path), digits)
-    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
-    assert len(norms) == 8
-    assert all(norm.weight is None and norm.bias is None for norm in norms)
-    assert all(value.dim() > 1 for value in network.parameters())
 
 
 def test_subclass_keeps_its_activation_or_is_refused():
@@ -207,15 +199,6 @@ def test_training_keeps_the_callers_random_state(digits, tmp_path):
     torch.manual_seed(7)
     train(network, digits, TrainingPlan(SPEC, torch.float32), CPU, tmp_path / "c", StopRequest())
     assert torch.equal(torch.rand(3), expected)
-
-
-def test_noise_changes_training_but_not_testing(digits, tmp_path):
-    plain = obtain_target(request_for(resnet9(), tmp_path), digits, CPU).network
-    noisy = obtain_target(request_for(resnet9(virtual_batch=8), tmp_path), digits, CPU).network
-    assert isinstance(noisy.first[1], NoisyBatchNorm2d)
-    assert not torch.equal(plain.first[0].weight, noisy.first[0].weight)
-    x = torch.randn(4, 1, 8, 8)
-    assert torch.equal(noisy(x), noisy(x))
 
 
 def test_log_has_the_test_accuracies(digits, tmp_path):
