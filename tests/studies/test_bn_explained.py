@@ -11,6 +11,7 @@ from torch import nn
 from bnrecon.studies.bn_explained import (
     proposition1,
     proposition3,
+    theorem1,
     theorem2,
     theorem3,
 )
@@ -22,13 +23,6 @@ from bnrecon.studies.bn_explained.small_networks import (
     affine_pieces,
     draw_network,
     fold,
-)
-from bnrecon.studies.bn_explained.theorem1 import (
-    batch_moments,
-    check_layer,
-    distances,
-    find_normalized_layers,
-    mean_squared_distances,
 )
 from bnrecon.studies.bn_explained.theorem3 import Fold, formula_angles, measured_angles
 
@@ -45,7 +39,7 @@ def test_distance_to_a_hyperplane():
     generator = make_generator()
     points, weight = generator.normal(size=(6, 4)), generator.normal(size=(3, 4))
     threshold = generator.normal(size=3)
-    computed = distances(points, weight, threshold)
+    computed = theorem1.distances(points, weight, threshold)
     for unit in range(3):
         on_plane = np.linalg.lstsq(weight[unit : unit + 1], threshold[unit : unit + 1])[0]
         basis = np.linalg.svd(weight[unit : unit + 1])[2][1:].T
@@ -59,20 +53,20 @@ def test_equation_8_has_a_second_term_away_from_the_mean():
     """Its first equality holds for every μ, its second for μ = mean. Eq. 30 lacks the 1 / |Z|."""
     generator = make_generator(8)
     points, weight = generator.normal(size=(20, 3)), generator.normal(size=(2, 3))
-    mean, deviation = batch_moments(points, weight)
+    mean, deviation = theorem1.batch_moments(points, weight)
     norm = np.square(weight).sum(1)
     for offset in (-1.0, 0.0, 2.0):
-        computed = mean_squared_distances(points, weight, mean + offset)
+        computed = theorem1.mean_squared_distances(points, weight, mean + offset)
         np.testing.assert_allclose(computed, (deviation**2 + offset**2) / norm)
-    sums = np.square(distances(points, weight, mean)).sum(0)
+    sums = np.square(theorem1.distances(points, weight, mean)).sum(0)
     np.testing.assert_allclose(sums, len(points) * deviation**2 / norm)
 
 
 def test_wrong_mean_is_detected():
     generator = make_generator(2)
     points, weight = generator.normal(size=(30, 5)), generator.normal(size=(4, 5))
-    mean, deviation = batch_moments(points, weight)
-    errors = check_layer(points, weight, mean + 0.1 * deviation, generator)
+    mean, deviation = theorem1.batch_moments(points, weight)
+    errors = theorem1.check_layer(points, weight, mean + 0.1 * deviation, generator)
     assert errors["minimizer_error"] == pytest.approx(0.1)
     assert errors["centre_error"] == pytest.approx(0.1)
     assert errors["value_error"] == pytest.approx(0.01)
@@ -83,7 +77,7 @@ def test_sigma_may_vanish_for_inputs_not_orthogonal_to_w():
     """Sect. 2.2 asks only that not all inputs be orthogonal to w."""
     points, weight = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1.0, 0.0]])
     assert (points @ weight.T != 0).all()
-    assert batch_moments(points, weight)[1] == 0
+    assert theorem1.batch_moments(points, weight)[1] == 0
 
 
 def test_normalized_layers_match_the_network():
@@ -101,7 +95,7 @@ def test_normalized_layers_match_the_network():
         images = torch.randn(6, 2, 8, 8, dtype=torch.float64)
         nn.init.normal_(network[1].bias)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    layers = find_normalized_layers(network, images)
+    layers = theorem1.find_normalized_layers(network, images)
     assert [layer.name for layer in layers] == ["0", "4"]
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     outputs = network[0](images).detach().permute(0, 2, 3, 1).reshape(-1, 3).numpy()
@@ -120,8 +114,8 @@ def test_feature_maps_have_no_common_point_with_channel_statistics():
     images = torch.rand(50, 1, 8, 8, generator=generator, dtype=torch.float64) + position
     conv = nn.Sequential(nn.Conv2d(1, 12, 3, padding=1, bias=False), nn.BatchNorm2d(12)).double()
     conv[0].weight.data.copy_(weight)
-    (layer,) = find_normalized_layers(conv, images)
-    errors = check_layer(layer.points, layer.weight, layer.batch_mean, make_generator())
+    (layer,) = theorem1.find_normalized_layers(conv, images)
+    errors = theorem1.check_layer(layer.points, layer.weight, layer.batch_mean, make_generator())
     assert errors["centre_error"] < 1e-12
     basis = torch.eye(64, dtype=torch.float64).reshape(64, 1, 8, 8)
     rows = nn.functional.conv2d(basis, weight, padding=1).flatten(1).T.numpy()
@@ -148,7 +142,7 @@ def test_channel_mean_is_the_best_shared_threshold_only_without_padding(padding)
 def test_normalized_layer_with_a_bias_is_refused():
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     with pytest.raises(ValueError, match="no bias"):
-        find_normalized_layers(network, torch.randn(4, 2))
+        theorem1.find_normalized_layers(network, torch.randn(4, 2))
 
 
 # Theorem 2, Corollary 1
@@ -181,7 +175,7 @@ def test_counterexample_to_theorem_2():
     network, x, thresholds = theorem2.opposite_sides()
     batch = np.array([[-1.0, 0.0], [1.0, 0.0]])
     layer = network.layers[0]
-    mean, deviation = batch_moments(batch, layer.weight)
+    mean, deviation = theorem1.batch_moments(batch, layer.weight)
     assert (mean, deviation) == (layer.mean, layer.deviation)
     output = network(x[None])[0, 0]
     assert np.abs(thresholds - output) == pytest.approx([0.6, 0.9])

@@ -10,16 +10,7 @@ from scipy.spatial import Delaunay
 
 from bnrecon.partition import partition
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.studies.bn_explained import figure1, figure9
-from bnrecon.studies.bn_explained.figure2 import (
-    REACH,
-    UNIT,
-    adjusted,
-    check,
-    feature_slice,
-    folded_line,
-    unit_line,
-)
+from bnrecon.studies.bn_explained import figure1, figure2, figure9
 from bnrecon.studies.bn_explained.planar import (
     SETTINGS,
     SLOPE,
@@ -216,11 +207,11 @@ def two_layers():
 
 def test_mu_moves_the_hyperplane_by_equation_5(two_layers):
     points, layers = two_layers
-    plane = feature_slice(layers, points)
-    weight = layers.get_parameter("1.0.weight")[UNIT].detach()
-    mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
+    plane = figure2.feature_slice(layers, points)
+    weight = layers.get_parameter("1.0.weight")[figure2.UNIT].detach()
+    mean = float(layers.get_buffer("1.1.running_mean")[figure2.UNIT])
     for shift in (-0.3, 0.0, 0.3):
-        line = unit_line(adjusted(layers, shift=shift), plane)
+        line = figure2.unit_line(figure2.adjusted(layers, shift=shift), plane)
         assert len(line) == 1
         inputs = plane.inputs(line.ends[0])
         assert (inputs @ weight).numpy() == pytest.approx(mean + shift, abs=1e-12)
@@ -230,53 +221,55 @@ def test_sigma_of_layer_1_folds_without_moving_layer_1_or_points_on_its_hyperpla
     """By the signs on a grid, and by the changed network's values on the old line."""
     _, layers = two_layers
     one = np.where(np.arange(8) == 2, 4.0, 1.0)
-    changed = adjusted(layers, sigma1=one)
-    points = grid(square((0.0, 0.0), REACH).window, 101)
+    changed = figure2.adjusted(layers, sigma1=one)
+    points = grid(square((0.0, 0.0), figure2.REACH).window, 101)
     before, after = signs(layers, points), signs(changed, points)
     assert (before[:, :8] == after[:, :8]).all()
-    assert (before[:, 8 + UNIT] != after[:, 8 + UNIT]).mean() > 0.005
-    plane = square((0.0, 0.0), REACH)
-    corners = folded_line(layers, plane).ends.reshape(-1, 2)
+    assert (before[:, 8 + figure2.UNIT] != after[:, 8 + figure2.UNIT]).mean() > 0.005
+    plane = square((0.0, 0.0), figure2.REACH)
+    corners = figure2.folded_line(layers, plane).ends.reshape(-1, 2)
     weight = layers.get_parameter("0.0.weight").detach().numpy()
     mean = layers.get_buffer("0.1.running_mean").numpy()
     on_unit = np.abs(corners @ weight[2] - mean[2]) < 1e-9
     assert on_unit.sum() >= 2
     with torch.no_grad():
-        values = changed(torch.from_numpy(corners))[:, UNIT].numpy()
+        values = changed(torch.from_numpy(corners))[:, figure2.UNIT].numpy()
     assert np.abs(values[on_unit]).max() < 1e-12
     assert np.abs(values[~on_unit]).max() > 1e-2
 
 
 def test_common_factor_of_sigma_1_only_translates(two_layers):
     _, layers = two_layers
-    mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
-    points = grid(square((0.0, 0.0), REACH).window, 101)
-    scaled = signs(adjusted(layers, sigma1=2.0), points)
-    shifted = signs(adjusted(layers, shift=mean), points)
-    assert (scaled[:, 8 + UNIT] == shifted[:, 8 + UNIT]).all()
-    assert (scaled[:, 8 + UNIT] != signs(layers, points)[:, 8 + UNIT]).any()
+    mean = float(layers.get_buffer("1.1.running_mean")[figure2.UNIT])
+    points = grid(square((0.0, 0.0), figure2.REACH).window, 101)
+    scaled = signs(figure2.adjusted(layers, sigma1=2.0), points)
+    shifted = signs(figure2.adjusted(layers, shift=mean), points)
+    assert (scaled[:, 8 + figure2.UNIT] == shifted[:, 8 + figure2.UNIT]).all()
+    assert (scaled[:, 8 + figure2.UNIT] != signs(layers, points)[:, 8 + figure2.UNIT]).any()
 
 
 def test_sigma_of_layer_2_keeps_its_own_partition(two_layers):
     _, layers = two_layers
-    points = grid(square((0.0, 0.0), REACH).window, 101)
-    assert (signs(layers, points) == signs(adjusted(layers, sigma2=3.0), points)).all()
+    points = grid(square((0.0, 0.0), figure2.REACH).window, 101)
+    assert (signs(layers, points) == signs(figure2.adjusted(layers, sigma2=3.0), points)).all()
 
 
 def test_figure_2_checks_are_not_vacuous(monkeypatch):
     """If layer 1's means changed too, the folds would leave its old hyperplanes."""
-    row = check(0).iloc[0]
+    row = figure2.check(0).iloc[0]
     assert row["folded_pairs"] > 0
     assert row["pivots"] > 0
     assert row[["own_turned", "folded_turned", "layer1_moved", "pivots_moved"]].max() < 1e-10
+
+    adjusted = figure2.adjusted
 
     def moving(layers, *, shift=0.0, sigma1=1.0, sigma2=1.0):
         changed = adjusted(layers, shift=shift, sigma1=sigma1, sigma2=sigma2)
         changed.get_buffer("0.1.running_mean").add_(0.1)
         return changed
 
-    monkeypatch.setattr("bnrecon.studies.bn_explained.figure2.adjusted", moving)
-    wrong = check(0).iloc[0]
+    monkeypatch.setattr(figure2, "adjusted", moving)
+    wrong = figure2.check(0).iloc[0]
     assert wrong[["off_layer1", "layer1_moved", "off_layer1_sigma", "own_sigma"]].min() > 1e-3
 
 

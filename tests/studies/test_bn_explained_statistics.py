@@ -10,14 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from torch import nn
 
-from bnrecon.studies.bn_explained import figure7, proposition2
-from bnrecon.studies.bn_explained.batch_statistics import (
-    biased,
-    finite_population,
-    measure_statistics,
-    variance_of_drawn_variance,
-    variance_of_variance,
-)
+from bnrecon.studies.bn_explained import batch_statistics, figure7, proposition2
 
 SKEW = np.array([0.0, 1.0, 5.0, 7.0, 8.5, 8.5, -20.0])
 
@@ -36,9 +29,9 @@ def test_equation_13_needs_the_unbiased_variance(batch):
     values = SKEW[:3]
     variance = values.var()
     batches = all_batches(values, batch)
-    printed = variance_of_variance(variance, fourth_moment(values), batch)
+    printed = batch_statistics.variance_of_variance(variance, fourth_moment(values), batch)
     assert batches.var(1, ddof=1).var() == pytest.approx(printed)
-    assert batches.var(1).var() == pytest.approx(printed * biased(batch))
+    assert batches.var(1).var() == pytest.approx(printed * batch_statistics.biased(batch))
     assert batches.mean(1).var() == pytest.approx(variance / batch)
 
 
@@ -65,16 +58,18 @@ def test_counterexample_to_equation_13():
 def test_sampling_without_replacement_has_smaller_variances(batch):
     """All mini-batches of seven numbers, exact."""
     drawn = np.array(list(itertools.combinations(SKEW, batch)))
-    expected = SKEW.var() / batch * finite_population(batch, len(SKEW))
+    expected = SKEW.var() / batch * batch_statistics.finite_population(batch, len(SKEW))
     assert drawn.mean(1).var() == pytest.approx(expected)
-    exact = variance_of_drawn_variance(SKEW.var(), fourth_moment(SKEW), batch, len(SKEW))
+    exact = batch_statistics.variance_of_drawn_variance(
+        SKEW.var(), fourth_moment(SKEW), batch, len(SKEW)
+    )
     assert drawn.var(1, ddof=1).var() == pytest.approx(exact)
 
 
 def test_measured_moments_are_those_of_the_mini_batches():
     batches = np.random.Generator(np.random.Philox(0)).exponential(size=(40_000, 4)) + 2
     chunks = iter(np.split(batches, range(8192, 40_000, 8192)))
-    measured = measure_statistics(lambda _size: next(chunks), 4, 40_000)
+    measured = batch_statistics.measure_statistics(lambda _size: next(chunks), 4, 40_000)
     assert measured["own_variance"] == pytest.approx(batches.var())
     assert measured["own_fourth"] == pytest.approx(fourth_moment(batches))
     assert measured["measured_mean"] == pytest.approx(batches.mean(1).var(ddof=1))

@@ -9,22 +9,14 @@ import pytest
 from scipy import stats
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.studies.random_features import equivalence
+from bnrecon.studies.random_features import equivalence, sparse_matching
 from bnrecon.studies.random_features.descent import orthogonality
 from bnrecon.studies.random_features.feature_matrices import feature_matrix
-from bnrecon.studies.random_features.sparse_matching import (
-    count_matches,
-    degree_bound,
-    disjoint_rows,
-    partition_probability,
-    width_factor,
-    width_factor_in_print,
-)
 
 
 def share_of_matches(make_target, rows, draws):
     """The 99.9% interval of the share of draws that contain the target, p = 1/2."""
-    hits = count_matches(make_target, rows, 0.5, draws)
+    hits = sparse_matching.count_matches(make_target, rows, 0.5, draws)
     return stats.binomtest(hits, draws).proportion_ci(0.999)
 
 
@@ -33,25 +25,25 @@ def test_disjoint_supports_do_not_attain_the_bound_of_theorem_4_2():
     tables = list(itertools.product([False, True], repeat=4))
     count = sum((a and d) or (b and c) for a, b, c, d in tables)
     assert count / 16 == 0.4375
-    assert degree_bound(np.array([1, 1]), 0.5, 2) == 0.5625
-    target = disjoint_rows(2, 2, 1)
+    assert sparse_matching.degree_bound(np.array([1, 1]), 0.5, 2) == 0.5625
+    target = sparse_matching.disjoint_rows(2, 2, 1)
     interval = share_of_matches(lambda _: target, 2, 4000)
     assert interval.low <= 0.4375 <= interval.high < 0.5625
 
 
 def test_printed_theorem_4_3_fails_where_candidates_share_a_degree():
     """c2 = c0 = 1, p = q = 1/2, k = 2: found with 1 - 1/2 · 1/4 = 7/8, not 15/16."""
-    assert width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16) == pytest.approx(2)
+    assert sparse_matching.width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16) == pytest.approx(2)
     cases = itertools.product([False, True], repeat=3)  # the target's weight, two candidates'
     assert sum(not target or first or second for target, first, second in cases) / 8 == 7 / 8
-    assert partition_probability(2, 1, 1, 0.5, 0.5) == pytest.approx(7 / 8)
+    assert sparse_matching.partition_probability(2, 1, 1, 0.5, 0.5) == pytest.approx(7 / 8)
     interval = share_of_matches(lambda generator: generator.random((1, 1)) < 0.5, 2, 4000)
     assert interval.low <= 7 / 8 <= interval.high < 15 / 16
 
 
 def test_printed_theorem_4_3_fails_for_large_targets():
     """Ten rows of fifty inputs match in a quarter of the draws; the theorem promises 0.9."""
-    rows = 10 * math.ceil(width_factor_in_print(10, 50, 0.2, 0.5, 0.1))
+    rows = 10 * math.ceil(sparse_matching.width_factor_in_print(10, 50, 0.2, 0.5, 0.1))
     interval = share_of_matches(lambda generator: generator.random((10, 50)) < 0.2, rows, draws=60)
     assert interval.high < 0.6
 
@@ -62,7 +54,7 @@ def test_printed_theorem_4_3_fails_for_large_targets():
 def test_derived_width_factor_suffices_for_the_partition(setting):
     """Against a sum over in-degrees, and a simulation of the proof's division of candidates."""
     outputs, inputs, target_density, density, failure = setting
-    k = width_factor(*setting)
+    k = sparse_matching.width_factor(*setting)
     degrees = stats.binom(inputs, target_density)
     none = sum(degrees.pmf(d) * (1 - density**d) ** k for d in range(inputs + 1))
     assert (1 - none) ** outputs == pytest.approx(1 - failure)
@@ -73,7 +65,9 @@ def test_derived_width_factor_suffices_for_the_partition(setting):
         candidates = generator.random((outputs, whole, inputs)) < density
         hits += (~target | candidates).all(2).any(1).all()
     interval = stats.binomtest(int(hits), 3000).proportion_ci(0.999)
-    assert interval.low <= partition_probability(whole, *setting[:4]) <= interval.high
+    assert (
+        interval.low <= sparse_matching.partition_probability(whole, *setting[:4]) <= interval.high
+    )
 
 
 def test_orthogonal_weights_do_not_make_columns_of_m_orthogonal():
