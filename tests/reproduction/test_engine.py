@@ -41,14 +41,6 @@ def files_of(request):
     return {path.name: path for path in request.folder.glob("tasks/part-smoke/*.json")}
 
 
-def test_tasks_are_computed_once(study, counted, request_for):
-    printed = run_study(study, request_for()).text
-    assert counted.calls == list(NAMES)
-    assert len(files_of(request_for())) == 4
-    assert run_study(study, request_for()).text == printed
-    assert counted.calls == list(NAMES)
-
-
 def test_damaged_file_costs_one_task(study, counted, request_for, caplog, tmp_path):
     run_study(study, request_for())
     before = {name: path.read_bytes() for name, path in files_of(request_for()).items()}

@@ -134,27 +134,6 @@ def test_batches_match_all_images_at_once(images, method):
         assert (parts[name] - value).abs().max() <= 1e-9 * value.abs().max(), name
 
 
-def test_input_network_is_not_changed(images):
-    network = resnet()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    initialize_from_data(network, images)
-    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
-    assert type(network.bn1) is nn.BatchNorm2d
-    assert network.training
-
-
-def test_fully_connected_network_keeps_its_biases():
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 2))
-    inputs = torch.randn(64, 4) + 3
-    for method in ("freeze", "fold"):
-        ready = initialize_from_data(network, inputs, method=method)
-        for layers in (1, 3):
-            hidden = ready[:layers](inputs)
-            assert hidden.mean(0).abs().max() < 1e-5
-        assert torch.equal(ready[4].bias, network[4].bias)
-
-
 def test_biases_are_zero_or_uniform_within_the_fan_in():
     torch.manual_seed(3)
     network = nn.Sequential(nn.Conv2d(4, 500, 5, bias=False), nn.Flatten(), nn.Linear(16, 3))
