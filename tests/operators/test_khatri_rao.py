@@ -12,7 +12,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.base import CHUNK_BYTES
-from bnrecon.operators.columns import Scaled, inverse_norms
+from bnrecon.operators.columns import inverse_norms
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.structured import Kronecker
@@ -206,16 +206,6 @@ def test_factors_are_rounded_to_lower_precision_but_never_widened():
     widened, rounded = matrix.to(FLOAT64), matrix.to(BFLOAT16)
     assert (widened.first.dtype, widened.dtype) == (torch.float32, torch.float64)
     assert rounded.first.dtype == rounded.transposed.dtype == torch.bfloat16
-
-
-def test_scaled_products_are_those_of_columns_of_norm_1():
-    torch.manual_seed(0)
-    matrix = KhatriRao(torch.randn(9, 4).double(), torch.randn(9, 3).double())
-    scaled = Scaled(matrix, inverse_norms(matrix.column_norms()))
-    dense = torch.nn.functional.normalize(matrix.dense(), dim=0)
-    x, y = torch.randn(9).double(), torch.randn(12).double()
-    torch.testing.assert_close(scaled.matvec(x), dense @ x)
-    torch.testing.assert_close(scaled.rmatvec(y), dense.T @ y)
 
 
 def test_columns_of_zero_or_subnormal_norm_stay_finite():

@@ -206,10 +206,3 @@ def test_tolerance_beyond_float64_ends_without_reaching_it():
     assert not report.converged
     assert report.relative_residual < 1e-14
     assert report.iterations < 1000
-
-
-def test_iteration_limit_holds():
-    report = solve(system_of(), SolverSpec("matrix_free", max_iterations=7)).report
-    assert report.iterations == 7
-    assert report.at_limit
-    assert not report.converged
