@@ -4,7 +4,7 @@ import pytest
 import torch
 from networks import relu_target
 
-from bnrecon.construction.skip_source import SkipChain, block_sizes, skip_chain
+from bnrecon.construction.skip_source import SkipChain, skip_chain
 from bnrecon.runtime.errors import RunError
 
 
@@ -16,15 +16,6 @@ def test_chain_has_the_theorems_depth_and_width():
     assert [tuple(m.weight.shape) for m in mixes] == [(12, 12)] * 3
     assert [tuple(m.weight.shape) for m in lifts] == [(12, 2)] * 3
     assert tuple(chain.out.weight.shape) == (6, 12)
-
-
-def test_blocks_cover_the_input_also_if_they_do_not_divide_it():
-    for inputs in range(1, 12):
-        for block in range(1, inputs + 1):
-            sizes = block_sizes(inputs, block)
-            assert sum(sizes) == inputs
-            assert max(sizes) == block
-            assert len(sizes) == -(-inputs // block)
 
 
 def test_conditions_grow_from_the_chains_last_layer_to_its_first():
