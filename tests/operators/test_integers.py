@@ -77,12 +77,6 @@ def test_each_vector_has_its_own_rounding_levels():
     assert ((levels * steps - vectors).abs() <= 0.5000001 * steps).all()
 
 
-def test_rounding_is_idempotent():
-    operator = integers.IntegerProducts(operator_of(SHAPES[0]))
-    vector = operator.nearest(gaussian(WIDTH))
-    assert torch.allclose(operator.nearest(vector), vector, rtol=1e-15, atol=0)
-
-
 def test_products_with_zero_are_zero():
     operator = integers.IntegerProducts(operator_of(SHAPES[0]))
     assert not operator.matvec(torch.zeros(WIDTH, dtype=torch.float64)).any()

@@ -105,14 +105,6 @@ def test_pathological_target_of_eq_3_is_named():
         solve(system, SolverSpec("closed_form"))
 
 
-def test_one_feature_below_the_minimum_does_not_suffice():
-    shape = SHAPES[0]
-    target, features, system = random_layer("he_normal", shape, shape.minimum_width - 1)
-    solution = solve(system, SolverSpec("matrix_free", max_iterations=1000))
-    assert not solution.report.converged
-    assert independent_error(target, features, system.scales(solution.scale)) > 1e-4
-
-
 def test_lu_of_a_wide_system_is_refused_with_advice():
     _, _, system = random_layer("he_normal", SHAPES[0], 405)
     for solver in SQUARE:
