@@ -27,7 +27,6 @@ def count_in_slice(
     """How many folded hyperplanes pass within ``radius`` of points of the slice: counts (n,).
 
     Exact in the slice, by the distances to the segments; a fold is not seen outside of the window.
-    beyond it.
 
     Args:
         folds: such as ``partition(...).folds.of(layer)``.

@@ -17,11 +17,13 @@ def test_second_scales_are_eliminated_from_n_minus_c2_plus_1_to_n(width, rows):
     assert len(system.rhs) == rows
 
 
-def test_elimination_fixes_the_largest_pivot():
+def test_pivots_are_the_largest_entries_and_the_largest_is_fixed():
     torch.manual_seed(0)
     matrix = KhatriRao(torch.randn(10, 4).double(), torch.randn(10, 3).double())
     weight = torch.tensor([[1.0, 2, 3], [-9, 1, 1], [4, 0, 0], [0, 5, 0]], dtype=torch.float64)
-    assert linear_system(matrix, weight).operator.fixed == 1
+    eliminated = linear_system(matrix, weight).operator
+    assert eliminated.pivots.tolist() == [2, 0, 0, 1]
+    assert eliminated.fixed == 1
 
 
 def test_eliminated_matrix_is_not_marked_orthogonal():
