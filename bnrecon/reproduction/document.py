@@ -20,7 +20,7 @@ INTERVALS = (
 
 READING = "## How to read the tables"  # of a summary: before the main parts
 DETAILS = (
-    "*Details*: a part's whole table, settings, columns and origin. "
+    "*Details*: whole tables, settings, origin. "
     "[Errata](../errata.md): errors in print. [Glossary](../glossary.md): terms."
 )
 

@@ -154,15 +154,6 @@ def test_enough_random_lines_make_more_regions_than_bn_anywhere():
     assert not more[3.0, 6]
 
 
-@pytest.mark.parametrize(("p", "q"), [(0.77, 0.31), (0.41, 0.063), (1.0, 1.0)])
-def test_width_at_which_random_lines_make_more_regions(p, q):
-    lines, pairs = 48 * p, 48 * 47 / 2
-    rows = pd.DataFrame({"width": [48], "lines": [lines], "regions": [1 + lines + pairs * q]})
-    widths = np.arange(1, 1000)
-    fewer = widths[1 + p * widths + q * widths * (widths - 1) / 2 <= 2 * widths + 1e-9]
-    assert figure1._enough(rows) == fewer.max() + 1
-
-
 def compared(ratio, spread, setting, alike):
     """Rows of figure 1 in which BN's distance is ``ratio`` times the other, up to noise.
 

@@ -118,6 +118,6 @@ def test_float32_training_is_judged_by_its_first_steps_and_controls():
     rows = pd.DataFrame(columns)
     halves = {name: rows[name] * 1e-8 for name in rows if name.startswith("gradient")}
     double = rows.assign(precision="float64", **halves)[~late]
-    (claim,) = equivalence.PART.claims(pd.concat([rows, double]))
-    assert claim.verdict == "confirmed"
-    assert "1 of 11 controls" in claim.evidence
+    verdicts, numbers = equivalence.decide(pd.concat([rows, double]))
+    assert verdicts == {"Theorem 3.1": "confirmed"}
+    assert "1 of 11 controls" in numbers["branch"]

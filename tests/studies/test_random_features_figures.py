@@ -245,7 +245,7 @@ def test_low_rank_is_easier_to_match_where_it_leaves_less_error(low, verdict):
     rows = all_pairs(full, full, hidden=300) + all_pairs(low, low, hidden=10)
     claim = decided(alignment.PART.claims(pd.DataFrame(rows)), "low rank matching")
     assert claim.verdict == verdict
-    assert claim.evidence.startswith("Rank 10: ")
+    assert claim.evidence.startswith("Rank up to 10: ")
 
 
 @pytest.mark.parametrize(

@@ -212,13 +212,11 @@ def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, A
     """Does BN increase the number of a single layer's regions at this offset of the data?"""
     ratios = _paired(rows, "regions", "random bias", "wide", SHAPE)
     one, two = ({k: geometric_mean(ratios[offset, depth, k]) for k in WIDE} for depth in (1, 2))
-    random = rows[(rows["kind"] == "wide") & (rows["setting"] == "random bias")]
     return intervals.decide(ratio.logarithm for ratio in one.values()), {
         "one": _list_widths(one),
         "widest": f"{one[WIDE[-1]]:.2f}",
         "wide": one[WIDE[-1]].mean,
         "two": _list_widths(two),
-        "enough": _enough(random[(random["offset"] == offset) & (random["depth"] == 1)]),
     }
 
 
@@ -230,22 +228,6 @@ def _list_widths(ratios: Mapping[int, GeometricMean]) -> str:
         word = words[intervals.decide([ratio.logarithm])]
         widths.setdefault(word, []).append(str(width))
     return ", ".join(f"{word} at K = {', '.join(some)}" for word, some in widths.items())
-
-
-def _enough(rows: pd.DataFrame) -> int:
-    """The width K from which random lines make more regions in the hull than BN's 2 K.
-
-    K lines make one region, one more for each line that meets the hull, and one for each crossing
-    of two lines in it: 1 + p K + q K (K - 1) / 2 on average, with the shares p of lines and q of
-    pairs. This exceeds 2 K beyond the larger root.
-    """
-    width = rows["width"].max()
-    widest = rows[rows["width"] == width]
-    lines, regions = widest["lines"].mean(), widest["regions"].mean()
-    p, q = lines / width, (regions - 1 - lines) / (width * (width - 1) / 2)
-    middle = 2 - p + q / 2
-    root = (middle + (middle**2 - 2 * q) ** 0.5) / q
-    return int(root) + 1
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})

@@ -239,7 +239,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     finished = ((_conclude, counts), (_compare_ways, compared))
     width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
     size = {"depth": DEPTH, "width": width, "radius": RADIUS, "reach": REACH}
-    size |= {"limit": RIM, "samples": SAMPLES, "off": ""}
+    size |= {"limit": RIM, "samples": SAMPLES, "exact": "", "off": ""}
     return merge(({}, size), *(conclude(some) for conclude, some in finished if len(some)))
 
 
@@ -289,10 +289,10 @@ def _compare_ways(compared: pd.DataFrame) -> Decisions:
         units, last = small["units"].sum(), small[small["layer"] == LAYERS[-1]]
         norm = last[last["setting"] == SETTINGS[-1]]
         exact = (
-            f", which at width {int(small['width'].iloc[0])} is "
+            f" At width {int(small['width'].iloc[0])} the map finds "
             f"{100 * small['local'].sum() / units:.0f}% of the exact partition's. Neither sees "
             f"facets: {norm['facets'].sum() / norm['units'].sum():.0f} a unit at layer "
-            f"{LAYERS[-1]} with BN"
+            f"{LAYERS[-1]} with BN."
         )
         off = f" At a point the two differ by {100 * small['deviation'].sum() / units:.0f}%."
     numbers = {"samples": SAMPLES, "share": 100 * share, "exact": exact, "off": off}

@@ -267,10 +267,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         for kind in (TRAINING, GAUSSIAN)
     }
     # The count at training images over that at Gaussian images.
-    others, norm = (
-        [_ratio(one, (name, TRAINING), (name, GAUSSIAN)) for one in counts for name in names]
-        for names in (OTHERS, (NORM,))
-    )
+    others = [_ratio(one, (name, TRAINING), (name, GAUSSIAN)) for one in counts for name in OTHERS]
     more = [ratio for one in counts for ratio in _contrasts(one, GAUSSIAN)]
     content = [_ratio(one, (NORM, TRAINING), (NORM, SMOOTH)) for one in counts]
     less = [ratio for one in counts for ratio in _contrasts(one, SMOOTH)]
@@ -281,7 +278,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "others": intervals.decide(-_beyond(ratio) for ratio in others),
         "content": intervals.decide(map(_beyond, content)),
     }
-    ratios = {"more": more, "others": others, "norm": norm, "content": content, "less": less}
+    ratios = {"more": more, "others": others, "content": content, "less": less}
     numbers = {name: _ends(some) for name, some in ratios.items()} | {
         "units": int(rows.loc[rows["layer"] == 0, "units"].iloc[0]),
         "images": int(rows["points"].iloc[0]),
@@ -342,7 +339,7 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
 def _check_sampling(rows: pd.DataFrame) -> Decisions:
     """Compare samples of the ball with the local map."""
     near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
-    total = near[["sampled", "expected", "expected_many", "exact"]].sum()
+    total = near[["sampled", "expected_many", "exact"]].sum()
     shares = (100 * total / total["exact"]).to_dict() | {"samples": SAMPLES, "many": MANY}
     return {"samples": bool(shares["sampled"] > 90)}, shares
 

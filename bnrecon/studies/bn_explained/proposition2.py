@@ -256,7 +256,6 @@ def _decide_independent(ratios: pd.DataFrame) -> Decisions:
     mean, printed, repaired = (_agrees(ratios, name) for name in ("mean", "printed", "repaired"))
     below = (ratios["mean"] - 4 * ratios["mean_error"] <= ratios["bound"] + 1e-9).all()
     variance = "needs a correction" if repaired.all() else "contradicted"
-    two = ratios[(ratios["kind"] == "enumerated") & (ratios["batch"] == 2)]
     numbers = {
         "settings": len(ratios),
         "mean_agrees": mean.sum(),
@@ -265,10 +264,6 @@ def _decide_independent(ratios: pd.DataFrame) -> Decisions:
         "contradicted": (~printed).sum(),
         "undecided": int((printed & repaired).sum()),
         "repaired_agrees": repaired.sum(),
-        "example": "".join(
-            f" (z = ±1, B = 2, all mini-batches: {measured:g}, Eq. 13 says {predicted:g})"
-            for measured, predicted in two[["measured_variance", "predicted_variance"]].to_numpy()
-        ),
     }
     return {
         "Proposition 2, Eq. 13, left": bool(mean.all() and below),
@@ -283,10 +278,7 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
     large = shared[shared["batch"] == largest]
     numbers = {
         "largest_batch": largest,
-        "above": ", ".join(
-            f"{row.distribution} {row.mean:.3f} (derived {row.expected_share:.3f})"
-            for row in large.itertuples()
-        ),
+        "above": ", ".join(f"{row.distribution} {row.mean:.3f}" for row in large.itertuples()),
         "fixed": span(fixed["mean"], ".2f"),
         "derived_agrees": _agrees(shared, "mean", shared["expected_share"]).sum(),
         "layers": len(shared),

@@ -274,8 +274,6 @@ def _decide_limits(rows: pd.DataFrame) -> Decisions:
         "both": both,
         "relu_on": on,
         "change": change,
-        "with_off": len(off),
-        "relu_networks": swept["seed"].nunique(),
         "least": least,
     }
 
@@ -288,8 +286,7 @@ def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     aligned = limit["eq25"].max()
     printed = bool(on < whole / 2 < off)
     return {"leaky ReLU": "needs a condition" if printed and aligned < ALIGNED else printed}, {
-        "leaky": {"on": on, "off": off, "before": whole, "limit": aligned},
-        "slope": small.SLOPES["leaky ReLU"],
+        "leaky": {"on": on, "off": off, "limit": aligned},
     }
 
 

@@ -291,7 +291,7 @@ def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
             verdict = intervals.decide([factor.logarithm - math.log(2)])
             numbers = {"factor": factor, "systems": factor.logarithm.n, "sizes": _sizes(group)}
             numbers["steps"] = group["iterations"].max()
-            numbers |= {"halved": int((factors > 2).sum()), "largest": factors.max()}
+            numbers["halved"] = int((factors > 2).sum())
             decisions.append((name, verdict, numbers))
     return decisions
 

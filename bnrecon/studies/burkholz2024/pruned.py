@@ -111,7 +111,6 @@ LOSS = 0.1  # percentage points of accuracy
 # Where methods differ; with n features, a refit is exact.
 EXCERPT = "`kept / n` == 0.9 or `kept / n` == 1 and `kept by` == 'random, refit'"
 DETAILS = ["kept / c1", "largest layer error", "changed predictions"]
-QUOTED = {"random": RANDOM, "least": "l1", "weights": WEIGHTS}  # in the caption, with 0.9 n
 COLOURS = dict(zip(LABELS, PALETTE, strict=False))
 MARKERS = dict(zip(LABELS, "osD^vX", strict=True))
 SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # not the methods' colours
@@ -206,13 +205,7 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """The targets, and measured against derived errors."""
     rows = _name_targets(rows)
     accuracies = rows.groupby("activation", sort=False)["target_accuracy"].first()
-    few = rows[rows["share"] == 0.9].groupby("method")
-    losses = {
-        name: span([loss_of(one).mean for _, one in group.groupby("activation")], ".2f")
-        for name, group in few
-    }
     return {
-        **{key: losses.get(name, "(not run)") for key, name in QUOTED.items()},
         "networks": ", ".join(rows["network"].unique()),
         "accuracies": ", ".join(f"{name} {value:.2f}%" for name, value in accuracies.items()),
         "n": int(rows["n"].iloc[0]),

@@ -116,7 +116,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
         verdicts["padding"] = "confirmed" if clear else "undecided"
         reflected = accuracy.reindex(["padding by reflection"], columns=["sigmoid"]).iloc[0, 0]
-        named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh, "reflected": reflected}
+        named = {"centred": centred, "tanh": tanh, "reflected": reflected}
         numbers |= {n: f"{value:.2f}" if value == value else "?" for n, value in named.items()}
     after = accuracy.reindex([AFTER]).loc[AFTER].dropna()
     if len(after):
@@ -125,8 +125,6 @@ def decide(rows: pd.DataFrame) -> Decisions:
         # One training each: far gaps may be the seed's or the width's.
         near_all = all(near) and len(near) == len(ACTIVATIONS)
         verdicts["order"] = "confirmed" if near_all else "undecided"
-        both = zip(after.index, after, accuracy.loc[THIRD, after.index], strict=True)
-        numbers["orders"] = ", ".join(f"{name} {a:.2f} ({b:.2f} before it)" for name, a, b in both)
     return verdicts, numbers
 
 

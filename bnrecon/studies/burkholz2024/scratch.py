@@ -228,8 +228,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def _spell(values: pd.Series) -> str:
     named = _intervals(values)
-    listed = "; ".join(f"{name}: {interval}" for name, interval in named.items())
-    return f"{listed or 'not computed yet'} (comparisons: {len(named)})"
+    listed = "; ".join(f"{name.rpartition(', ')[0]}: {it}" for name, it in named.items())
+    return listed or "not computed yet"
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -153,5 +153,5 @@ SWEEPS = (
     sweep(compare_features, name, {"side": teacher.VARIANT_SIDES}, teacher.BY_SCALE | start)
     for name, start in VARIANTS.items()
 )
-EXCERPT = only("teacher width d", 5, 20)
+EXCERPT = only("teacher width d", 5, 20, drop=["share of the variance", "optimizer"])
 PART = part(__file__, join(*SWEEPS), summarize, draw_starts, decide, excerpt=EXCERPT)

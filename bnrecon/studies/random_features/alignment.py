@@ -175,9 +175,8 @@ def _approximation(dense: pd.DataFrame) -> Decision:
 
 def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
     """Decide the paper's sentence on ID cond by its greedy pass, also with one shared feature."""
-    numbers = {"unpermuted": spell(_pooled(dense, "unpermuted"), ".4f")}
     verdict = intervals.decide([_pooled(dense, "greedy")], LEAST_DRAWS)
-    return name, verdict, numbers | _compared(dense, "greedy")
+    return name, verdict, _compared(dense, "greedy")
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
@@ -203,11 +202,8 @@ def _alike(rows: pd.DataFrame) -> Decision:
     mean = rows.groupby(["hidden", "target"])["best"].transform("mean")
     rows = rows.assign(change=100 * rows["best"] / mean, alike=rows["features"] == rows["target"])
     pooled = paired_difference(rows[rows["alike"]], rows[~rows["alike"]], "change")
-    changes = rows.groupby(["hidden", "target", "alike"])["change"].mean().unstack("alike")
-    means = changes[True] - changes[False]
-    numbers = {"low": means.min(), "high": means.max(), "strong": STRONG}
     verdict = intervals.decide([pooled and pooled + STRONG], LEAST_DRAWS)
-    return "alike", verdict, numbers | {"pooled": spell(pooled, ".1f")}
+    return "alike", verdict, {"strong": STRONG, "pooled": spell(pooled, ".1f")}
 
 
 def _low_rank(dense: pd.DataFrame) -> list[Decision]:

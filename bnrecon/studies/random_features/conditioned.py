@@ -186,7 +186,7 @@ def _order(rows: pd.DataFrame) -> Decision:
     drawn = draws_apart(float(before))
     difference = paired_difference_by(rows[rows["seed"].isin(DECIDING)], "setting", after, before)
     numbers = {"before": REPORTED[before]["test"], "after": REPORTED[after]["test"]}
-    numbers |= {"apart": apart, "drawn": drawn, "factors": WEIGHTS}
+    numbers |= {"apart": apart, "drawn": drawn}
     verdict = "undecided" if apart < drawn else decide_fall(difference)
     return "order", verdict, numbers | {"difference": spell(difference)}
 

@@ -254,17 +254,14 @@ def _better_features(square: pd.DataFrame) -> list[Decision]:
     every = pd.concat([plain.assign(features=label) for label in ANY_WIDTH])
     differences = averages.differences_by(every, svd, "features", "log_error")
     positive = plain.loc[plain["relative_rmse"] > 0, "relative_rmse"]
-    errors = alone.loc[alone["features"] == "ID cond", "rmse"]
     standard = svd[svd["features"].isin(ANY_WIDTH)].groupby("features")["relative_rmse"]
     others = [geometric_mean(some).mean for _, some in standard]
-    exact = TEXT.sentence("id_cond", exact=(errors == 0).sum(), seeds=len(errors))
     return _comparison(
         "better",
         differences,
         channels=square["channels"].max(),
         error=geometric_mean(positive).mean if len(positive) else None,
         preconditioned=min(others, default=float("nan")),
-        id_cond="" if errors.empty else f" {exact}",
     )
 
 

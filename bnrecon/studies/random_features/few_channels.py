@@ -186,5 +186,7 @@ TASKS = sweep(measure_distances, NAME, {OVER: SETTINGS}, {"draws": DRAWS})
 DECIMALS = ("distance from the law", "mean of s⁴ (law: 2)", "expected", "correlation of blocks")
 FORMATS = dict.fromkeys([*DECIMALS, "normal: 1/(c2 + 3)"], ".3f")
 LARGEST = only("n", 36, 1600, drop=["c0", "n", *list(FORMATS)[1:]])
-MORE: Any = {"formats": FORMATS, "excerpt": lambda table: only("c2", 1, 6, 40)(LARGEST(table))}
+TYPICAL = only("features", "He normal", "ER sign")
+EXCERPT = only("c2", 1, 6, 40)
+MORE: Any = {"formats": FORMATS, "excerpt": lambda table: TYPICAL(EXCERPT(LARGEST(table)))}
 PART = part(__file__, TASKS, summarize, draw, decide, **MORE)

@@ -154,8 +154,7 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
     ratio = mean_interval(list(100 * sums["greedy"] / sums["unpermuted"]))
     others = shares.drop(index=ID_COND, level="features")
     numbers = {"ratio": ratio, "least": others.min(), "most": others.max()}
-    numbers |= {"lowest": rows["density"].min(), "highest": rows["density"].max()}
-    numbers["id_cond"] = ", ".join(f"{share:.0f}" for share in shares[ID_COND])
+    numbers["highest"] = rows["density"].max()
     return "everywhere", intervals.decide([ratio - 75], least=2), numbers
 
 

@@ -123,15 +123,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     if len(normal):
         verdicts["density"] = bool(normal.max() <= EXACT)
-    by_target = lost.groupby(rows["target"], sort=False)
     return verdicts, {
         "pivot": PIVOT,
         "normal": len(normal),
         "worst": normal.max(),
         "exact": EXACT,
-        "lost": ", ".join(f"{name} {some.sum()} of {len(some)}" for name, some in by_target),
         "channels": ", ".join(map(str, rows["channels"].unique())),
-        "off": off,
         "balanced": rows["balanced_condition_number"].iloc[0],
     }
 
