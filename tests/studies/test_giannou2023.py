@@ -166,7 +166,7 @@ def test_no_panel_by_source_width_before_its_teacher_is_computed():
     errors = {"baseline": [1.0], "teacher": [2.0], "student": [3.0]}
     lines = summarize_panels(pd.concat([_compared(errors), _compared(errors, 10)]))
     assert list(lines["teacher width d"]) == [5, 10]
-    assert list(summarize_panels(_both_panels(errors))["source width"]) == [25, 625, 30, 625]
+    assert list(summarize_panels(_both_panels(errors))["source width"]) == [25, 30, 625]
 
 
 def test_better_method_is_better_in_every_run():

@@ -216,12 +216,14 @@ def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def summarize_panels(rows: pd.DataFrame) -> pd.DataFrame:
-    """The lines of the left panel, then of the right."""
+    """The lines of both panels, by teacher width and source width."""
     left, right = split_panels(rows)
     upper, lower = summarize_methods(left, "side"), summarize_methods(right, "width")
     lower = lower.rename(columns={"source width c": "source width"})
     lower.insert(0, "teacher width d", right["side"].max())
-    return pd.concat([lines for lines in (upper, lower) if len(lines)], ignore_index=True)
+    lines = pd.concat([lines for lines in (upper, lower) if len(lines)])
+    by = ["teacher width d", "source width"]
+    return lines.drop_duplicates(by).sort_values(by, ignore_index=True)
 
 
 def draw_errors(
