@@ -18,8 +18,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        first, *others = message.splitlines() or [""]
-        super().__init__(f"{first} ... {others[-1].strip()}" if others else message)
+        first, *others = str(message).strip().splitlines() or [""]
+        super().__init__(f"{first} ... {others[-1].strip()}" if others else first)
 
 
 class RunError(RuntimeError):

@@ -161,9 +161,10 @@ def _import(name: str) -> None:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(f"imports={name}: {error}; {ADVICE}") from None
         raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None
-    here, origin = Path(module.replace(".", "/") + ".py"), getattr(imported, "__file__", None)
-    if here.is_file() and not (origin and here.samefile(origin)):
-        raise UserError(f"imports={name}: {here} is hidden by {origin or 'Python'}; rename it")
+    origin, path = getattr(imported, "__file__", None), module.replace(".", "/")
+    for here in filter(Path.is_file, (Path(f"{path}.py"), Path(f"{path}/__init__.py"))):
+        if not origin or Path(origin).resolve().parent != here.resolve().parent:
+            raise UserError(f"imports={name}: {here} is hidden by {origin or 'Python'}; rename it")
     if changed := [what for what, value in _settings().items() if before[what] != value]:
         del sys.modules[module]  # refuse it again
         raise UserError(f"imports={name}: it changes {' and '.join(changed)} for all of bnrecon")

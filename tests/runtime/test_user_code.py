@@ -292,11 +292,13 @@ def test_error_in_a_user_solvers_memory_or_check_is_one_line(traits):
         bnrecon.reconstruct(torch.nn.Linear(3, 2).eval(), solver="mine")
 
 
-@pytest.mark.parametrize("name", ["queue", "sys"])
-def test_module_hidden_by_one_of_python_is_refused(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("file", ["queue.py", "sys.py", "platform/__init__.py"])
+def test_module_hidden_by_one_of_python_is_refused(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / f"{name}.py").touch()
-    with pytest.raises(UserError, match=rf"imports={name}: {name}.py is hidden by .*; rename it"):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    name = file.removesuffix(".py").removesuffix("/__init__")
+    with pytest.raises(UserError, match=rf"imports={name}: {file} is hidden by .*; rename it"):
         import_user_modules([name])
 
 

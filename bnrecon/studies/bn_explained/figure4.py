@@ -313,7 +313,7 @@ def _gain_by_layer(rows: pd.DataFrame) -> str:
         return ""
     gains = (means[NORM] / means[ZERO]).groupby("pixels")
     by_pixels = (f"{span(gain, '.2f')} times (pixels {pixels})" for pixels, gain in gains)
-    return f"; by layer, compared with zero bias, {', '.join(by_pixels)}"
+    return f"; by layer BN has, of zero bias' count at training images, {', '.join(by_pixels)}"
 
 
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:

@@ -116,7 +116,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
         verdicts["padding"] = "confirmed" if clear else "undecided"
         reflected = accuracy.reindex(["padding by reflection"], columns=["sigmoid"]).iloc[0, 0]
-        named = {"centred": centred, "tanh": tanh, "reflected": reflected}
+        named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh, "reflected": reflected}
         numbers |= {n: f"{value:.2f}" if value == value else "?" for n, value in named.items()}
     after = accuracy.reindex([AFTER]).loc[AFTER].dropna()
     if len(after):

@@ -281,15 +281,16 @@ def draw_panel(rows: pd.DataFrame, **options: Any) -> Figure:
 
 def draw_panels(rows: pd.DataFrame, density: float) -> Figure:
     """Draw the paper's two panels."""
-    figure, (first, second) = new_figure(1, 2, (PAGE, 3.1))
-    left, right = split_panels(rows)
-    draw_errors(first, left, "side")
-    if len(right):
-        draw_errors(second, right, "width")
-    else:  # not computed yet
-        second.set_axis_off()
-    first.set_title(f"{density:.0%} nonzero weights", pad=ABOVE)
-    second.set_title(_what_is_drawn(rows), pad=ABOVE)
+    figure, both = new_figure(1, 2, (PAGE, 3.1))
+    titles = (f"{density:.0%} nonzero weights", _what_is_drawn(rows))
+    panels = zip(both, split_panels(rows), ("side", "width"), titles, strict=True)
+    for axes, some, variable, title in panels:
+        axes.set_title(title, pad=ABOVE)
+        if len(some):
+            draw_errors(axes, some, variable)
+        else:
+            axes.text(0.5, 0.5, "not computed yet", ha="center", transform=axes.transAxes)
+            axes.set_axis_off()
     draw_legend(figure, 2)
     return figure
 
