@@ -18,8 +18,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        first, *others = str(message).strip().splitlines() or [""]
-        super().__init__(f"{first} ... {others[-1].strip()}" if others else first)
+        lines = [line.strip() for line in str(message).strip().splitlines()]
+        super().__init__(" ".join(lines if len(lines) < 3 else [lines[0], "...", lines[-1]]))
 
 
 class RunError(RuntimeError):
