@@ -191,17 +191,19 @@ def by_start(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _intervals(values: pd.Series) -> dict[str, Interval]:
-    """Means over seeds, by setting; the longest trainings first."""
-    by_setting = values.dropna().groupby(["epochs", "inner", "excess"])
+    """Means over seeds, by setting."""
+    by_setting = values.dropna().groupby(["inner", "excess"])
     return {
-        f"{inner}, n + {excess:.0f}, {epochs} epochs": mean_interval(list(of_seeds))
-        for (epochs, inner, excess), of_seeds in reversed(list(by_setting))
+        f"{inner}, n + {excess:.0f}": mean_interval(list(of_seeds))
+        for (inner, excess), of_seeds in reversed(list(by_setting))
     }
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Decide how far scratch is behind weights, and what longer steps of inner scales change."""
-    accuracy = by_start(rows)
+    accuracy, epochs = by_start(rows), int(rows["epochs"].max())
+    # By the longest schedule, whose seeds were fixed before.
+    accuracy = accuracy[accuracy.index.get_level_values("epochs") == epochs]
     target, ones, weights = (accuracy[name] for name in ("target", "ones", "weights"))
     compared = {
         "behind": target - ones,
@@ -212,24 +214,21 @@ def decide(rows: pd.DataFrame) -> Decisions:
         str(next((gap for name, gap in _intervals(gaps).items() if "batchnorm" in name), "unknown"))
         for gaps in (compared["behind"], target - weights)
     )
-    width, epochs = int(rows["width"].max()), int(rows["epochs"].max())
-    # By the longest schedule, whose seeds were fixed before.
-    trained = accuracy.index.get_level_values("epochs")
-    longest = trained == trained.max()
-    numbers: dict[str, Any] = {name: _spell(values[longest]) for name, values in compared.items()}
+    width = int(rows["width"].max())
+    numbers: dict[str, Any] = {name: _spell(values) for name, values in compared.items()}
     numbers |= {"last": last, "lasting": lasting, "width": width, "epochs": epochs}
-    numbers |= {"lacking": _spell((target - weights)[longest])} | REPORTED
-    last_of = {name: _intervals(values[longest]).values() for name, values in compared.items()}
-    verdicts = {name: intervals.decide(values) for name, values in last_of.items()}
+    numbers |= {"lacking": _spell(target - weights)} | REPORTED
+    verdicts = {
+        name: intervals.decide(_intervals(values).values()) for name, values in compared.items()
+    }
     if width < PAPERS_WIDTH:
         verdicts |= {"behind": "not at the paper's size", "below": verdicts["behind"]}
     return verdicts, numbers
 
 
 def _spell(values: pd.Series) -> str:
-    named = _intervals(values)
-    listed = "; ".join(f"{name.rpartition(', ')[0]}: {it}" for name, it in named.items())
-    return listed or "not computed yet"
+    listed = (f"{name}: {interval}" for name, interval in _intervals(values).items())
+    return "; ".join(listed) or "not computed yet"
 
 
 def draw(rows: pd.DataFrame) -> Figure:

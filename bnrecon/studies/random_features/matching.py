@@ -211,7 +211,7 @@ def _example(row: pd.Series) -> dict[str, Any]:
 def _factor(
     printed: pd.DataFrame, derived: pd.DataFrame, failing: str
 ) -> tuple[str, dict[str, Any]]:
-    """Wrong if a setting, the example, falls short of what is promised."""
+    """Wrong if a setting falls short of what is promised."""
     failed = printed[printed["holds"] == "no"]
     verdict = failing if len(failed) else "undecided"
     verdict = "confirmed" if (printed["holds"] == "yes").all() else verdict
