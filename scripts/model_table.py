@@ -253,7 +253,7 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         rows=rows,
         versions=sorted(versions),
         largest=max(entry[each.name]["layer_error"] for entry in entries for each in FEATURES),
-        alike=[names for names in same.values() if names[1:]],  # equal in all digits
+        alike=list(same.values()),  # equal in all digits
         reasons=dict(sorted(reasons.items())),
         most=LARGEST,
     )

@@ -50,8 +50,8 @@ def test_model_with_too_large_layers_has_none_rebuilt(small_model, tmp_path):
     rows = model_table.read_rows(file)
     assert rows["a"]["he_normal"]["rebuilt"] == 0
     assert rows["a"]["he_normal"]["kept"] == {model_table.TOO_LARGE: 2}
-    assert "| a | 2 | 2 |" in (page := model_table.page(library, rows))
-    assert page.split("| a |")[1].splitlines()[0].endswith("| 0 |  |")
+    assert "| a, b | 2 | 2 |" in (page := model_table.page(library, rows))
+    assert page.split("| a, b |")[1].splitlines()[0].endswith("| 0 |  |")
 
 
 def test_finished_model_is_not_recomputed(small_model, tmp_path):
