@@ -7,9 +7,9 @@ from math import nan
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction.parts import Decisions, only
+from bnrecon.reproduction.parts import Decisions, only, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
-from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 
@@ -70,8 +70,8 @@ RUNS: dict[str, tuple[str, ...]] = {"relu": ("features.activation=relu",)} | {
     for name, epsilons in EPSILONS.items()
     for epsilon in epsilons
 }
-PART = run_table(
-    __file__,
+PART = RunTable(
+    read_text(__file__),
     list_rows(
         "activation, epsilon of a layer",
         ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto", "seeds=[0]"),

@@ -8,9 +8,9 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.wording import BoundFormatter
 from bnrecon.reproduction.intervals import decide_within
-from bnrecon.reproduction.parts import Decisions, only, read_reported
+from bnrecon.reproduction.parts import Decisions, only, read_reported, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
-from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends
 
 REPORTED = read_reported(__package__)["excess"]
@@ -106,8 +106,8 @@ def draw(cells: Sequence[Cell]) -> Figure:
 
 
 DROPPED = ["max. error as assembled", "layers not converged"]
-PART = run_table(
-    __file__,
+PART = RunTable(
+    read_text(__file__),
     list_rows(
         "excess features",
         ("target=vgg18", "data=cifar10", "features=he_normal", "solver=lbfgs"),

@@ -9,9 +9,9 @@ import pandas as pd
 from bnrecon.config import composition
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, refuse_compared
+from bnrecon.reproduction.parts import Decisions, read_text, refuse_compared
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
-from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 WIDTH, SEED, GROUPS, EPOCHS = "target.width", "train.seed", "target.groups", "train.epochs"
 COMMON = ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto")
@@ -103,4 +103,4 @@ def excerpt(lines: pd.DataFrame) -> pd.DataFrame:
     return accuracies.rename(columns="accuracy, {}".format).reset_index()
 
 
-PART = run_table(__file__, _rows, None, decide, excerpt)
+PART = RunTable(read_text(__file__), _rows, None, decide, excerpt)
