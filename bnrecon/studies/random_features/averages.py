@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from bnrecon.reporting.figures import Axes
 from bnrecon.reporting.statistics import Interval, mean_interval
@@ -25,7 +23,7 @@ ALIKE = ["width", "epochs", "seconds"]  # columns of ``compare_settings`` that p
 def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
     """Return a function for a column's mean with its 95% interval; ``None`` without values.
 
-    >>> interval_of("x")(pd.DataFrame({"x": [1.0, math.nan, 1.0]}))
+    >>> interval_of("x")(pd.DataFrame({"x": [1.0, float("nan"), 1.0]}))
     Interval(mean=1.0, half_width=0.0, n=2)
     """
 
@@ -57,20 +55,6 @@ def errorbar_by(axes: Axes, rows: pd.DataFrame, by: str, column: str, **style: A
     """Draw ``intervals_by`` as a line with error bars, in a style of ``Axes.errorbar``."""
     line = intervals_by(rows, by, column)
     axes.errorbar(line.index, line["mean"], line["half_width"], **style)
-
-
-def welch_interval(left: Sequence[float], right: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the difference of two means of unpaired values (Welch 1947).
-
-    It is infinite for a single value, which decides nothing.
-
-    >>> [round(end, 3) for end in welch_interval([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
-    [-0.267, 4.267]
-    """
-    if min(len(left), len(right)) < 2:
-        return -math.inf, math.inf
-    interval = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
-    return float(interval.low), float(interval.high)
 
 
 def powers_by_features(rows: pd.DataFrame, column: str) -> dict[str, Interval]:

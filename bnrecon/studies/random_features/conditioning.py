@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pandas as pd
 from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import span
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import count_signs, geometric_mean
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep
 from bnrecon.studies.random_features import averages
@@ -39,6 +39,7 @@ PANELS = (
     ("auto", "(f) bnrecon, in float64"),
 )
 STYLES = dict(zip(EXCESS, ("-", "--", ":"), strict=True))  # as in the paper
+LEAST_SEEDS = 2  # the half-width shows how little two seeds tell
 APART = 0.5  # offset between distributions, in channels
 
 
@@ -195,7 +196,7 @@ def _growth(name: str, rows: pd.DataFrame, column: str, **numbers: str) -> list[
     if not powers:
         return []
     named = {"power": _powers(rows, column)} | averages.signs(powers) | numbers
-    return [(name, _verdict([-one for one in powers]), named)]
+    return [(name, intervals.decide(powers, LEAST_SEEDS), named)]
 
 
 def _powers(rows: pd.DataFrame, column: str) -> str:
@@ -203,17 +204,8 @@ def _powers(rows: pd.DataFrame, column: str) -> str:
 
 
 def _comparison(name: str, differences: list[Interval], **numbers: Any) -> list[Decision]:
-    named = numbers | averages.signs(differences)
-    return [(name, _verdict(differences), named)] if differences else []
-
-
-def _verdict(intervals: Sequence[Interval]) -> str:
-    """Whether a side is smaller in all comparisons (confirmed), or in none and larger in some."""
-    below, _ = count_signs(intervals)
-    if below == len(intervals):
-        return "confirmed"
-    above = count_signs(one.widened(len(intervals)) for one in intervals)[1]
-    return "contradicted" if above and not below else "undecided"
+    verdict = intervals.decide((-one for one in differences), LEAST_SEEDS)
+    return [(name, verdict, numbers | averages.signs(differences))] if differences else []
 
 
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:
