@@ -170,7 +170,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         # The best fitting hyperplanes on top.
         folds = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
         errors = units[units["layer"] == layer]
-        shown = planar.draw_lines(axes, folds, linewidths=1.0, array=folds["tls"], cmap=colours)
+        style = {"colors": None, "array": folds["tls"], "cmap": colours}
+        shown = planar.draw_lines(axes, folds, linewidths=1.0, **style)
         planar.draw_points(axes, points, planar.square((0.0, 0.0), REACH).window)
         axes.set_title("layer 1, hyperplanes" if layer == 1 else f"layer {layer}, folded")
         bar = axes.inset_axes((0, -0.08, 1, 0.04))
