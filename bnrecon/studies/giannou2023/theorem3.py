@@ -159,11 +159,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             "draws per density": int(group["draws"].iloc[0]),
         }
 
-    large = large_products(rows)
-    if large.empty:  # one line per density while no d of Theorem 3 exists
-        columns = rows[["side", "density", "draws", "invertible"]]
-        return columns.rename(columns={"side": "d", "draws": "draws per density"})
-    return pd.DataFrame([line(side, group) for side, group in large.groupby("side", sort=True)])
+    groups = large_products(rows).groupby("side", sort=True)
+    return pd.DataFrame([line(side, group) for side, group in groups])
 
 
 def draw(rows: pd.DataFrame) -> Figure:
