@@ -246,12 +246,12 @@ def decide_remark_3(rows: pd.DataFrame) -> Decision:
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:
-    """Decide by the numerical ranks."""
+    """Decide by the numerical ranks, which only smaller d have."""
     agree, compared = int(rows["numerical_agrees"].sum()), int(rows["numerical_draws"].sum())
     small = rows[rows["numerical_draws"] == rows["draws"]]
     singular = small["draws"] - small["invertible"] - small["with_zero_column"]
     numbers = {"agree": agree, "compared": compared, "singular": int(singular.sum())}
-    return "Lemma 9", agree == compared, numbers
+    return "Lemma 9", agree == compared if compared else "undecided", numbers
 
 
 def decide_step_4(rows: pd.DataFrame) -> Decision:
