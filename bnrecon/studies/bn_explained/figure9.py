@@ -97,7 +97,7 @@ def _all_folds(layers: nn.Sequential, points: np.ndarray) -> Folds:
 
 
 def measure(seed: int) -> pd.DataFrame:
-    """One row per layer before and after training.
+    """One row per layer before and after training; for the first seed, also its ``picture``.
 
     ``rank``: Spearman's correlation of the units' errors and their distances in the input space.
     ``disordered``: the share of pairs of units that these two order differently.
@@ -117,7 +117,8 @@ def measure(seed: int) -> pd.DataFrame:
             row |= {"spread": float(ratios.max() / ratios.min())}
             row |= {"eq8": float(off.max())}
             rows.append(row | ({"accuracy": accuracy} if state == "trained" else {}))
-    return pd.DataFrame(rows)
+    measured = pd.DataFrame(rows)
+    return pd.concat([measured, picture(seed)]) if seed == 0 else measured
 
 
 def picture(seed: int) -> pd.DataFrame:
@@ -133,12 +134,6 @@ def picture(seed: int) -> pd.DataFrame:
         rows += [line | {"tls": float(errors[layer, line["unit"]])} for line in lines]
     shown = units[units["layer"].isin(SHOWN)].assign(kind="unit")
     return pd.concat([pd.DataFrame(rows), shown])
-
-
-def measure_seed(seed: int) -> pd.DataFrame:
-    """The comparison of a seed's network, and for the first seed the shown lines."""
-    measured = measure(seed)
-    return pd.concat([measured, picture(seed)]) if seed == 0 else measured
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -203,5 +198,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
+TASKS = sweep(measure, "seed {seed}", {"seed": SEEDS})
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

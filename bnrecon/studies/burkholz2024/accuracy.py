@@ -139,8 +139,13 @@ def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _errors(single: SingleLayer, scales: Scales) -> dict[str, float]:
-    error, assembled = single.errors(scales)
-    cancellation = _cancellation(single.system, scales)
+    (error, assembled), matrix = single.errors(scales), single.system.matrix
+    if not isinstance(matrix, KhatriRao):
+        raise TypeError("the features have a pattern")
+    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision)
+    inner, outer = sizes.matvec(scales.inner.abs()), scales.outer.abs()
+    table = inner.reshape(len(outer), -1) * outer[:, None]
+    cancellation = float(table.norm() / single.system.weight.norm())
     return {"error": error, "assembled_error": assembled, "cancellation": cancellation}
 
 
@@ -168,16 +173,6 @@ def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:
     started = time.perf_counter()
     answer = solve()
     return step, answer, time.perf_counter() - started
-
-
-def _cancellation(system: System, scales: Scales) -> float:
-    matrix = system.matrix
-    if not isinstance(matrix, KhatriRao):
-        raise TypeError("the features have a pattern")
-    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision)
-    inner, outer = sizes.matvec(scales.inner.abs()), scales.outer.abs()
-    table = inner.reshape(len(outer), -1) * outer[:, None]
-    return float(table.norm() / system.weight.norm())
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:

@@ -17,27 +17,20 @@ EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 def decide(cells: Sequence[Cell]) -> Decisions:
     """Does a network keep L times its L layers' bound? Decided where the layers keep theirs."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
-    finished = [cell for cell in smooth if cell.result is not None]
-    kept = [cell for cell in finished if cell.result and not cell.result.unconverged]
-    shares, beside = _shares(kept), _shares([cell for cell in finished if cell not in kept])
-    if not shares:
+    kept, beside = list[float](), list[float]()  # the largest logit differences over the bound
+    for cell in smooth:
+        if (result := cell.result) is not None:
+            bound = len(result.seeds[0].layers) * cell.config.features.epsilon
+            share = result.evaluation.largest_difference_to_target / bound
+            (beside if result.unconverged else kept).append(share)
+    if not kept:
         return []
-    within = all(share <= 1 for share in shares)  # NaN is not
-    holds = "confirmed" if len(finished) == len(smooth) else "undecided"
+    within = all(share <= 1 for share in kept)  # NaN is not
+    holds = "confirmed" if len(kept) + len(beside) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in beside)
     words = f"; by {listed} where some layers exceed it" if beside else ""
-    numbers = {"kept": count_of(len(kept), "network"), "most": max(shares), "others": words}
+    numbers = {"kept": count_of(len(kept), "network"), "most": max(kept), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
-
-
-def _shares(cells: Sequence[Cell]) -> list[float]:
-    """The largest logit differences over L times a layer's epsilon."""
-    return [
-        cell.result.evaluation.largest_difference_to_target
-        / (len(cell.result.seeds[0].layers) * cell.config.features.epsilon)
-        for cell in cells
-        if cell.result is not None
-    ]
 
 
 def draw(cells: Sequence[Cell]) -> Figure:

@@ -108,22 +108,16 @@ def compare_settings(
         reported: the paper's numbers, by setting and column.
         baselines: the setting that each compared setting is compared with.
     """
-    groups = {str(name): group for name, group in rows.groupby("setting", sort=False)}
-    differences = {
-        name: difference
-        for name in groups
-        if name in baselines
-        and (difference := paired_difference_by(rows, "setting", name, baselines[name]))
-    }
     title = "difference, paired by seed"
     lines = []
-    for name, group in groups.items():
+    for name, group in rows.groupby("setting", sort=False):
         line: dict[str, Any] = {heading: name}
         line |= {column: int(group[column].iloc[0]) for column in ("width", "epochs")}
         line |= reported.get(name, {})
         line["training accuracy"] = mean_interval(list(group["training_accuracy"]))
         line["test accuracy"] = mean_interval(list(group["accuracy"]))
-        if name in differences:
-            line |= {"compared with": baselines[name], title: differences[name]}
+        if (baseline := baselines.get(name)) is not None:
+            difference = paired_difference_by(rows, "setting", name, baseline)
+            line |= {"compared with": baseline, title: difference} if difference else {}
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")

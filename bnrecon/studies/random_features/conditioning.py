@@ -123,7 +123,12 @@ def draw(rows: pd.DataFrame) -> Figure:
     zeros = rows[rows["rmse"] == 0]
     _mark_zeros(float32, zeros[zeros["solver"] != "auto"])
     _mark_zeros([grid.flat[-1]], zeros[zeros["solver"] == "auto"])
-    _legend(figure, rows)
+    axes, labels = figure.axes[0], list(rows["features"].unique())
+    lines = [axes.plot([], [], color=COLOURS[label])[0] for label in labels]
+    lines += [axes.plot([], [], STYLES[excess], color="black")[0] for excess in EXCESS]
+    labels += [f"{excess} excess features" for excess in EXCESS]
+    title = f"means of {rows['seed'].nunique()} seeds, 95% intervals"
+    figure.legend(lines, labels, title=title, loc="outside upper center", ncols=5)
     return figure
 
 
@@ -160,15 +165,6 @@ def _mark_zeros(panels: list[Axes], zeros: pd.DataFrame) -> None:
         axes.axhline((row + low) / 2, color="grey", linewidth=0.5)
         axes.set_yticks([row, *ticks], ["rmse 0", *labels])
         axes.set_ylim(row - 0.08 * (high - low), high)
-
-
-def _legend(figure: Figure, rows: pd.DataFrame) -> None:
-    axes = figure.axes[0]
-    lines = [axes.plot([], [], color=COLOURS[label])[0] for label in rows["features"].unique()]
-    lines += [axes.plot([], [], STYLES[excess], color="black")[0] for excess in EXCESS]
-    labels = [*rows["features"].unique(), *(f"{excess} excess features" for excess in EXCESS)]
-    title = f"means of {rows['seed'].nunique()} seeds, 95% intervals"
-    figure.legend(lines, labels, title=title, loc="outside upper center", ncols=5)
 
 
 def decide(rows: pd.DataFrame) -> Decisions:

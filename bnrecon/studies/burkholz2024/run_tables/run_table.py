@@ -86,8 +86,64 @@ class RunTable:
         return [] if self.decide is None else self.text.claims(self.decide(cells))
 
     def make_page(self, heading: page.Heading, work: Sequence[RowWork]) -> page.Page:
-        """The page of its rows or grids."""
-        return _make_page(self, heading, [item.cell() for item in work])
+        """The page; unfinished runs appear as "not run"."""
+        cells = [item.cell() for item in work]
+        done = [cell for cell in cells if cell.result is not None]
+        missing = [cell for cell in cells if cell.result is None]
+        lacking, commands = [cell.name for cell in missing], [cell.command for cell in missing]
+        claims = page.Claims(tuple(self.claims(cells)), bool(missing))
+        caption, details = page.caption_and_details(self.text.caption)
+        readings = [details, READING.caption, _reading("against the target")]
+        if any(cell.compared for cell in done):
+            readings.append(_reading("against the paper"))
+        notes = [page.Text(reading, "reading") for reading in readings]
+        summary = row_numbers.summarize(cells)
+        progress = f"{len(done)} of {len(cells)} runs finished"
+        title = f"{heading.title}; {progress}. {caption}"
+        if not self.as_grids:
+            short, whole = row_numbers.excerpt(summary), page.WHOLE if self.excerpt else ""
+            shown = page.shorten(short, self.excerpt)
+            first: list[page.Block] = [page.Table(shown, row_numbers.FORMATS)]
+            not_run = "\n".join(["Not run:\n", *(f"    {command}" for command in commands)])
+            rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS, whole)]
+            rest += [page.Text(not_run, "beside")] if commands else []
+            table = latex(summary, row_numbers.FORMATS, caption=title, label=heading.label)
+        else:
+            # Before the grids, the paper's table with ours at its setting, if a run exists there.
+            overview = page.Table(grids.overview(cells), grids.FORMATS)
+            named = grids.grids(cells).items()
+            first = [overview, page.Text(_legend(cells))]
+            first += [page.Table(frame, title=name) for name, frame in named]
+            rest, table = [], _latex_grids(cells, title, heading)
+            if printed := grids.as_printed(cells):
+                impossible = any(not cell.row.possible for cell in cells)
+                in_print = page.Text(READING.sentence("bracketed" if impossible else "in print"))
+                rest = first
+                first = [in_print, *(_in_print(way, *at) for way, at in printed.items())]
+        blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
+        if not done:
+            return page.Page(heading, progress, blocks, lacking=lacking, commands=commands)
+        blocks.append(page.Text("The CSV has every number and each row's command.", "beside"))
+        blocks.append(page.Text(_origin(done), "origin"))
+        return page.Page(
+            heading,
+            progress,
+            blocks,
+            tables.csv(row_numbers.numbers(cells)),
+            table,
+            None if self.draw is None else functools.partial(self.draw, done),
+            [
+                page.FinishedRun(cell.name, cell.folder.name, result, cell.command)
+                for cell, result in zip(done, results_of(done), strict=True)
+            ],
+            lacking,
+            commands,
+            {
+                "runs": f"{len(done)} of {len(cells)}",
+                "target": verdicts.counted(cell.against_target for cell in done),
+                "reported": verdicts.counted(cell.against_paper for cell in done),
+            },
+        )
 
 
 def list_rows(
@@ -121,65 +177,6 @@ def list_rows(
         ]
 
     return rows
-
-
-def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> page.Page:
-    """The page of a table of runs; unfinished runs appear as "not run"."""
-    done = [cell for cell in cells if cell.result is not None]
-    missing = [cell for cell in cells if cell.result is None]
-    lacking, commands = [cell.name for cell in missing], [cell.command for cell in missing]
-    claims = page.Claims(tuple(part.claims(cells)), bool(missing))
-    caption, details = page.caption_and_details(part.text.caption)
-    readings = [details, READING.caption, _reading("against the target")]
-    if any(cell.compared for cell in done):
-        readings.append(_reading("against the paper"))
-    notes = [page.Text(reading, "reading") for reading in readings]
-    summary = row_numbers.summarize(cells)
-    progress = f"{len(done)} of {len(cells)} runs finished"
-    title = f"{heading.title}; {progress}. {caption}"
-    if not part.as_grids:
-        short, whole = row_numbers.excerpt(summary), page.WHOLE if part.excerpt else ""
-        shown = page.shorten(short, part.excerpt)
-        first: list[page.Block] = [page.Table(shown, row_numbers.FORMATS)]
-        not_run = "\n".join(["Not run:\n", *(f"    {command}" for command in commands)])
-        rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS, whole)]
-        rest += [page.Text(not_run, "beside")] if commands else []
-        table = latex(summary, row_numbers.FORMATS, caption=title, label=heading.label)
-    else:
-        # Before the grids, the paper's table with ours at its setting, if a run exists there.
-        overview = page.Table(grids.overview(cells), grids.FORMATS)
-        named = grids.grids(cells).items()
-        first = [overview, page.Text(_legend(cells))]
-        first += [page.Table(frame, title=name) for name, frame in named]
-        rest, table = [], _latex_grids(cells, title, heading)
-        if printed := grids.as_printed(cells):
-            impossible = any(not cell.row.possible for cell in cells)
-            in_print = page.Text(READING.sentence("bracketed" if impossible else "in print"))
-            first, rest = [in_print, *(_in_print(way, *at) for way, at in printed.items())], first
-    blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
-    if not done:
-        return page.Page(heading, progress, blocks, lacking=lacking, commands=commands)
-    blocks.append(page.Text("The CSV has every number and each row's command.", "beside"))
-    blocks.append(page.Text(_origin(done), "origin"))
-    return page.Page(
-        heading,
-        progress,
-        blocks,
-        tables.csv(row_numbers.numbers(cells)),
-        table,
-        None if part.draw is None else functools.partial(part.draw, done),
-        [
-            page.FinishedRun(cell.name, cell.folder.name, result, cell.command)
-            for cell, result in zip(done, results_of(done), strict=True)
-        ],
-        lacking,
-        commands,
-        {
-            "runs": f"{len(done)} of {len(cells)}",
-            "target": verdicts.counted(cell.against_target for cell in done),
-            "reported": verdicts.counted(cell.against_paper for cell in done),
-        },
-    )
 
 
 def _reading(name: str) -> str:
