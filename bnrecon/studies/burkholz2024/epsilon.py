@@ -39,7 +39,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     for activation, colour in zip(EPSILONS, PALETTE, strict=False):
         chosen = [cell for cell in cells if cell.config.features.activation == activation]
         results = results_of(chosen)
-        epsilons = [cell.config.features.epsilon for cell in chosen if cell.result is not None]
+        epsilons = [cell.config.features.epsilon for cell in chosen]
         counts = [result.predictions.differ if result.predictions else nan for result in results]
         left.plot(epsilons, counts, marker="o", color=colour, label=activation)
         differences = [result.evaluation.largest_difference_to_target for result in results]
