@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -203,10 +204,8 @@ def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
     >>> [round(p, 12) for p in exponents(pd.DataFrame(rows), "n", "error")]
     [1.0, -1.0]
     """
-    slopes = []
-    for _, of_seed in rows.groupby("seed"):
-        x, y = np.log(of_seed[size].to_numpy(float)), np.log(of_seed[value].to_numpy(float))
-        x = x - x.mean()
-        if of_seed[size].nunique() > 1:
-            slopes.append(float(x @ y / (x @ x)))
-    return slopes
+    return [
+        statistics.linear_regression(np.log(of_seed[size]), np.log(of_seed[value])).slope
+        for _, of_seed in rows.groupby("seed")
+        if of_seed[size].nunique() > 1
+    ]

@@ -283,16 +283,14 @@ def read_text(module: str) -> Text:
     path = Path(module).with_suffix(".md")
     try:
         front_matter, content = split_front_matter(path.read_text(encoding="utf-8"), str(path))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: its front matter is not YAML ({error})") from error
+        where, title = front_matter["where"], front_matter["title"]
+    except (KeyError, TypeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: its front matter is not where: and title: ({error})") from error
     caption, *sections = re.split(r"^## ", content, flags=re.MULTILINE)
     statements = _statements(sections)
     if len(statements) < len(sections):
         raise ValueError(f"{path}: two claims have one name; write ## Place #name")
-    try:
-        return Text(front_matter["where"], front_matter["title"], _joined(caption), statements)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: its front matter is not where: and title: ({error})") from error
+    return Text(where, title, _joined(caption), statements)
 
 
 def _statements(sections: Iterable[str]) -> dict[str, Statement]:
@@ -339,15 +337,10 @@ def part(
 ) -> Experiment:
     """Make an experiment whose position, title, caption and claims are in the module's text file.
 
-    Args:
-        module: its ``__file__``.
-        tasks: as in ``Experiment``, like ``summary``, ``draw`` and ``options``.
-        summary: makes the table from the rows.
-        draw: draws the figure from the rows.
-        decide: the claims' verdicts by name, and the numbers that they and the caption name.
-        numbers: the caption's numbers, if not from ``decide``, or a text that replaces the caption
-            while its rows are missing.
-        options: further fields of ``Experiment``.
+    ``module`` is its ``__file__``. ``decide`` gives the claims' verdicts by name, and the numbers
+    that they and the caption name; ``numbers`` those of the caption if they are others, or a text
+    that replaces the caption while its rows are missing. The other arguments are those of
+    ``Experiment``.
     """
     text = read_text(module)
     caption: Any = text.caption

@@ -312,6 +312,17 @@ def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():
     assert row["numerical_agrees"] == 300
 
 
+def test_nothing_compared_decides_nothing():
+    """Large d have no numerical rank, large blocks no many digits, and one width no other."""
+    assert theorem3.decide_lemma_9(theorem3.invertible(6, 0.6, 2, numerical=0))[1] == "undecided"
+    chain = {"side": 16, "block": 4, "depth": 2, "functional_error": 1e-12}
+    verdicts, _ = theorem2.decide(pd.DataFrame([chain | {"digits_error": math.nan}]))
+    assert verdicts["layers"] == "undecided"
+    errors = {name: [1.0] for name in ("baseline", "teacher", "student", "dense")}
+    (claim,) = STUDY.part("figure4_right").claims(_compared(errors, 25))
+    assert claim.verdict == "undecided"
+
+
 def test_theorem_holds_beyond_float64():
     """At d = 12, k = 1 float64 fails, a hundred digits do not."""
     target = random_target(12, 1, 0)

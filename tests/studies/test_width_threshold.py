@@ -73,14 +73,13 @@ def test_pathological_target_leaves_other_outputs_dead():
     assert (reached[2:] < 1e-9).all()
 
 
-def test_missing_pathological_target_is_an_error():
+def test_no_pathological_target_below_a_width_that_depends_on_the_kernels():
     for setting, width in (
         (Setting(4, 3, 1, 1, 3), 105),
         (Setting(4, 3, 3, 3, 1), 108),
         (Setting(4, 3, 1, 1, 1), 9),
     ):
-        with pytest.raises(ValueError, match="no pathological target"):
-            pathological_target(setting, width, 0)
+        assert not setting.has_pathological(width)
 
 
 def test_targets_do_not_depend_on_the_features():

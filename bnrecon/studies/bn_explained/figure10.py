@@ -10,7 +10,6 @@ import pandas as pd
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.errors import Diverged
@@ -124,7 +123,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 def _gain(
     final: pd.DataFrame, start: str, value: str = "accuracy", better: str = BN
 ) -> Interval | None:
-    return paired_difference_by(final, "start", better, start, value)
+    return intervals.paired_difference_by(final, "start", better, start, value)
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:

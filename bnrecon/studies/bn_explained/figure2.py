@@ -105,7 +105,8 @@ def _corners(folds: Folds, plane: Slice) -> np.ndarray:
 def check(seed: int) -> pd.DataFrame:
     """One row: what changes in a random network when mu_2,k, sigma_1 or sigma_2 change.
 
-    Angles are in radians, lengths in standard deviations of the data.
+    Angles are in radians, lengths in standard deviations of the data. The shown seed also has the
+    rows of its ``picture``.
     """
     points = planar.draw_clusters(seed)
     layers = planar.draw_layers(WIDTHS, "BN", points, seed)
@@ -115,7 +116,8 @@ def check(seed: int) -> pd.DataFrame:
     row = {"kind": "network", "seed": seed}
     row |= _check_translation(layers, plane, points)
     row |= _check_folding(layers, plane, factors)
-    return pd.DataFrame([row | _check_scale(layers, plane, factors)])
+    checked = pd.DataFrame([row | _check_scale(layers, plane, factors)])
+    return pd.concat([checked, picture(seed)]) if seed == SHOWN else checked
 
 
 def _check_translation(layers: nn.Sequential, plane: Slice, points: np.ndarray) -> dict[str, float]:
@@ -227,12 +229,6 @@ def picture(seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def measure_seed(seed: int) -> pd.DataFrame:
-    """The checks of a seed's network, and the lines of the shown seed."""
-    checked = check(seed)
-    return pd.concat([checked, picture(seed)]) if seed == SHOWN else checked
-
-
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per statement."""
     checked = rows[rows["kind"] == "network"]
@@ -315,5 +311,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 # The shown seed comes first.
 ORDER = {scale: [SHOWN, *({*range(count)} - {SHOWN})] for scale, count in SEEDS.items()}
-TASKS = sweep(measure_seed, "seed {seed}", {"seed": ORDER})
+TASKS = sweep(check, "seed {seed}", {"seed": ORDER})
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

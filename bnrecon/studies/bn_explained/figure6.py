@@ -187,10 +187,8 @@ def _gain(rows: pd.DataFrame, state: str, measure: str) -> Interval:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per state of the network."""
-    drawn = rows[rows["kind"] == "boundary"]
-    rows = rows[rows["kind"] != "boundary"]
-    if "jitter" not in set(rows["kind"]):
-        return drawn.groupby(["state", "batch"], sort=False).size().reset_index(name="boundaries")
+    if "jitter" not in set(rows["kind"]):  # only the figure's boundaries are computed
+        return pd.DataFrame()
     lines = []
     for state in (INITIAL, *TRAININGS, *GROUPS):
         line = {"trained with": "not trained" if state == INITIAL else state}

@@ -97,7 +97,7 @@ def _all_folds(layers: nn.Sequential, points: np.ndarray) -> Folds:
 
 
 def measure(seed: int) -> pd.DataFrame:
-    """One row per layer before and after training.
+    """One row per layer before and after training; for the first seed, also its ``picture``.
 
     ``rank``: Spearman's correlation of the units' errors and their distances in the input space.
     ``disordered``: the share of pairs of units that these two order differently.
@@ -117,7 +117,8 @@ def measure(seed: int) -> pd.DataFrame:
             row |= {"spread": float(ratios.max() / ratios.min())}
             row |= {"eq8": float(off.max())}
             rows.append(row | ({"accuracy": accuracy} if state == "trained" else {}))
-    return pd.DataFrame(rows)
+    measured = pd.DataFrame(rows)
+    return pd.concat([measured, picture(seed)]) if seed == 0 else measured
 
 
 def picture(seed: int) -> pd.DataFrame:
@@ -133,12 +134,6 @@ def picture(seed: int) -> pd.DataFrame:
         rows += [line | {"tls": float(errors[layer, line["unit"]])} for line in lines]
     shown = units[units["layer"].isin(SHOWN)].assign(kind="unit")
     return pd.concat([pd.DataFrame(rows), shown])
-
-
-def measure_seed(seed: int) -> pd.DataFrame:
-    """The comparison of a seed's network, and for the first seed the shown lines."""
-    measured = measure(seed)
-    return pd.concat([measured, picture(seed)]) if seed == 0 else measured
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -170,7 +165,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         # The best fitting hyperplanes on top.
         folds = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
         errors = units[units["layer"] == layer]
-        shown = planar.draw_lines(axes, folds, linewidths=1.0, array=folds["tls"], cmap=colours)
+        style = {"colors": None, "array": folds["tls"], "cmap": colours}
+        shown = planar.draw_lines(axes, folds, linewidths=1.0, **style)
         planar.draw_points(axes, points, planar.square((0.0, 0.0), REACH).window)
         axes.set_title("layer 1, hyperplanes" if layer == 1 else f"layer {layer}, folded")
         bar = axes.inset_axes((0, -0.08, 1, 0.04))
@@ -202,5 +198,5 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
+TASKS = sweep(measure, "seed {seed}", {"seed": SEEDS})
 PART = part(__file__, TASKS, summarize, draw, decide, excerpt=below)

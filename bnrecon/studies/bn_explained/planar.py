@@ -158,8 +158,6 @@ def draw_lines(axes: Axes, rows: pd.DataFrame, **options: Any) -> Any:
 
     ends = rows[ENDS].to_numpy(dtype=float).reshape(-1, 2, 2)
     style: dict[str, Any] = {"linewidths": 0.7, "colors": EARLIER, "capstyle": "round"} | options
-    if "array" in style:
-        del style["colors"]
     return axes.add_collection(LineCollection(list(ends), **style))
 
 
@@ -170,6 +168,4 @@ def draw_points(axes: Axes, rows: pd.DataFrame, window: np.ndarray) -> None:
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-        spine.set_linewidth(0.5)
+    axes.spines[:].set(visible=True, linewidth=0.5)

@@ -122,7 +122,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     failing = numbers["failing"] + example["one_sided"].sum()
     return {
         "Proposition 3": "needs a condition" if failing else True,
-        "Proposition 3, repaired": numbers["single"] == 0,
+        "Proposition 3, repaired": numbers["single"] == 0 if len(narrow) else "undecided",
     }, numbers
 
 

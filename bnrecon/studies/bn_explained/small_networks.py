@@ -68,7 +68,6 @@ def draw_network(
     return SmallNetwork(tuple(layers), slope)
 
 
-MOST_UNITS = 14  # 2^14 sign patterns
 ROUNDING = 1e-12  # a line is parallel to a half-plane's edge if the sine of their angle is smaller
 
 
@@ -100,19 +99,15 @@ class Segments:
 
         This is the root of Eq. 12.
         """
-        if not len(self.origin):
-            return np.full(len(points), np.inf)
         along = np.einsum("nsd,sd->ns", points[:, None] - self.origin, self.direction)
         along = along.clip(self.low, self.high)
         nearest = self.origin + along[..., None] * self.direction
-        return np.linalg.norm(points[:, None] - nearest, axis=2).min(1)
+        return np.linalg.norm(points[:, None] - nearest, axis=2).min(1, initial=np.inf)
 
 
 def affine_pieces(network: SmallNetwork) -> Pieces:
-    """All sign patterns of a network on the plane; most occur nowhere."""
+    """All 2^K sign patterns of a network's K units on the plane; most occur nowhere."""
     units = sum(len(layer.mean) for layer in network.layers)
-    if units > MOST_UNITS:
-        raise ValueError(f"{units} units: at most {MOST_UNITS} can be enumerated")
     signs = np.array(list(itertools.product((1.0, -1.0), repeat=units)))
     slope = np.broadcast_to(np.eye(2), (len(signs), 2, 2))
     offset = np.zeros((len(signs), 2))

@@ -79,12 +79,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     numbers: dict[str, Any] = {"sizes": ", ".join(sizes), "negligible": NEGLIGIBLE}
     numbers["training"] = trained_networks.describe_training(rows)
     for name, values in printed.items():
-        gaps = [cell["fixed"] - cell["learned"] for cell in values]
-        shares = [(cell["fixed"] + cell["learned"]) / 200 for cell in values]
+        fixed, learned = (pd.DataFrame(values)[word] for word in ("fixed", "learned"))
+        gaps, shares = fixed - learned, (fixed + learned) / 200
         # Two accuracies on 10,000 independent images each differ by more than this in 5% of cases.
-        chance = [196 * (2 * share * (1 - share) / 1e4) ** 0.5 for share in shares]
-        large = sum(abs(g) > max(NEGLIGIBLE, c) for g, c in zip(gaps, chance, strict=True))
-        numbers[name] = {"min": min(gaps), "max": max(gaps), "n": len(gaps), "large": large}
+        chance = 196 * (2 * shares * (1 - shares) / 1e4) ** 0.5
+        large = (gaps.abs() > chance.clip(lower=NEGLIGIBLE)).sum()
+        numbers[name] = {"min": gaps.min(), "max": gaps.max(), "n": len(gaps), "large": large}
     differences = {}
     for data, network in itertools.product(rows["data"].unique(), TARGETS):
         cell = _measured(rows, network, data)

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 import torch
 
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import Scales, System
-from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.parts import Decision, Decisions, Task, part, read_text, refuse_compared
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
@@ -139,8 +139,13 @@ def _labels(single: SingleLayer, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _errors(single: SingleLayer, scales: Scales) -> dict[str, float]:
-    error, assembled = single.errors(scales)
-    cancellation = _cancellation(single.system, scales)
+    (error, assembled), matrix = single.errors(scales), single.system.matrix
+    if not isinstance(matrix, KhatriRao):
+        raise TypeError("the features have a pattern")
+    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision)
+    inner, outer = sizes.matvec(scales.inner.abs()), scales.outer.abs()
+    table = inner.reshape(len(outer), -1) * outer[:, None]
+    cancellation = float(table.norm() / single.system.weight.norm())
     return {"error": error, "assembled_error": assembled, "cancellation": cancellation}
 
 
@@ -170,16 +175,6 @@ def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:
     return step, answer, time.perf_counter() - started
 
 
-def _cancellation(system: System, scales: Scales) -> float:
-    matrix = system.matrix
-    if not isinstance(matrix, KhatriRao):
-        raise TypeError("the features have a pattern")
-    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision)
-    inner, outer = sizes.matvec(scales.inner.abs()), scales.outer.abs()
-    table = inner.reshape(len(outer), -1) * outer[:, None]
-    return float(table.norm() / system.weight.norm())
-
-
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per size and step: geometric means with intervals."""
     lines = []
@@ -188,8 +183,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         steps, limited = group["iterations"], int(group["at_limit"].sum())
         line = {"n": n, "c1 = n - c2 + 1": width, "step": step, "systems": len(group)}
         for column, title in zip(("error", "assembled_error"), ERRORS, strict=True):
-            line[title] = geometric_mean(group[column])
-        line["cancellation"] = geometric_mean(group["cancellation"])
+            line[title] = intervals.geometric_mean(group[column])
+        line["cancellation"] = intervals.geometric_mean(group["cancellation"])
         iterates = step != LU
         line["iterations"] = f"{steps.min():,} to {steps.max():,}" if iterates else ""
         line["stopped by the limit"] = f"{limited} of {len(group)}" if iterates else ""
@@ -219,7 +214,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     for letter, axes, (column, title) in zip("ab", both, panels.items(), strict=True):
         for number, (step, colour) in enumerate(COLOURS.items()):
             of_step = rows[rows["step"] == step]
-            means = of_step.groupby("n")[column].apply(geometric_mean)
+            means = of_step.groupby("n")[column].apply(intervals.geometric_mean)
             beside = 1.06 ** (number - 2)  # so that intervals do not cover each other
             _plot(axes, list(beside * means.index), list(means), step, colour)
             style = {"color": colour, "markersize": 3, "alpha": 0.5}
@@ -230,31 +225,18 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.xaxis.minorticks_off()
         axes.set_xlabel("equations n of a layer; c1 = n - c2 + 1")
     both[0].set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
-    count = rows.groupby("n")["seed"].nunique().max()
-    figure.legend(
-        *both[1].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        title=f"up to {count} systems a size, 95% intervals",
-        title_fontsize=7,
-    )
+    title = f"up to {rows.groupby('n')['seed'].nunique().max()} systems a size, 95% intervals"
+    draw_legend(figure, 3, "lower", title=title, title_fontsize=7)
     return figure
 
 
 def _plot(
-    axes: Axes, sizes: list[float], means: list[GeometricMean], label: str, colour: str
+    axes: Axes, sizes: list[float], means: list[intervals.GeometricMean], label: str, colour: str
 ) -> None:
-    middle = [mean.mean for mean in means]
+    middle = np.array([mean.mean for mean in means])
     ends = [mean.ends if mean.logarithm.n > 1 else (mean.mean, mean.mean) for mean in means]
-    below = [mean - low for mean, (low, _) in zip(middle, ends, strict=True)]
-    above = [high - mean for mean, (_, high) in zip(middle, ends, strict=True)]
-    style: dict[str, Any] = {
-        "marker": MARKERS[label],
-        "capsize": 3,
-        "color": colour,
-        "label": label,
-    }
-    axes.errorbar(sizes, middle, [below, above], **style)
+    style: dict[str, Any] = {"marker": MARKERS[label], "color": colour, "label": label}
+    axes.errorbar(sizes, middle, np.abs(np.transpose(ends) - middle), capsize=3, **style)
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
@@ -276,9 +258,12 @@ def _reductions(rows: pd.DataFrame) -> list[Decision]:
     errors = rows.pivot_table(index=["n", "seed"], columns="step", values="error")
     if not {LU, LBFGS} <= {*errors.columns}:
         return []
-    ratios = (errors[LU] / errors[LBFGS]).groupby(level="n")
-    factors = [(n, geometric_mean(group)) for n, group in ratios]
-    return [("reduction", intervals.decide([one.logarithm]), _factor(n, one)) for n, one in factors]
+    decisions: list[Decision] = []
+    for n, ratios in (errors[LU] / errors[LBFGS]).groupby(level="n"):
+        factor = intervals.geometric_mean(ratios)
+        numbers = {"n": n, "factor": factor, "systems": factor.logarithm.n}
+        decisions.append(("reduction", intervals.decide([factor.logarithm]), numbers))
+    return decisions
 
 
 def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
@@ -287,17 +272,13 @@ def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
     for name, step, by in (("defaults", DEFAULTS, "step"), ("literal", LITERAL, "n")):
         for _, group in rows[rows["step"] == step].groupby(by):
             factors = group["lu_error"] / group["error"]
-            factor = geometric_mean(factors)
+            factor = intervals.geometric_mean(factors)
             verdict = intervals.decide([factor.logarithm - math.log(2)])
             numbers = {"factor": factor, "systems": factor.logarithm.n, "sizes": _sizes(group)}
             numbers["steps"] = group["iterations"].max()
             numbers["halved"] = int((factors > 2).sum())
             decisions.append((name, verdict, numbers))
     return decisions
-
-
-def _factor(n: int, factor: GeometricMean) -> dict[str, Any]:
-    return {"n": n, "factor": factor, "systems": factor.logarithm.n}
 
 
 def _growth(rows: pd.DataFrame) -> Decision:
@@ -308,7 +289,7 @@ def _growth(rows: pd.DataFrame) -> Decision:
     slopes = intervals.exponents(of_step, "n", "assembled_error")
     if not slopes:
         return "growth, one size", "undecided", numbers
-    growth = geometric_mean((large / small) ** slope for slope in slopes)
+    growth = intervals.geometric_mean((large / small) ** slope for slope in slopes)
     below = intervals.decide([math.log(GROWTH) - growth.logarithm])
     numbers |= {"growth": growth, "sizes": _sizes(of_step), "seeds": len(slopes)}
     return "growth", "confirmed" if below == "confirmed" else "undecided", numbers

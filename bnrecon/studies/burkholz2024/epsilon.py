@@ -7,9 +7,9 @@ from math import nan
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.wording import count_of
-from bnrecon.reproduction.parts import Decisions, only
+from bnrecon.reproduction.parts import Decisions, only, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
-from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 
@@ -17,27 +17,20 @@ EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 def decide(cells: Sequence[Cell]) -> Decisions:
     """Does a network keep L times its L layers' bound? Decided where the layers keep theirs."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
-    finished = [cell for cell in smooth if cell.result is not None]
-    kept = [cell for cell in finished if cell.result and not cell.result.unconverged]
-    shares, beside = _shares(kept), _shares([cell for cell in finished if cell not in kept])
-    if not shares:
+    kept, beside = list[float](), list[float]()  # the largest logit differences over the bound
+    for cell in smooth:
+        if (result := cell.result) is not None:
+            bound = len(result.seeds[0].layers) * cell.config.features.epsilon
+            share = result.evaluation.largest_difference_to_target / bound
+            (beside if result.unconverged else kept).append(share)
+    if not kept:
         return []
-    within = all(share <= 1 for share in shares)  # NaN is not
-    holds = "confirmed" if len(finished) == len(smooth) else "undecided"
+    within = all(share <= 1 for share in kept)  # NaN is not
+    holds = "confirmed" if len(kept) + len(beside) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in beside)
     words = f"; by {listed} where some layers exceed it" if beside else ""
-    numbers = {"kept": count_of(len(kept), "network"), "most": max(shares), "others": words}
+    numbers = {"kept": count_of(len(kept), "network"), "most": max(kept), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
-
-
-def _shares(cells: Sequence[Cell]) -> list[float]:
-    """The largest logit differences over L times a layer's epsilon."""
-    return [
-        cell.result.evaluation.largest_difference_to_target
-        / (len(cell.result.seeds[0].layers) * cell.config.features.epsilon)
-        for cell in cells
-        if cell.result is not None
-    ]
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
@@ -46,7 +39,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     for activation, colour in zip(EPSILONS, PALETTE, strict=False):
         chosen = [cell for cell in cells if cell.config.features.activation == activation]
         results = results_of(chosen)
-        epsilons = [cell.config.features.epsilon for cell in chosen if cell.result is not None]
+        epsilons = [cell.config.features.epsilon for cell in chosen]
         counts = [result.predictions.differ if result.predictions else nan for result in results]
         left.plot(epsilons, counts, marker="o", color=colour, label=activation)
         differences = [result.evaluation.largest_difference_to_target for result in results]
@@ -70,8 +63,8 @@ RUNS: dict[str, tuple[str, ...]] = {"relu": ("features.activation=relu",)} | {
     for name, epsilons in EPSILONS.items()
     for epsilon in epsilons
 }
-PART = run_table(
-    __file__,
+PART = RunTable(
+    read_text(__file__),
     list_rows(
         "activation, epsilon of a layer",
         ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto", "seeds=[0]"),

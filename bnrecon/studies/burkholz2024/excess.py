@@ -8,9 +8,9 @@ from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.wording import BoundFormatter
 from bnrecon.reproduction.intervals import decide_within
-from bnrecon.reproduction.parts import Decisions, only, read_reported
+from bnrecon.reproduction.parts import Decisions, only, read_reported, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
-from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends
 
 REPORTED = read_reported(__package__)["excess"]
@@ -21,16 +21,15 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     """Decide what adding features gains; Sect. 3.2 only at the paper's size."""
     above = [cell for cell in cells if _excess(cell) > 0]
     few = [cell for cell in cells if cell.result is None or _above(cell.result) < LESS_THAN[1]]
-    finished = [cell for cell in few if cell.result is not None]
-    if not finished or not results_of(above):
+    results, few_results = results_of(above), results_of(few)
+    if not results or not few_results:
         return []
     losses = [None if cell.result is None else cell.result.loss for cell in above]
-    results, few_results = results_of(above), results_of(finished)
     layers = [layer for result in results for layer in result.layers]
     few_losses = [result.loss for result in few_results]
     farthest = max(few_results, key=lambda result: abs(result.loss.mean))
     largest = max(layer.equations for result in few_results for layer in result.layers)
-    whole = len(finished) == len(few) and largest == N
+    whole = len(few_results) == len(few) and largest == N
     verdicts = {
         "Sect. 3.1": decide_within(losses, EQUIVALENT),
         "Sect. 3.2": decide_within(few_losses, EQUIVALENT) if whole else "not at the paper's size",
@@ -47,7 +46,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         "losses": _spell(results),
         "few": "; ".join(
             f"{_above(cell.result)} ({_excess(cell)} above n): {cell.result.loss}"
-            for cell in finished
+            for cell in few
             if cell.result
         ),
         "farthest": f"{farthest.loss}, {_above(farthest)} features above",
@@ -106,8 +105,8 @@ def draw(cells: Sequence[Cell]) -> Figure:
 
 
 DROPPED = ["max. error as assembled", "layers not converged"]
-PART = run_table(
-    __file__,
+PART = RunTable(
+    read_text(__file__),
     list_rows(
         "excess features",
         ("target=vgg18", "data=cifar10", "features=he_normal", "solver=lbfgs"),

@@ -9,9 +9,9 @@ import pandas as pd
 from bnrecon.config import composition
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, refuse_compared
+from bnrecon.reproduction.parts import Decisions, read_text, refuse_compared
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
-from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 WIDTH, SEED, GROUPS, EPOCHS = "target.width", "train.seed", "target.groups", "train.epochs"
 COMMON = ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto")
@@ -56,19 +56,16 @@ def _rows(scale: str, options: Sequence[str]) -> list[Row]:
 
 def decide(cells: Sequence[Cell]) -> Decisions:
     """Whether one plan gives more accurate targets, by the seeds added later."""
-    gains = {
-        setting: of_setting
-        for setting in dict.fromkeys(_setting(cell) for cell in cells)
-        if (of_setting := _gains([cell for cell in cells if _setting(cell) == setting]))
-    }
-    if not gains:
-        return []
     listed, added = [], []
-    for setting, by_seed in gains.items():
+    for setting in dict.fromkeys(map(_setting, cells)):
+        by_seed = _gains([cell for cell in cells if _setting(cell) == setting])
         values, later = list(by_seed.values()), [by_seed[s] for s in by_seed if s != SUGGESTED]
         mean = f", mean {mean_interval(values)}" if len(values) > 1 else ""
-        listed.append(f"{setting}: {', '.join(f'{gain:.2f}' for gain in values)}{mean}")
+        words = f"{setting}: {', '.join(f'{gain:.2f}' for gain in values)}{mean}"
+        listed += [words] if values else []
         added += [mean_interval(later)] if later else []
+    if not listed:
+        return []
     decided_by = (
         f" Training seeds but {SUGGESTED} were added after seed {SUGGESTED} had suggested it, and "
         f"only they decide. These alone: {', '.join(map(str, added))}."
@@ -103,4 +100,4 @@ def excerpt(lines: pd.DataFrame) -> pd.DataFrame:
     return accuracies.rename(columns="accuracy, {}".format).reset_index()
 
 
-PART = run_table(__file__, _rows, None, decide, excerpt)
+PART = RunTable(read_text(__file__), _rows, None, decide, excerpt)

@@ -194,11 +194,10 @@ def loss_of(rows: pd.DataFrame) -> Interval:
 
 def is_small(method: str, loss: Interval) -> str:
     """Whether the loss is at most 0.1 points: decided by both ends of its interval."""
-    half_width = 0.0 if method == WEIGHTS else loss.half_width  # nothing in these is random
+    if method == WEIGHTS:  # nothing in these is random
+        loss = Interval(loss.mean, 0.0, loss.n)
     limit = LOSS + 1e-9  # accuracies are multiples of 1 / images, but not as floating point
-    if half_width is None or loss.mean - half_width <= limit < loss.mean + half_width:
-        return "undecided"
-    return "yes" if loss.mean + half_width <= limit else "no"
+    return {1: "yes", 0: "undecided", -1: "no"}[(limit - loss).sign]
 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:

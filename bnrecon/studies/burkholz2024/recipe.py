@@ -38,8 +38,8 @@ COMMON = {
 SMOKE = ("target.groups=[1,1]", "target.poolings=1")  # plans for 8x8 images
 
 
-def list_settings(scale: str) -> dict[str, tuple[str, ...]]:
-    """Overrides by setting name, plans first; the first plan overrides only the activation."""
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """One training per setting, plans first, from one seed."""
     plans = {
         plan: SMOKE if scale == "smoke" and overrides else overrides
         for plan, overrides in PLANS.items()
@@ -54,12 +54,8 @@ def list_settings(scale: str) -> dict[str, tuple[str, ...]]:
         }
 
     centred = (*plans[THIRD], "target.activation=centred_sigmoid")
-    return by_activation(plans) | {f"{CENTRED}; sigmoid": centred} | by_activation(variants)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One training per setting, from one seed."""
-    return training_tasks(list_settings(scale), COMMON[scale], (0,), options)
+    settings = by_activation(plans) | {f"{CENTRED}; sigmoid": centred} | by_activation(variants)
+    return training_tasks(settings, COMMON[scale], (0,), options)
 
 
 def tabulate(rows: pd.DataFrame, column: str) -> pd.DataFrame:

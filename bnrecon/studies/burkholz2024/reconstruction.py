@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -179,15 +181,14 @@ def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
     name, data = f"Table {number}", images.lower().replace("-", "")
     details = page.caption_and_details(TEXT.caption)[1]
     note = TEXT.sentence("impossible", targets=" and ".join(impossible))
-    return RunTable(
-        name,
-        f"{TEXT.title} for {images}",
-        rows_of(data, read_reported(__package__)[f"table{number}"], impossible),
-        f"As Table 1.\n\n{details}\n\n{note}" if impossible else TEXT.caption,
-        draw,
-        as_grids=True,
-        claims=lambda cells: TEXT.claims(decide(name, cells)),
+    text = dataclasses.replace(
+        TEXT,
+        where=name,
+        title=f"{TEXT.title} for {images}",
+        caption=f"As Table 1.\n\n{details}\n\n{note}" if impossible else TEXT.caption,
     )
+    rows = rows_of(data, read_reported(__package__)[f"table{number}"], impossible)
+    return RunTable(text, rows, draw, partial(decide, name), as_grids=True)
 
 
 def decide(table: str, cells: Sequence[Cell]) -> Decisions:

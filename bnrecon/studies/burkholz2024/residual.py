@@ -1,6 +1,7 @@
 """Residual source blocks, and residual targets (Burkholz 2024, Sect. 2.2, Eq. 3)."""
 
-from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.reproduction.parts import read_text
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 VGG = ("target=vgg18", "target.width=16")
 RESNET = ("target=resnet18", "target.width=8")
@@ -8,8 +9,8 @@ MINIMUM = "features.width=minimum"
 OUTER, INNER = "features.skip=outer", "features.skip=inner"
 DROPPED = ["max. layer error", "max. error as assembled"]
 
-PART = run_table(
-    __file__,
+PART = RunTable(
+    read_text(__file__),
     list_rows(
         "target, skip connection, features",
         ("data=cifar10", "features=he_normal", "solver=auto"),

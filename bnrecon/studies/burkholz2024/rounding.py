@@ -1,15 +1,15 @@
 """Rounding in the real source network at minimum width (Burkholz 2024, Sect. 3.1)."""
 
-from bnrecon.reproduction.parts import only
+from bnrecon.reproduction.parts import only, read_text
 from bnrecon.studies.burkholz2024.run_tables import row_numbers
-from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 PAPER = ("target.activation=leaky_relu", "features=orthogonal", "solver=lu_lbfgs")
 AUTO = ("features=he_normal", "solver=auto")
 REAL, COLLAPSED = "evaluate=source", "evaluate=collapsed"
 
-PART = run_table(
-    __file__,
+PART = RunTable(
+    read_text(__file__),
     list_rows(
         "activation, features, solver, test images through",
         ("target=vgg18", "data=cifar10", "features.width=minimum"),

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.parts import only, refuse_compared
+from bnrecon.reproduction.parts import only, read_text, refuse_compared
 from bnrecon.reproduction.request import option_name
 from bnrecon.studies.burkholz2024.reconstruction import PAPERS_EPOCHS, WAYS, Targets, of_205_epochs
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
-from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 # By name: the way of Tables 1 and 2 with the same settings, and the solver's options.
 DEFAULTS = "LU, LBFGS with PyTorch's settings, n - c2 + 1"
@@ -99,6 +99,9 @@ def _tested(results: Sequence[RunResult]) -> str:
 
 DROPPED = ["target width", "accuracy: target", "max. layer error", "layers not converged"]
 EXCERPT = only(drop=DROPPED)
-PART = run_table(
-    __file__, rows, draw, None, lambda x: EXCERPT(x).replace(r", n - c2 \+ 1", "", regex=True)
+PART = RunTable(
+    read_text(__file__),
+    rows,
+    draw,
+    excerpt=lambda x: EXCERPT(x).replace(r", n - c2 \+ 1", "", regex=True),
 )

@@ -94,14 +94,9 @@ def pathological_target(setting: Setting, width: int, seed: int) -> torch.Tensor
     target's form a space of d = c1 + c2 - n < c2 dimensions. Let each of the first d outputs'
     weights be what some scales reach while all other outputs, and this output's entries outside the
     target's kernel, stay zero. Those scales span the space, and the other outputs, whatever their
-    weights, are zero on all of it. Such scales exist from c1 = n - c0 |k_t| + 1 features on.
-
-    Raises:
-        ValueError: the setting has no such target for ``width`` features.
+    weights, are zero on all of it. Such scales exist from c1 = n - c0 |k_t| + 1 features on, where
+    the setting ``has_pathological``.
     """
-    if not setting.has_pathological(width):
-        what = f"pathological target of this kind for {width} features"
-        raise ValueError(f"{setting.name} has no {what}")
     target = random_target(setting, seed)
     system = kernel_composition_system(target, *features(setting, width, seed), torch.device("cpu"))
     table, side = system.matrix.dense().reshape(setting.outputs, -1, width), setting.target_side
@@ -216,8 +211,6 @@ def draw(rows: pd.DataFrame) -> Figure:
         of_kernels = rows[rows["kernels"] == name]
         for target, (colour, marker) in TARGETS.items():
             points = of_kernels[of_kernels["target"] == target].sort_values("c1")
-            if points.empty:
-                continue
             style = {"marker": marker, "color": colour, "label": target}
             draw_shares(axes, points["beyond_minimum"], points, **style)
         first = of_kernels.iloc[0]

@@ -1,13 +1,13 @@
 """Targets of width 100 (Burkholz 2024, Sect. 3.2), which are as accurate as the paper's best."""
 
-from bnrecon.reproduction.parts import only, read_reported
-from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.reproduction.parts import only, read_reported, read_text
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported
 
 REPORTED = read_reported(__package__)["width100"]
 
-PART = run_table(
-    __file__,
+PART = RunTable(
+    read_text(__file__),
     list_rows(
         "target",
         ("target=vgg18", "target.width=100", "features=he_normal", "solver=auto"),

@@ -151,8 +151,6 @@ def paired_errors(rows: pd.DataFrame, variable: str) -> pd.DataFrame:
 def where_better(rows: pd.DataFrame, variable: str, first: str, second: str) -> list[int]:
     """Values of ``variable`` at which ``first`` beats ``second`` in every run."""
     errors = paired_errors(rows, variable)
-    if not {first, second} <= set(errors):
-        return []
     better = (errors[first] < errors[second]).groupby(level=variable).all()
     return [int(value) for value in better.index[better]]
 

@@ -37,10 +37,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line = {"teacher width d": side}
         line |= {LABELS[name]: format_errors(per_run) for name, per_run in errors}
         by_run = group.pivot(index="run", columns="normalization", values="mse")
-        if {"batch", "layer"} <= set(by_run):
-            better = int((by_run["layer"] < by_run["batch"]).sum())
-            line["runs in which LayerNorm is better"] = f"{better} of {len(by_run)}"
-        lines.append(line)
+        better = int((by_run["layer"] < by_run["batch"]).sum())
+        lines.append(line | {"runs in which LayerNorm is better": f"{better} of {len(by_run)}"})
     return pd.DataFrame(lines)
 
 

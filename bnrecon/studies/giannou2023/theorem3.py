@@ -159,11 +159,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             "draws per density": int(group["draws"].iloc[0]),
         }
 
-    large = large_products(rows)
-    if large.empty:  # one line per density while no d of Theorem 3 exists
-        columns = rows[["side", "density", "draws", "invertible"]]
-        return columns.rename(columns={"side": "d", "draws": "draws per density"})
-    return pd.DataFrame([line(side, group) for side, group in large.groupby("side", sort=True)])
+    groups = large_products(rows).groupby("side", sort=True)
+    return pd.DataFrame([line(side, group) for side, group in groups])
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -249,12 +246,12 @@ def decide_remark_3(rows: pd.DataFrame) -> Decision:
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:
-    """Decide by the numerical ranks."""
+    """Decide by the numerical ranks, which only smaller d have."""
     agree, compared = int(rows["numerical_agrees"].sum()), int(rows["numerical_draws"].sum())
     small = rows[rows["numerical_draws"] == rows["draws"]]
     singular = small["draws"] - small["invertible"] - small["with_zero_column"]
     numbers = {"agree": agree, "compared": compared, "singular": int(singular.sum())}
-    return "Lemma 9", agree == compared, numbers
+    return "Lemma 9", agree == compared if compared else "undecided", numbers
 
 
 def decide_step_4(rows: pd.DataFrame) -> Decision:

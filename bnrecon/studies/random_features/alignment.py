@@ -14,7 +14,6 @@ from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import paired_difference
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import differences_by, signs
@@ -182,7 +181,7 @@ def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
     """The error with ID cond features minus the others' mean, over all sizes, by draw."""
     id_cond = dense["features"] == "ID cond"
-    return paired_difference(dense[id_cond], dense[~id_cond], search)
+    return intervals.paired_difference(dense[id_cond], dense[~id_cond], search)
 
 
 def _compared(dense: pd.DataFrame, search: str) -> dict[str, Any]:
@@ -201,7 +200,7 @@ def _alike(rows: pd.DataFrame) -> Decision:
     rows = rows[(rows["features"] != "ID cond") & (rows["target"] != "ID cond")]
     mean = rows.groupby(["hidden", "target"])["best"].transform("mean")
     rows = rows.assign(change=100 * rows["best"] / mean, alike=rows["features"] == rows["target"])
-    pooled = paired_difference(rows[rows["alike"]], rows[~rows["alike"]], "change")
+    pooled = intervals.paired_difference(rows[rows["alike"]], rows[~rows["alike"]], "change")
     verdict = intervals.decide([pooled and pooled + STRONG], LEAST_DRAWS)
     return "alike", verdict, {"strong": STRONG, "pooled": spell(pooled, ".1f")}
 
@@ -216,7 +215,7 @@ def _low_rank(dense: pd.DataFrame) -> list[Decision]:
 
 
 def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
-    pooled = paired_difference(low, full, "missing")
+    pooled = intervals.paired_difference(low, full, "missing")
     numbers = {
         "hidden": low["hidden"].iloc[0],
         "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),

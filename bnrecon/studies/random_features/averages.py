@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from bnrecon.reporting.figures import Axes
 from bnrecon.reporting.statistics import Interval, mean_interval
@@ -25,7 +23,7 @@ ALIKE = ["width", "epochs", "seconds"]  # columns of ``compare_settings`` that p
 def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
     """Return a function for a column's mean with its 95% interval; ``None`` without values.
 
-    >>> interval_of("x")(pd.DataFrame({"x": [1.0, math.nan, 1.0]}))
+    >>> interval_of("x")(pd.DataFrame({"x": [1.0, float("nan"), 1.0]}))
     Interval(mean=1.0, half_width=0.0, n=2)
     """
 
@@ -57,20 +55,6 @@ def errorbar_by(axes: Axes, rows: pd.DataFrame, by: str, column: str, **style: A
     """Draw ``intervals_by`` as a line with error bars, in a style of ``Axes.errorbar``."""
     line = intervals_by(rows, by, column)
     axes.errorbar(line.index, line["mean"], line["half_width"], **style)
-
-
-def welch_interval(left: Sequence[float], right: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the difference of two means of unpaired values (Welch 1947).
-
-    It is infinite for a single value, which decides nothing.
-
-    >>> [round(end, 3) for end in welch_interval([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
-    [-0.267, 4.267]
-    """
-    if min(len(left), len(right)) < 2:
-        return -math.inf, math.inf
-    interval = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
-    return float(interval.low), float(interval.high)
 
 
 def powers_by_features(rows: pd.DataFrame, column: str) -> dict[str, Interval]:
@@ -124,22 +108,16 @@ def compare_settings(
         reported: the paper's numbers, by setting and column.
         baselines: the setting that each compared setting is compared with.
     """
-    groups = {str(name): group for name, group in rows.groupby("setting", sort=False)}
-    differences = {
-        name: difference
-        for name in groups
-        if name in baselines
-        and (difference := paired_difference_by(rows, "setting", name, baselines[name]))
-    }
     title = "difference, paired by seed"
     lines = []
-    for name, group in groups.items():
+    for name, group in rows.groupby("setting", sort=False):
         line: dict[str, Any] = {heading: name}
         line |= {column: int(group[column].iloc[0]) for column in ("width", "epochs")}
         line |= reported.get(name, {})
         line["training accuracy"] = mean_interval(list(group["training_accuracy"]))
         line["test accuracy"] = mean_interval(list(group["accuracy"]))
-        if name in differences:
-            line |= {"compared with": baselines[name], title: differences[name]}
+        if (baseline := baselines.get(name)) is not None:
+            difference = paired_difference_by(rows, "setting", name, baseline)
+            line |= {"compared with": baseline, title: difference} if difference else {}
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")

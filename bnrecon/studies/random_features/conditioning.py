@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pandas as pd
 from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reporting.wording import span
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import count_signs, geometric_mean
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep
 from bnrecon.studies.random_features import averages
@@ -39,6 +39,7 @@ PANELS = (
     ("auto", "(f) bnrecon, in float64"),
 )
 STYLES = dict(zip(EXCESS, ("-", "--", ":"), strict=True))  # as in the paper
+LEAST_SEEDS = 2  # the half-width shows how little two seeds tell
 APART = 0.5  # offset between distributions, in channels
 
 
@@ -122,7 +123,12 @@ def draw(rows: pd.DataFrame) -> Figure:
     zeros = rows[rows["rmse"] == 0]
     _mark_zeros(float32, zeros[zeros["solver"] != "auto"])
     _mark_zeros([grid.flat[-1]], zeros[zeros["solver"] == "auto"])
-    _legend(figure, rows)
+    axes, labels = figure.axes[0], list(rows["features"].unique())
+    lines = [axes.plot([], [], color=COLOURS[label])[0] for label in labels]
+    lines += [axes.plot([], [], STYLES[excess], color="black")[0] for excess in EXCESS]
+    labels += [f"{excess} excess features" for excess in EXCESS]
+    title = f"means of {rows['seed'].nunique()} seeds, 95% intervals"
+    figure.legend(lines, labels, title=title, loc="outside upper center", ncols=5)
     return figure
 
 
@@ -161,15 +167,6 @@ def _mark_zeros(panels: list[Axes], zeros: pd.DataFrame) -> None:
         axes.set_ylim(row - 0.08 * (high - low), high)
 
 
-def _legend(figure: Figure, rows: pd.DataFrame) -> None:
-    axes = figure.axes[0]
-    lines = [axes.plot([], [], color=COLOURS[label])[0] for label in rows["features"].unique()]
-    lines += [axes.plot([], [], STYLES[excess], color="black")[0] for excess in EXCESS]
-    labels = [*rows["features"].unique(), *(f"{excess} excess features" for excess in EXCESS)]
-    title = f"means of {rows['seed'].nunique()} seeds, 95% intervals"
-    figure.legend(lines, labels, title=title, loc="outside upper center", ncols=5)
-
-
 def decide(rows: pd.DataFrame) -> Decisions:
     """Decide, where tasks exist: size, excess features, preconditioning, better features."""
     errors = rows["relative_rmse"]
@@ -195,7 +192,7 @@ def _growth(name: str, rows: pd.DataFrame, column: str, **numbers: str) -> list[
     if not powers:
         return []
     named = {"power": _powers(rows, column)} | averages.signs(powers) | numbers
-    return [(name, _verdict([-one for one in powers]), named)]
+    return [(name, intervals.decide(powers, LEAST_SEEDS), named)]
 
 
 def _powers(rows: pd.DataFrame, column: str) -> str:
@@ -203,17 +200,8 @@ def _powers(rows: pd.DataFrame, column: str) -> str:
 
 
 def _comparison(name: str, differences: list[Interval], **numbers: Any) -> list[Decision]:
-    named = numbers | averages.signs(differences)
-    return [(name, _verdict(differences), named)] if differences else []
-
-
-def _verdict(intervals: Sequence[Interval]) -> str:
-    """Whether a side is smaller in all comparisons (confirmed), or in none and larger in some."""
-    below, _ = count_signs(intervals)
-    if below == len(intervals):
-        return "confirmed"
-    above = count_signs(one.widened(len(intervals)) for one in intervals)[1]
-    return "contradicted" if above and not below else "undecided"
+    verdict = intervals.decide((-one for one in differences), LEAST_SEEDS)
+    return [(name, verdict, numbers | averages.signs(differences))] if differences else []
 
 
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:

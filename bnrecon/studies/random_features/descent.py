@@ -15,7 +15,6 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
 from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import (
@@ -71,7 +70,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     def condition(group: pd.DataFrame, oversampling: float) -> str:
         tolerance = 0.51 / group["channels"].iloc[0] ** 2
         near = group[(group["oversampling"] - oversampling).abs() < tolerance]
-        return f"{geometric_mean(near['condition_number']):.3g}" if len(near) else ""
+        return f"{intervals.geometric_mean(near['condition_number']):.3g}" if len(near) else ""
 
     columns: dict[str, Any] = {"features": "features", "c0 = c2": "channels"}
     for printed in PRINTED:
@@ -105,7 +104,7 @@ def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
     for label, group in rows.groupby("features", sort=False):
         offset = sign * (group["oversampling"] - 1)
         numbers = group.groupby(offset.round(6))["condition_number"]
-        means = numbers.agg(lambda values: geometric_mean(values).mean)
+        means = numbers.agg(lambda values: intervals.geometric_mean(values).mean)
         side = means.index > 0
         colour = COLOURS[label]
         axes.plot(means.index[side], means[side], marker="o", color=colour, label=label)
@@ -136,13 +135,14 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 def _peak(rows: pd.DataFrame) -> Decision:
-    """Confirmed if log κ at c1 = n is surely larger than at every other width."""
-    peaks = []
-    channels = rows["channels"].iloc[0]
+    """Confirmed if log κ at c1 = n is surely larger than at every other width, by seed."""
+    channels, peaks = rows["channels"].iloc[0], []
+    rows = rows.assign(log=np.log10(rows["condition_number"]))
     for _, group in rows.groupby("features"):
-        logs = {width: np.log10(draws["condition_number"]) for width, draws in group.groupby("c1")}
-        top = logs.pop(channels**2)
-        peaks.append(all(averages.welch_interval(top, other)[0] > 0 for other in logs.values()))
+        by_width = dict(list(group.groupby("c1")))
+        top = by_width.pop(channels**2)
+        gaps = [intervals.paired_difference(top, other, "log") for other in by_width.values()]
+        peaks.append(intervals.count_signs(gaps)[1] == len(gaps))
     numbers = {"channels": channels, "comparisons": rows["c1"].nunique() - 1}
     numbers |= {"peaks": sum(peaks), "of": len(peaks)}
     return "peak", "confirmed" if all(peaks) else "undecided", numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -161,7 +161,7 @@ def _holds(row: dict[str, Any]) -> str:
     return "yes" if low >= bound - ROUNDING else "no" if high < bound else "undecided"
 
 
-def _matched(row: dict[str, Any]) -> str:
+def _matched(row: Mapping[str, Any] | pd.Series) -> str:
     if not math.isnan(row["exact"]):
         return f"{row['exact']:.4f}, exact"
     if not row["draws"]:
@@ -177,7 +177,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
     disjoint = bound[bound["setting"].str.contains(SHOWN)]
     decisions: list[Decision] = [_bound(bound)] if len(bound) else []
     if len(disjoint):
-        attained = {"bound": disjoint["bound"].iloc[0]} | _example(disjoint.iloc[0])
+        first = disjoint.iloc[0]
+        setting = f"{first['setting']}, p = {first['feature_density']:g}"
+        attained = {"bound": first["bound"], "setting": setting, "matched": _matched(first)}
         below = (disjoint["high"] < disjoint["bound"]).all()
         decisions.append(("attained", "false as stated" if below else "undecided", attained))
     for theorem, failing in (("4.3", "false as stated"), ("Fig. 1 (e)", "needs a correction")):
@@ -201,11 +203,6 @@ def _counts(rows: pd.DataFrame) -> str:
     answers = rows.loc[rows["holds"] != "", "holds"].value_counts()
     named = [f"{words} {answers[answer]}" for answer, words in ANSWERS.items() if answer in answers]
     return f"{', '.join(named)} of {len(rows)} settings" if named else "was not drawn"
-
-
-def _example(row: pd.Series) -> dict[str, Any]:
-    setting = f"{row['setting']}, p = {row['feature_density']:g}"
-    return {"setting": setting, "matched": _matched(row.to_dict())}
 
 
 def _factor(

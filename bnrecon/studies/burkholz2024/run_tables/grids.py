@@ -124,10 +124,9 @@ def overview(cells: Sequence[Cell]) -> pd.DataFrame:
 
 
 def _line(cells: Sequence[Cell]) -> dict[str, Any]:
-    done = [cell for cell in cells if cell.result is not None]
     results = results_of(cells)
-    line: dict[str, Any] = {"cells": f"{len(done)} of {len(cells)}"}
-    if not done:
+    line: dict[str, Any] = {"cells": f"{len(results)} of {len(cells)}"}
+    if not results:
         return line | {TARGET: NOT_RUN}
     seeds = ([seed.predictions for seed in result.seeds] for result in results)
     # Cells in which the real source may predict differently from its collapsed form.
@@ -149,6 +148,6 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
         "most iterations": max(result.iterations for result in results) or None,
         "layers at the LBFGS limit": f"{sum(limits)} of {len(layers)}" if limits else None,
         "features redrawn": sum(result.redrawn for result in results) or None,
-        TARGET: counted((cell.against_target for cell in done), "; "),
-        PAPER: counted((cell.against_paper for cell in done), "; "),
+        TARGET: counted((cell.against_target for cell in cells if cell.result), "; "),
+        PAPER: counted((cell.against_paper for cell in cells), "; "),
     }

@@ -15,7 +15,7 @@ from bnrecon.reporting.figures import Figure
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.reproduction.parts import Decisions, read_text, refuse_compared
+from bnrecon.reproduction.parts import Decisions, Text, read_text, refuse_compared
 from bnrecon.reproduction.request import option_group, option_name, result_options
 from bnrecon.reproduction.study import PartRequest
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers, verdicts
@@ -38,18 +38,26 @@ SETTING, SAME_SETTING = {"data", "target", "train", "features"}, {"target.width"
 class RunTable:
     """A table of runs, bound to ``PART`` in one file of a paper's folder."""
 
-    where: str  # where in the paper, as "Table 1"
-    title: str  # what is shown
+    # Position, title and claims; a caption in addition to the common explanation of columns
+    text: Text
     # From the scale and the user's options; ``UserError`` for an option in which rows differ
     rows: Callable[[str, Sequence[str]], Sequence[Row]]
-    # In addition to the common explanation of columns; its first paragraph is above the table
-    caption: str = ""
     # Draws the finished rows; ``None`` for no figure
     draw: Callable[[Sequence[Cell]], Figure] | None = None
-    as_grids: bool = False  # shows losses in grids, and rows only in the CSV
+    # The claims' verdicts, and the numbers that they name
+    decide: Callable[[Sequence[Cell]], Decisions] | None = None
     excerpt: page.Excerpt | None = None  # selects what is shown first
-    # The statements of the paper that the rows decide, with their verdicts
-    claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
+    as_grids: bool = False  # shows losses in grids, and rows only in the CSV
+
+    @property
+    def where(self) -> str:
+        """Where in the paper, as "Table 1"."""
+        return self.text.where
+
+    @property
+    def title(self) -> str:
+        """What is shown."""
+        return self.text.title
 
     def applicable(self, options: Sequence[str]) -> Sequence[str]:
         """The user's options that apply to its runs: all."""
@@ -71,11 +79,71 @@ class RunTable:
 
     def decide_claims(self, work: Sequence[RowWork]) -> list[Claim]:
         """The statements that the finished runs decide."""
-        return [] if self.claims is None else list(self.claims([item.cell() for item in work]))
+        return self.claims([item.cell() for item in work])
+
+    def claims(self, cells: Sequence[Cell]) -> list[Claim]:
+        """The statements of the paper with their verdicts."""
+        return [] if self.decide is None else self.text.claims(self.decide(cells))
 
     def make_page(self, heading: page.Heading, work: Sequence[RowWork]) -> page.Page:
-        """The page of its rows or grids."""
-        return _make_page(self, heading, [item.cell() for item in work])
+        """The page; unfinished runs appear as "not run"."""
+        cells = [item.cell() for item in work]
+        done = [cell for cell in cells if cell.result is not None]
+        missing = [cell for cell in cells if cell.result is None]
+        lacking, commands = [cell.name for cell in missing], [cell.command for cell in missing]
+        claims = page.Claims(tuple(self.claims(cells)), bool(missing))
+        caption, details = page.caption_and_details(self.text.caption)
+        readings = [details, READING.caption, _reading("against the target")]
+        if any(cell.compared for cell in done):
+            readings.append(_reading("against the paper"))
+        notes = [page.Text(reading, "reading") for reading in readings]
+        summary = row_numbers.summarize(cells)
+        progress = f"{len(done)} of {len(cells)} runs finished"
+        title = f"{heading.title}; {progress}. {caption}"
+        if not self.as_grids:
+            short, whole = row_numbers.excerpt(summary), page.WHOLE if self.excerpt else ""
+            shown = page.shorten(short, self.excerpt)
+            first: list[page.Block] = [page.Table(shown, row_numbers.FORMATS)]
+            not_run = "\n".join(["Not run:\n", *(f"    {command}" for command in commands)])
+            rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS, whole)]
+            rest += [page.Text(not_run, "beside")] if commands else []
+            table = latex(summary, row_numbers.FORMATS, caption=title, label=heading.label)
+        else:
+            # Before the grids, the paper's table with ours at its setting, if a run exists there.
+            overview = page.Table(grids.overview(cells), grids.FORMATS)
+            named = grids.grids(cells).items()
+            first = [overview, page.Text(_legend(cells))]
+            first += [page.Table(frame, title=name) for name, frame in named]
+            rest, table = [], _latex_grids(cells, title, heading)
+            if printed := grids.as_printed(cells):
+                impossible = any(not cell.row.possible for cell in cells)
+                in_print = page.Text(READING.sentence("bracketed" if impossible else "in print"))
+                rest = first
+                first = [in_print, *(_in_print(way, *at) for way, at in printed.items())]
+        blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
+        if not done:
+            return page.Page(heading, progress, blocks, lacking=lacking, commands=commands)
+        blocks.append(page.Text("The CSV has every number and each row's command.", "beside"))
+        blocks.append(page.Text(_origin(done), "origin"))
+        return page.Page(
+            heading,
+            progress,
+            blocks,
+            tables.csv(row_numbers.numbers(cells)),
+            table,
+            None if self.draw is None else functools.partial(self.draw, done),
+            [
+                page.FinishedRun(cell.name, cell.folder.name, result, cell.command)
+                for cell, result in zip(done, results_of(done), strict=True)
+            ],
+            lacking,
+            commands,
+            {
+                "runs": f"{len(done)} of {len(cells)}",
+                "target": verdicts.counted(cell.against_target for cell in done),
+                "reported": verdicts.counted(cell.against_paper for cell in done),
+            },
+        )
 
 
 def list_rows(
@@ -109,91 +177,6 @@ def list_rows(
         ]
 
     return rows
-
-
-def run_table(
-    module: str,
-    rows: Callable[[str, Sequence[str]], Sequence[Row]],
-    draw: Callable[[Sequence[Cell]], Figure] | None = None,
-    decide: Callable[[Sequence[Cell]], Decisions] | None = None,
-    excerpt: page.Excerpt | None = None,
-) -> RunTable:
-    """A table of runs with place, title, caption and claims from the file beside its module.
-
-    Args:
-        module: the module's ``__file__``.
-        rows: as in ``RunTable``.
-        draw: draws the finished rows.
-        decide: the claims' verdicts and their numbers.
-        excerpt: selects what is shown first.
-    """
-    text = read_text(module)
-    claims = None if decide is None else lambda cells: text.claims(decide(cells))
-    return RunTable(
-        text.where, text.title, rows, text.caption, draw, excerpt=excerpt, claims=claims
-    )
-
-
-def _make_page(part: RunTable, heading: page.Heading, cells: Sequence[Cell]) -> page.Page:
-    """The page of a table of runs; unfinished runs appear as "not run"."""
-    done = [cell for cell in cells if cell.result is not None]
-    missing = [cell for cell in cells if cell.result is None]
-    lacking, commands = [cell.name for cell in missing], [cell.command for cell in missing]
-    claims = page.Claims(tuple(part.claims(cells)) if part.claims else (), bool(missing))
-    caption, details = page.caption_and_details(part.caption)
-    readings = [details, READING.caption, _reading("against the target")]
-    if any(cell.compared for cell in done):
-        readings.append(_reading("against the paper"))
-    notes = [page.Text(reading, "reading") for reading in readings]
-    summary = row_numbers.summarize(cells)
-    if not part.as_grids:
-        short, whole = row_numbers.excerpt(summary), page.WHOLE if part.excerpt else ""
-        shown = page.shorten(short, part.excerpt)
-        first: list[page.Block] = [page.Table(shown, row_numbers.FORMATS)]
-        not_run = "\n".join(["Not run:\n", *(f"    {command}" for command in commands)])
-        rest: list[page.Block] = [page.Table(summary, row_numbers.FORMATS, whole)]
-        rest += [page.Text(not_run, "beside")] if commands else []
-    else:
-        # Before the grids, the paper's table with ours at its setting, if a run exists there.
-        overview = page.Table(grids.overview(cells), grids.FORMATS)
-        named = grids.grids(cells).items()
-        first = [overview, page.Text(_legend(cells))]
-        first += [page.Table(frame, title=name) for name, frame in named]
-        rest = []
-        if printed := grids.as_printed(cells):
-            impossible = any(not cell.row.possible for cell in cells)
-            in_print = page.Text(READING.sentence("bracketed" if impossible else "in print"))
-            first, rest = [in_print, *(_in_print(way, *at) for way, at in printed.items())], first
-    blocks: list[page.Block] = [page.Text(caption), *first, claims, page.RULE, *rest, *notes]
-    progress = f"{len(done)} of {len(cells)} runs finished"
-    if not done:
-        return page.Page(heading, progress, blocks, lacking=lacking, commands=commands)
-    blocks.append(page.Text("The CSV has every number and each row's command.", "beside"))
-    blocks.append(page.Text(_origin(done), "origin"))
-    caption = f"{heading.title}; {progress}. {caption}"
-    if not part.as_grids:
-        table = latex(summary, row_numbers.FORMATS, caption=caption, label=heading.label)
-    else:
-        table = _latex_grids(cells, caption, heading)
-    return page.Page(
-        heading,
-        progress,
-        blocks,
-        tables.csv(row_numbers.numbers(cells)),
-        table,
-        None if part.draw is None else functools.partial(part.draw, done),
-        [
-            page.FinishedRun(cell.name, cell.folder.name, result, cell.command)
-            for cell, result in zip(done, results_of(done), strict=True)
-        ],
-        lacking,
-        commands,
-        {
-            "runs": f"{len(done)} of {len(cells)}",
-            "target": verdicts.counted(cell.against_target for cell in done),
-            "reported": verdicts.counted(cell.against_paper for cell in done),
-        },
-    )
 
 
 def _reading(name: str) -> str:
