@@ -266,7 +266,7 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     ]
     more = len(results_of(other))
     epochs = sorted({cell.config.train.epochs for cell in other})
-    kind = "other training seeds"
+    kind = "targets of other training seeds"
     if at_length:
         kind = f"targets trained for {' or '.join(map(str, epochs))} epochs"
     most = max(cells, key=lambda cell: mean(_changed_rates(cell) or [0]))  # a mean loss may hide it
@@ -276,9 +276,9 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     worst = f", at most {changed_predictions([most])} in a cell ({target}, {features})"
     missed = [layer for result in results for layer in result.unconverged]
     single = sum(layer.assembled_error <= 1.2e-4 for layer in missed)
-    by_output = f", {single} of them in single outputs only"
+    by_output = f", {single} of them in single output channels only"
     if all(layer.channel_error is None for layer in missed):
-        by_output = " (single outputs not tested)"
+        by_output = " (output channels not tested)"
     return {
         "changed": changed_predictions(cells),
         "worst": worst if any(_changed_rates(most)) else "",
@@ -286,7 +286,7 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
         "by_output": by_output if missed else "",
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
-        "others": f" and {more} of {kind}" if more else "",
+        "others": f" plus {more} on {kind}" if more else "",
     }
 
 
