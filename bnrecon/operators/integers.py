@@ -26,7 +26,7 @@ def round_to_levels(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Round each column of (length, k) to whole multiples of 1/127 of its largest entry.
 
     Returns:
-        The multiples as int8 (length, k), and their steps (k,), 0 for a column of zeros.
+        The multiples as int8 (length, k), and their steps (k,); both are 0 for a column of zeros.
 
     >>> round_to_levels(torch.tensor([[127.0], [-63.7], [0.2]], dtype=torch.float64))
     (tensor([[127],
