@@ -15,6 +15,7 @@ from torch import fx, nn
 from bnrecon.partition.network import PiecewiseAffine
 from bnrecon.partition.result import Folds
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 Step = Callable[[fx.Node, torch.Tensor], torch.Tensor]
 PROBES = 256  # directions, or samples of a ball, per run of the network
@@ -72,6 +73,7 @@ def _distances(points: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.hypot(rest[..., 0], rest[..., 1])
 
 
+@outside_torch_modes
 def fold_distances(
     network: nn.Module, points: torch.Tensor, *, probes: int | None = None, seed: int = 0
 ) -> list[torch.Tensor]:
@@ -137,6 +139,7 @@ def _local_values(
     return [layer.unflatten(0, (len(points), -1)) for layer in layers]
 
 
+@outside_torch_modes
 def count_by_local_map(
     network: nn.Module,
     points: torch.Tensor,
@@ -171,6 +174,7 @@ def sample_ball(count: int, dimension: int, generator: torch.Generator) -> torch
     return (normal / normal.norm(dim=1, keepdim=True))[:, :dimension]
 
 
+@outside_torch_modes
 def count_by_sampling(
     network: nn.Module, points: torch.Tensor, radius: float, *, samples: int, seed: int = 0
 ) -> np.ndarray:

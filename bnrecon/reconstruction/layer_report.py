@@ -145,7 +145,8 @@ def output_error(layer: SourceLayer, target: FoldedLayer, largest: torch.Tensor)
         for step, side in zip(geometry.dilation, geometry.kernel, strict=True)
     ]
     shape = (PROBES, len(largest), *sides)
-    numbers = 2 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1
+    generator = torch.Generator().manual_seed(0)
+    numbers = 2 * torch.rand(shape, dtype=torch.float32, generator=generator) - 1
     probes = numbers.to(weight) * largest.to(weight).reshape(-1, *(1 for _ in sides))
     wanted = copy.deepcopy(target.module).double()(probes.double())
     if target.norm is not None:
