@@ -37,8 +37,6 @@ class TargetLayer:
 
     def split(self) -> list[TargetLayer]:
         """Split into one target per group."""
-        if self.groups == 1:
-            return [self]
         parts = zip(self.weight.chunk(self.groups), self.bias.chunk(self.groups), strict=True)
         return [TargetLayer(self.name, weight, bias) for weight, bias in parts]
 

@@ -249,7 +249,5 @@ def _expanded(rows: Rows, device: torch.device) -> HeldRows:
     """All rows at one byte per number."""
     if isinstance(rows, HeldRows):
         return rows
-    table = torch.empty(rows.rows, rows.columns, dtype=torch.int8, device=device)
-    for part, tile in rows.tiles(TILE_ROWS, torch.int8, device):
-        table[part] = tile
-    return HeldRows(table)
+    assert isinstance(rows, SignMatrix)
+    return HeldRows(rows.signs(slice(None), torch.int8, device))
