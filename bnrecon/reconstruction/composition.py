@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,12 +120,19 @@ class Composition:
         device, dtype = key = like.device, like.dtype
         # In float64, features that are not in memory are not held.
         exact = dtype if self.pairs[0].in_memory else torch.float64
-        matrices = [feature_operator(pair, exact, device) for pair in self.pairs]
+        matrices = [feature_operator(_copied(pair), exact, device) for pair in self.pairs]
         sums = None
         if not self.pairs[0].identity:
             tables = [_sum_taps(pair, device) for pair in self.pairs]
             sums = torch.stack(tables).to(dtype)
         self._held = key, matrices, sums
+
+
+def _copied(pair: Features) -> Features:
+    """Stored features in other memory: a source may have them in its weights, and load others."""
+    if pair.first is None or pair.second is None or not pair.in_memory:
+        return pair
+    return dataclasses.replace(pair, first=pair.first.clone(), second=pair.second.clone())
 
 
 def _sum_taps(pair: Features, device: torch.device) -> torch.Tensor:
