@@ -20,6 +20,7 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.options import checked
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.units import format_bytes
 
 SEEDS = {"at_least": 0, "below": 2**63}
@@ -60,6 +61,7 @@ class RebuiltNetwork:
     notes: tuple[str, ...] = ()
 
 
+@outside_torch_modes
 def relu_network(
     model: nn.Sequential,
     *,

@@ -56,7 +56,7 @@ def layer_system(
         if distributed
         else feature_operator(features, torch.float64, device)
     )
-    weight = target.rows().to(device, torch.float64)
+    weight = target.rows().detach().to(device, torch.float64)
     if features.skip == "none":
         return linear_system(matrix, weight, orthogonal)
     skip = skip_rows(features).to(device)

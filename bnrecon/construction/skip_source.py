@@ -24,6 +24,7 @@ from bnrecon.construction.relu_source import (
 from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.options import checked
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 BLOCKS = 4  # per layer, by default
 
@@ -131,6 +132,7 @@ def block_sizes(inputs: int, block: int) -> list[int]:
     return ([rest] if rest else []) + [block] * whole
 
 
+@outside_torch_modes
 def skip_chain(
     model: nn.Sequential,
     block: int | None = None,

@@ -37,8 +37,6 @@ class TargetLayer:
 
     def split(self) -> list[TargetLayer]:
         """Split into one target per group."""
-        if self.groups == 1:
-            return [self]
         parts = zip(self.weight.chunk(self.groups), self.bias.chunk(self.groups), strict=True)
         return [TargetLayer(self.name, weight, bias) for weight, bias in parts]
 
@@ -61,11 +59,11 @@ def linear_system(
 
     Args:
         matrix: M (n, c1), float64.
-        weight: (c2, entries), entries in the order of M's rows.
+        weight: (c2, entries), entries in the order of M's rows; detached from its gradient.
         orthogonal: whether M^T M = I at width n.
         scaled: whether second scales may differ from 1.
     """
-    n, width = matrix.shape
+    (n, width), weight = matrix.shape, weight.detach()
     if width >= n:
         outer = _scales_of_small_rows(weight) if scaled else None
         rhs = weight if outer is None else weight / outer[:, None]

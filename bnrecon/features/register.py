@@ -139,6 +139,8 @@ def register_features(
         at_most_n: whether there are at most n features.
         version: change it when the draws change; without it the source file counts.
 
+    Raises ``UserError`` for another word among ``widths``.
+
     >>> @register_features("cauchy")
     ... def cauchy(shape, c1, stream):
     ...     a, b = (stream.normal((c1, shape.inputs), word) for word in "ab")
@@ -149,6 +151,8 @@ def register_features(
     >>> DISTRIBUTIONS.pop("cauchy").portable
     True
     """
+    for word in widths:
+        require_choice("widths=", word, ("minimum", "maximum"))
 
     def add(function: Draw) -> Draw:
         registered = Registered(f"features {name}", function, version)

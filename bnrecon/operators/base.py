@@ -69,12 +69,15 @@ class Operator(Products, abc.ABC):
         """The matrix of the first ``count`` columns, if each can be omitted."""
         raise NotImplementedError
 
-    def dense(self) -> torch.Tensor:
-        """M in dense form, stored by columns, so that LAPACK can factorize it in place."""
+    def dense(self, more: int = 0) -> torch.Tensor:
+        """M in dense form, stored by columns, so that LAPACK can factorize it in place.
+
+        ``more`` columns follow, for the caller to write.
+        """
         rows, columns = self.shape
-        transposed = torch.empty(columns, rows, dtype=self.dtype, device=self.device)
+        transposed = torch.empty(columns + more, rows, dtype=self.dtype, device=self.device)
         block = max(1, CHUNK_BYTES["cpu"] // (max(1, rows) * transposed.element_size()))
         for start in range(0, columns, block):
-            part = slice(start, start + block)
+            part = slice(start, min(start + block, columns))
             transposed[part] = self.columns(part)
         return transposed.T

@@ -24,14 +24,7 @@ class Eliminated(Operator):
     ``weight`` is the target as (c2, entries), entries in the order of M's rows; ``skip`` likewise.
     """
 
-    def __init__(
-        self,
-        operator: Operator,
-        weight: torch.Tensor,
-        pivots: torch.Tensor | None = None,
-        fixed: int | None = None,
-        skip: torch.Tensor | None = None,
-    ):
+    def __init__(self, operator: Operator, weight: torch.Tensor, skip: torch.Tensor | None = None):
         weight = weight.to(operator.device, torch.float64)
         outputs, entries = weight.shape
         self.operator = operator
@@ -40,7 +33,7 @@ class Eliminated(Operator):
         self.dtype, self.device = operator.dtype, operator.device
         self.precision = operator.precision
         self.shape = (operator.shape[0] - outputs + (skip is None), operator.shape[1])
-        self.pivots = weight.abs().argmax(1) if pivots is None else pivots
+        self.pivots = weight.abs().argmax(1)
         values = weight.gather(1, self.pivots[:, None])
         ratios = torch.where(
             values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values)
@@ -53,7 +46,7 @@ class Eliminated(Operator):
         entry = entry + (entry >= self.pivots[:, None])
         self.at_pivots = output, self.pivots
         self.others = output.repeat_interleave(entries - 1), entry.flatten()
-        self.fixed = int(values.abs().argmax()) if fixed is None else fixed
+        self.fixed = int(values.abs().argmax())
         self.at_fixed = self.fixed, self.pivots[self.fixed : self.fixed + 1]
         self.row_shape = (outputs, entries)
 
@@ -102,9 +95,7 @@ class Eliminated(Operator):
 
     def to(self, precision: Precision) -> Eliminated:
         """The same in another precision; the elimination's ratios keep the vectors' accuracy."""
-        return Eliminated(
-            self.operator.to(precision), self.weight, self.pivots, self.fixed, self.skip
-        )
+        return Eliminated(self.operator.to(precision), self.weight, self.skip)
 
     def column_norms(self) -> torch.Tensor:
         """Norms of M's columns, enough for scaling; eliminated columns are slightly longer."""
@@ -112,9 +103,7 @@ class Eliminated(Operator):
 
     def leading(self, count: int) -> Eliminated:
         """The first ``count`` features."""
-        return Eliminated(
-            self.operator.leading(count), self.weight, self.pivots, self.fixed, self.skip
-        )
+        return Eliminated(self.operator.leading(count), self.weight, self.skip)
 
     def second_scales(self, product: torch.Tensor) -> torch.Tensor:
         """Each output's second scale from M x: the pivot's target over its value in M x."""

@@ -26,7 +26,7 @@ def round_to_levels(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Round each column of (length, k) to whole multiples of 1/127 of its largest entry.
 
     Returns:
-        The multiples as int8 (length, k), and their steps (k,), 0 for a column of zeros.
+        The multiples as int8 (length, k), and their steps (k,); both are 0 for a column of zeros.
 
     >>> round_to_levels(torch.tensor([[127.0], [-63.7], [0.2]], dtype=torch.float64))
     (tensor([[127],
@@ -249,7 +249,5 @@ def _expanded(rows: Rows, device: torch.device) -> HeldRows:
     """All rows at one byte per number."""
     if isinstance(rows, HeldRows):
         return rows
-    table = torch.empty(rows.rows, rows.columns, dtype=torch.int8, device=device)
-    for part, tile in rows.tiles(TILE_ROWS, torch.int8, device):
-        table[part] = tile
-    return HeldRows(table)
+    assert isinstance(rows, SignMatrix)
+    return HeldRows(rows.signs(slice(None), torch.int8, device))

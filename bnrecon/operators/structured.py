@@ -34,11 +34,6 @@ class Selection(Operator):
             self.shape[1], *y.shape[1:], dtype=y.dtype, device=self.device
         ).index_add_(0, self.feature, y)
 
-    def columns(self, part: slice) -> torch.Tensor:
-        """Some columns, as rows."""
-        wanted = torch.arange(self.shape[1], device=self.device)[part]
-        return (wanted[:, None] == self.feature).to(self.dtype)
-
     def to(self, precision: Precision) -> Selection:
         """The same for another precision."""
         return Selection(self.feature, self.shape[1], precision.vectors)

@@ -15,6 +15,8 @@ from torch import fx, nn
 from bnrecon.partition.network import PiecewiseAffine
 from bnrecon.partition.result import Folds
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.options import checked
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 Step = Callable[[fx.Node, torch.Tensor], torch.Tensor]
 PROBES = 256  # directions, or samples of a ball, per run of the network
@@ -72,6 +74,7 @@ def _distances(points: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.hypot(rest[..., 0], rest[..., 1])
 
 
+@outside_torch_modes
 def fold_distances(
     network: nn.Module, points: torch.Tensor, *, probes: int | None = None, seed: int = 0
 ) -> list[torch.Tensor]:
@@ -98,6 +101,7 @@ def fold_distances(
 def _distances_in_batches(
     network: nn.Module, points: torch.Tensor, probes: int | None, seed: int
 ) -> Iterator[list[torch.Tensor]]:
+    probes = None if probes is None else checked("probes", probes, int, at_least=1)
     steps = PiecewiseAffine(network, _shape_of(points))
     dimension = points[0].numel()
     generator = torch.Generator().manual_seed(seed)
@@ -137,6 +141,7 @@ def _local_values(
     return [layer.unflatten(0, (len(points), -1)) for layer in layers]
 
 
+@outside_torch_modes
 def count_by_local_map(
     network: nn.Module,
     points: torch.Tensor,
@@ -157,8 +162,9 @@ def count_by_local_map(
     [[1]]
     """
     parts = _distances_in_batches(network, points, probes, seed)
-    counts = [torch.stack([(layer <= radius).sum(1) for layer in part], 1) for part in parts]
-    return torch.cat(counts).numpy()
+    counts = [[(layer <= radius).sum(1) for layer in part] for part in parts]
+    by_layer = [torch.cat(layer).numpy() for layer in zip(*counts, strict=True)]
+    return np.array(by_layer, dtype=int).reshape(-1, len(points)).T
 
 
 def sample_ball(count: int, dimension: int, generator: torch.Generator) -> torch.Tensor:
@@ -171,6 +177,7 @@ def sample_ball(count: int, dimension: int, generator: torch.Generator) -> torch
     return (normal / normal.norm(dim=1, keepdim=True))[:, :dimension]
 
 
+@outside_torch_modes
 def count_by_sampling(
     network: nn.Module, points: torch.Tensor, radius: float, *, samples: int, seed: int = 0
 ) -> np.ndarray:
@@ -186,6 +193,7 @@ def count_by_sampling(
         samples: per ball.
         seed: of the samples.
     """
+    samples = checked("samples", samples, int, at_least=1)
     steps = PiecewiseAffine(network, _shape_of(points))
     generator = torch.Generator().manual_seed(seed)
     counts = []

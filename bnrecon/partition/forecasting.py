@@ -10,10 +10,12 @@ from torch import nn
 
 from bnrecon.partition.network import PiecewiseAffine
 from bnrecon.partition.slice import Slice
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 CHORDS = 4_000  # lines to compare in all pairs; of more lines, as many at random
 
 
+@outside_torch_modes
 def forecast(network: nn.Module, slice_: Slice) -> int:
     """Estimate how many regions ``partition`` will return, in the time of one forward pass.
 

@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.utils import _single
 
+from bnrecon.partition.convolution import by_side
 from bnrecon.partition.tracing import OPERATIONS, call, copy_network, is_size, names_of, trace
 from bnrecon.runtime.errors import UserError, first_line
 
@@ -181,6 +182,8 @@ class PiecewiseAffine:
         if node.target is F.max_pool1d:  # as an image of one row
             dimensions, height = 1, 1
             options = {k: (int(k != "padding"), *_single(v)) for k, v in options.items()}
+        else:
+            options = {k: by_side(v) for k, v in options.items()}
         places = torch.arange(1.0, height * width + 1, dtype=torch.float64)
         index = F.unfold(places.reshape(1, 1, height, width), **options)[0].T.long() - 1
         first = index.gather(1, (index >= 0).long().argmax(1, keepdim=True))

@@ -120,8 +120,6 @@ def chords(
     on_line = np.stack([values == 0, crossed], 2).reshape(points.shape[:2])
     direction = np.stack([-gradient[:, 1], gradient[:, 0]], 1)
     along = np.einsum("rvi,ri->rv", points, direction)
-    if not len(values):
-        return np.zeros((0, 2, 2))
     row = np.arange(len(values))
     start = np.where(on_line, along, np.inf).argmin(1)
     end = np.where(on_line, along, -np.inf).argmax(1)

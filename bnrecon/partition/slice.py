@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class Slice:
 
     def inputs(self, coordinates: np.ndarray | Sequence[Sequence[float]]) -> torch.Tensor:
         """The inputs (n, *input shape), float64, at coordinates (n, 2)."""
-        at = torch.as_tensor(np.asarray(coordinates, dtype=np.float64).reshape(-1, 2))
+        at = torch.from_numpy(np.array(coordinates, dtype=np.float64).reshape(-1, 2))
         return self.origin + torch.tensordot(at, self.directions, dims=1)
 
     def coordinates(self, inputs: torch.Tensor) -> np.ndarray:
@@ -38,6 +39,7 @@ class Slice:
         return (beside @ self.directions.flatten(1).T).numpy()
 
 
+@outside_torch_modes
 def slice_of(
     points: torch.Tensor | np.ndarray | Sequence[Sequence[float]],
     window: np.ndarray | Sequence[Sequence[float]] | None = None,
@@ -126,9 +128,8 @@ def rectangle(low: Sequence[float] | np.ndarray, high: Sequence[float] | np.ndar
 
 def _inputs(inputs: torch.Tensor | np.ndarray | Sequence) -> torch.Tensor:
     if not isinstance(inputs, torch.Tensor):
-        # torch would round Python numbers to float32.
-        inputs = np.asarray(inputs, dtype=np.float64)
-    return torch.as_tensor(inputs).detach().cpu().double()
+        inputs = torch.from_numpy(np.array(inputs, dtype=np.float64))
+    return inputs.detach().cpu().double()
 
 
 def _convex(window: np.ndarray | Sequence[Sequence[float]]) -> np.ndarray:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 Measure = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 Update = Callable[[nn.Module, torch.Tensor, torch.Tensor], None]
@@ -52,6 +53,7 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
 _BatchNorm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+@outside_torch_modes
 def random_network(width: int, depth: int, *, batch_norm: bool = True, seed: int = 0) -> nn.Module:
     """A leaky-ReLU network of two inputs and one output with random weights, in eval mode.
 
@@ -62,11 +64,13 @@ def random_network(width: int, depth: int, *, batch_norm: bool = True, seed: int
         torch.manual_seed(seed)
         modules: list[nn.Module] = []
         for layer in range(depth):
-            modules.append(nn.Linear(width if layer else 2, width, bias=not batch_norm))
+            inputs = width if layer else 2
+            modules.append(nn.Linear(inputs, width, not batch_norm, dtype=torch.float32))
             if batch_norm:
                 modules.append(nn.BatchNorm1d(width))
             modules.append(nn.LeakyReLU(0.1))
-        network = nn.Sequential(*modules, nn.Linear(width, 1)).double().eval()
+        modules.append(nn.Linear(width, 1, dtype=torch.float32))
+        network = nn.Sequential(*modules).double().eval()
         return set_statistics(network, torch.randn(50, 2, dtype=torch.float64))
 
 
@@ -160,7 +164,8 @@ class _Moments:
 
     def __init__(self, measure: Measure) -> None:
         self.measure, self.count = measure, 0
-        self.mean = self.squares = torch.zeros((), dtype=torch.float64)
+        # Added to numbers on any device
+        self.mean = self.squares = torch.zeros((), dtype=torch.float64, device="cpu")
 
     def add(self, layer: nn.Module, inputs: tuple) -> None:
         values = self.measure(layer, inputs[0])

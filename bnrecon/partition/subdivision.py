@@ -27,11 +27,13 @@ from bnrecon.partition.polygons import Polygons, chords, concatenate
 from bnrecon.partition.result import Folds, Partition, Regions
 from bnrecon.partition.slice import Slice
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 NUMBERS = 2**20  # in the largest array of a chunk of regions: 8 MB, about a cache's size
 CORNERS = 8  # vertices that nearly no region exceeds
 
 
+@outside_torch_modes
 def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000) -> Partition:
     """Compute the exact partition of a slice of the input space by a piecewise-affine network.
 

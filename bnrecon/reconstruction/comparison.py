@@ -134,8 +134,9 @@ def _unsteady(
     model: nn.Module, images: torch.Tensor, theirs: list[torch.Tensor], difference: OutputDifference
 ) -> str | None:
     """Say why a difference means nothing, if the model's outputs themselves differ as much."""
-    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
-    nudged = images + NUDGE * images.abs().max() * noise
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(images.shape, dtype=torch.float32, generator=generator)
+    nudged = images + NUDGE * images.abs().max() * noise.to(images)
     for inputs, when, least in (
         (images.clone(), "from one run to the next", 0.0),
         (nudged, f"when its images change by {NUDGE:.0e} of their size", JUMP),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,8 @@ from bnrecon.features.pair import Features
 from bnrecon.operators.base import Operator
 from bnrecon.reconstruction.affine_map import norm_values
 from bnrecon.reconstruction.kernels import apply_kernel
+from bnrecon.reconstruction.replaced_layer import is_recorded
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 if TYPE_CHECKING:
     from bnrecon.reconstruction.source_layer import SourceLayer
@@ -26,7 +29,7 @@ class Composition:
     Values, gradients and running statistics are those of the two convolutions, up to rounding.
 
     A call and its gradient cost 2 n c1 operations each, whatever the number of pixels. Features in
-    memory are copied for the products; others are generated or read at each call.
+    memory are copied for the products, by ``hold``; others are generated or read at each call.
     """
 
     def __init__(self, pairs: tuple[Features, ...]):
@@ -102,18 +105,34 @@ class Composition:
 
     def _features(self, like: torch.Tensor) -> tuple[list[Operator], torch.Tensor | None]:
         """M of each group, and B with its taps summed, (groups, c2, c1); ``None`` where M = I."""
-        key = like.device, like.dtype
-        if self._held is None or self._held[0] != key:
-            device, dtype = key
-            # In float64, features that are not in memory are not held.
-            exact = dtype if self.pairs[0].in_memory else torch.float64
-            matrices = [feature_operator(pair, exact, device) for pair in self.pairs]
-            sums = None
-            if not self.pairs[0].identity:
-                tables = [_sum_taps(pair, device) for pair in self.pairs]
-                sums = torch.stack(tables).to(dtype)
-            self._held = key, matrices, sums
+        if self._held is None or self._held[0] != (like.device, like.dtype):
+            if is_recorded(like):  # what is made for a graph is of no use outside of it
+                raise RuntimeError(
+                    "a copied, moved or converted network: call it once before it is recorded"
+                )
+            self.hold(like)
+        assert self._held is not None
         return self._held[1:]
+
+    @outside_torch_modes
+    def hold(self, like: torch.Tensor) -> None:
+        """Form what products with scales of this device and dtype need."""
+        device, dtype = key = like.device, like.dtype
+        # In float64, features that are not in memory are not held.
+        exact = dtype if self.pairs[0].in_memory else torch.float64
+        matrices = [feature_operator(_copied(pair), exact, device) for pair in self.pairs]
+        sums = None
+        if not self.pairs[0].identity:
+            tables = [_sum_taps(pair, device) for pair in self.pairs]
+            sums = torch.stack(tables).to(dtype)
+        self._held = key, matrices, sums
+
+
+def _copied(pair: Features) -> Features:
+    """Stored features in other memory: a source may have them in its weights, and load others."""
+    if pair.first is None or pair.second is None or not pair.in_memory:
+        return pair
+    return dataclasses.replace(pair, first=pair.first.clone(), second=pair.second.clone())
 
 
 def _sum_taps(pair: Features, device: torch.device) -> torch.Tensor:

@@ -126,8 +126,6 @@ def weakest(reports: Sequence[SolverReport]) -> SolverReport:
 
     It has converged only if all have; seconds are summed.
     """
-    if len(reports) == 1:
-        return reports[0]
     failed = [report for report in reports if not report.converged]
     worst = max(failed or reports, key=lambda report: report.relative_residual)
     return dataclasses.replace(

@@ -82,12 +82,6 @@ def norm_class(module: Layer) -> type[Norm]:
     return NORMS[module.weight.ndim - 2]
 
 
-def output_channels(module: Layer) -> int:
-    """The number of a layer's output channels, counted from its weight, as PyTorch does."""
-    outputs, inputs = module.weight.shape[:2]
-    return inputs * module.groups if isinstance(module, TRANSPOSED) else outputs
-
-
 def kernel_of(module: Layer) -> torch.Tensor:
     """A layer's weight as the kernel (c2, c0 / groups, taps) of a convolution.
 

@@ -20,6 +20,7 @@ from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError
+from bnrecon.solvers.diagnosis import numerical_rank
 from bnrecon.solvers.report import SolverReport
 
 ASSEMBLED = 1e3  # machine epsilons by which a layer may be off: 1.2e-4 in float32
@@ -129,7 +130,7 @@ def _rank(pairs: Sequence[Features]) -> int | None:
     if pairs[0].identity or pairs[0].shape.equations > 3000:
         return None
     matrices = (feature_operator(pair, torch.float64, torch.device("cpu")) for pair in pairs)
-    return min(int(torch.linalg.matrix_rank(matrix.dense())) for matrix in matrices)
+    return min(map(numerical_rank, matrices))
 
 
 @torch.no_grad()
@@ -145,7 +146,8 @@ def output_error(layer: SourceLayer, target: FoldedLayer, largest: torch.Tensor)
         for step, side in zip(geometry.dilation, geometry.kernel, strict=True)
     ]
     shape = (PROBES, len(largest), *sides)
-    numbers = 2 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1
+    generator = torch.Generator().manual_seed(0)
+    numbers = 2 * torch.rand(shape, dtype=torch.float32, generator=generator) - 1
     probes = numbers.to(weight) * largest.to(weight).reshape(-1, *(1 for _ in sides))
     wanted = copy.deepcopy(target.module).double()(probes.double())
     if target.norm is not None:

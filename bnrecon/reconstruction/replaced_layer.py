@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.geometry import geometry_of, pad
-from bnrecon.reconstruction.kernels import Layer, apply_kernel, kind_of, output_channels, weight_of
+from bnrecon.reconstruction.kernels import Layer, apply_kernel, kernel_of, kind_of, weight_of
 
 
 class ReplacedLayer(nn.Module):
@@ -23,7 +23,7 @@ class ReplacedLayer(nn.Module):
     def __init__(self, module: Layer, folded: bool = False):
         super().__init__()
         self.kind, self.geometry = kind_of(module), geometry_of(module)
-        self.outputs, self.folded = output_channels(module), folded
+        self.outputs, self.folded = len(kernel_of(module)), folded
         for name in module.__constants__:  # kernel_size, ...: other code may read them
             setattr(self, name, getattr(module, name))
 

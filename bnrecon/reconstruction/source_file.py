@@ -306,6 +306,9 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
                 "float32 or float64: give the network as it was before it was converted"
             )
         layer.composition = Composition(layer.pairs)
+        # Now, as the first call may be one that is recorded, or in inference mode
+        layer.require_drawn()
+        layer.composition.hold(layer.first_norm.weight)
     if nonlinear:
         logger.warning(
             "%s: an activation between the convolutions; not collapsed, so training is not faster",

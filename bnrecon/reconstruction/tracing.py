@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, norm_class, output_channels
+from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, kernel_of, norm_class
 from bnrecon.reconstruction.substitution import share_parameters, tensors_in
 from bnrecon.runtime.torch_modes import callers_default_device
 
@@ -222,7 +222,7 @@ def _fits(layer: nn.Module | None, norm: nn.Module | None) -> bool:
         isinstance(layer, LAYERS)
         and isinstance(norm, norm_class(layer))
         and norm.running_mean is not None
-        and len(norm.running_mean) == output_channels(layer)
+        and len(norm.running_mean) == len(kernel_of(layer))
     )
 
 

@@ -40,7 +40,7 @@ def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         default = torch.get_default_device()
         with contextlib.ExitStack() as modes:
-            modes.enter_context(torch.inference_mode(mode=False))
+            modes.enter_context(torch.inference_mode(False))  # torch.compile takes no mode=False
             for device in ("cpu", "cuda"):
                 modes.enter_context(torch.autocast(device, enabled=False))
             if default != PROCESSOR:

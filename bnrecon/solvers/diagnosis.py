@@ -37,8 +37,9 @@ def diagnose(system: System) -> str:
             f"{'repeats another' if repeated == 1 else 'repeat others'} up to a factor"
         )
     # The weight of random scales is 0 where no feature reaches, elsewhere only by chance.
-    scales = torch.randn(columns, generator=torch.Generator().manual_seed(0)).to(system.rhs)
-    reached = system.matrix.matvec(scales) != 0
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.randn(columns, dtype=torch.float32, generator=generator)
+    reached = system.matrix.matvec(scales.to(system.rhs)) != 0
     if unreached := int((~reached & (system.weight.reshape(-1) != 0)).sum()):
         causes.append(
             f"{unreached} weights that are not zero "

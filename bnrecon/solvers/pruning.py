@@ -221,7 +221,8 @@ def _shrinkage(
 def _largest_eigenvalue(matrix: Scaled) -> float:
     """Of M^T M, by the power method; the Marchenko-Pastur law gives 4.95 at 1.5 features a row."""
     generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(matrix.shape[1], generator=generator).to(matrix.scaling)
+    vector = torch.randn(matrix.shape[1], dtype=torch.float32, generator=generator)
+    vector = vector.to(matrix.scaling)
     size = 1.0
     for _ in range(50):
         vector = matrix.rmatvec(matrix.matvec(vector / vector.norm()))

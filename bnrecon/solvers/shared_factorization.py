@@ -83,14 +83,9 @@ class SharedFactorization:
 
     def _joined(self) -> torch.Tensor:
         """K in float32, stored by columns."""
-        n, single = self.matrix.shape[0], self.matrix.to(FLOAT32)
-        transposed = torch.empty(n, n, dtype=torch.float32, device=self.matrix.device)
-        block = max(1, 2**23 // n)
-        for start in range(0, self.width, block):
-            part = slice(start, min(start + block, self.width))
-            transposed[part] = single.columns(part)
-        transposed[self.width :] = self.extra
-        return transposed.T
+        joined = self.matrix.to(FLOAT32).dense(more=len(self.extra))
+        joined[:, self.width :] = self.extra.T
+        return joined
 
     def solve(self, system: System, spec: SolverSpec | None = None) -> Solution:
         """Solve one target's system, whose ``system.matrix`` is M.

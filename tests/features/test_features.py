@@ -10,13 +10,19 @@ from random_layer import ELSEWHERE
 from scipy import stats
 from scipy.special import ndtri
 
+import bnrecon
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features import pair, portable_random
 from bnrecon.features.distributions import orthonormal_columns
 from bnrecon.features.drawing import draw
 from bnrecon.features.normal_quantile import normals
 from bnrecon.features.portable_random import BLOCK, PIECE, Stream
-from bnrecon.features.register import DISTRIBUTIONS, choose_width
+from bnrecon.features.register import (
+    DISTRIBUTIONS,
+    choose_width,
+    distribution,
+    register_features,
+)
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import ACTIVATIONS, FeatureSpec
 from bnrecon.operators.structured import Kronecker
@@ -333,3 +339,31 @@ def test_every_activation_is_covered_by_a_theorem():
                 FeatureSpec(skip="outer", activation=name)
         else:
             assert FeatureSpec(skip="outer", activation=name).activation == name
+
+
+def test_traits_of_a_users_distribution():
+    """Each is asked for where the built-in distribution with this trait has it."""
+    shape, asked = LayerShape(3, 2), []
+
+    def identity(shape, width, stream):
+        return pair.identity_weights(shape, torch.arange(width))
+
+    def masked(shape, width, stream, strict):
+        asked.append(strict)
+        return identity(shape, width, stream)
+
+    register_features("promised", orthogonal=True)(identity)
+    register_features("few", at_most_n=True, portable=False)(identity)
+    register_features("named", widths=("maximum",))(identity)
+    register_features("masked", takes_strict=True)(masked)
+    assert choose_width("promised", shape) == choose_width("few", shape) == 6
+    assert not distribution("few").portable
+    report = bnrecon.reconstruct(torch.nn.Linear(2, 3).eval(), "promised").layers[0]
+    assert (report.solver, report.converged) == ("closed_form", True)
+    for name, width, allowed in (("few", 7, "at most n = 6"), ("named", 5, "6 .width=maximum.")):
+        with pytest.raises(UserError, match=allowed):
+            draw(name, shape, width, 0, 0)
+    draw("masked", shape, 6, 0, 0, strict=True)
+    assert set(asked) == {True}
+    with pytest.raises(UserError, match=r"widths=most.*minimum"):
+        register_features("wrong", widths=("most",))

@@ -77,10 +77,12 @@ def test_each_vector_has_its_own_rounding_levels():
     assert ((levels * steps - vectors).abs() <= 0.5000001 * steps).all()
 
 
-def test_products_with_zero_are_zero():
-    operator = integers.IntegerProducts(operator_of(SHAPES[0]))
-    assert not operator.matvec(torch.zeros(WIDTH, dtype=torch.float64)).any()
-    assert not operator.rmatvec(torch.zeros(SHAPES[0].equations, dtype=torch.float64)).any()
+def test_vectors_too_small_for_a_step_are_zero():
+    """1/127 of the smallest float64 is 0, which no number is divided by."""
+    vectors = torch.tensor([[0.0, 5e-324, -5e-324], [0.0, 0.0, 5e-324]], dtype=torch.float64)
+    levels, steps = integers.round_to_levels(vectors)
+    assert torch.equal(levels, torch.zeros(2, 3, dtype=torch.int8))
+    assert not steps.any()
 
 
 def test_sums_that_may_overflow_32_bits_use_64(monkeypatch):

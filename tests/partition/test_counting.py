@@ -17,6 +17,7 @@ from bnrecon.partition import (
     sample_ball,
     slice_along,
 )
+from bnrecon.runtime.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +131,18 @@ def test_ball_samples_are_uniform():
     assert samples.mean(0).abs().max() < 0.01
     beyond = (samples[:, 0] > 0.4).double().mean()
     assert beyond == pytest.approx(float(detection_probability(0.4, 1, 3, 1)), abs=0.01)
+
+
+def test_linear_network_has_no_folds_to_count(points):
+    centres = torch.from_numpy(points[:7])
+    assert fold_distances(nn.Linear(2, 3), centres) == []
+    assert count_by_local_map(nn.Linear(2, 3), centres, 0.1).shape == (7, 0)
+    assert count_by_sampling(nn.Linear(2, 3), centres, 0.1, samples=5).shape == (7, 0)
+
+
+def test_counts_without_probes_or_samples_are_refused(network, points):
+    centres = torch.from_numpy(points[:2])
+    with pytest.raises(UserError, match="probes=0: must be at least 1"):
+        count_by_local_map(network, centres, 0.1, probes=0)
+    with pytest.raises(UserError, match="samples=0: must be at least 1"):
+        count_by_sampling(network, centres, 0.1, samples=0)

@@ -70,6 +70,7 @@ MODULES = [
     ),
     *((IMAGE, m) for m in (nn.Conv2d(3, 2, 2, padding="same"), nn.BatchNorm2d(3), nn.PReLU(3))),
     *((IMAGE, m) for m in (nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1), nn.MaxPool2d(2, 1, 1))),
+    *((IMAGE, m) for m in (nn.Conv2d(3, 2, 2, (1,), [1]), nn.MaxPool2d((2,), [1], [1]))),
     *((IMAGE, m) for m in (nn.ZeroPad2d(1), nn.ConstantPad2d(1, 0.5), nn.ReflectionPad2d(1))),
     *((IMAGE, m) for m in (nn.Flatten(), nn.Dropout2d(), nn.FeatureAlphaDropout())),
 ]

@@ -167,3 +167,48 @@ def test_second_derivatives_and_autocast():
         low = network(x)
         low.float().sum().backward()
     assert (low - exact).norm() < 0.02 * exact.norm()
+
+
+RECORD = {
+    "export": lambda network, x: torch.export.export(network, (x,)).module(),
+    "trace": torch.jit.trace,
+    "compile": lambda network, _: torch.compile(network, backend="eager"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("features", ["he_normal", "sign", "id_cond"])
+@pytest.mark.parametrize("record", RECORD)
+def test_network_that_never_ran_is_recorded(record, features):
+    """Recording must leave nothing in the network that holds only within the graph."""
+    torch._dynamo.reset()
+    source = reconstruct(nn.Linear(3, 4).eval(), features).network
+    network, x = bnrecon.collapse(source, trainable=True), torch.randn(5, 3)
+    recorded = RECORD[record](network, x)
+    torch.testing.assert_close(recorded(x), source(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(network(x), source(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("change", [copy.deepcopy, nn.Module.double])
+@pytest.mark.parametrize("record", ["export", "trace"])
+def test_network_changed_since_is_called_before_it_is_recorded(record, change):
+    source = reconstruct(nn.Linear(3, 4).eval()).network
+    network = change(bnrecon.collapse(source, trainable=True))
+    x = torch.randn(5, 3).to(network.first_norm.weight)
+    with pytest.raises(RuntimeError, match="call it once before"):
+        RECORD[record](network, x)
+    expected = network(x)
+    torch.testing.assert_close(RECORD[record](network, x)(x), expected)
+
+
+@pytest.mark.parametrize("storage", ["memory", "regenerate"])
+def test_network_trains_after_a_first_call_in_inference_mode(storage):
+    source = reconstruct(nn.Linear(3, 4).eval(), FeatureSpec(storage=storage)).network
+    for network in (source, source.double()):  # what is held is formed again
+        trained, x = bnrecon.collapse(network, trainable=True), torch.randn(5, 3)
+        x = x.to(trained.first_norm.weight)
+        with torch.inference_mode():
+            trained(x)
+        trained.train()(x).sum().backward()
+        assert trained.first_norm.weight.grad is not None

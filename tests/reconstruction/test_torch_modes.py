@@ -3,16 +3,24 @@
 The meta device, which holds no numbers, stands for a GPU: tensors created there by mistake show.
 """
 
+import contextlib
+import copy
+
+import numpy as np
 import pytest
 import torch
 from networks import difference
+from random_layer import random_layer
 from torch import nn
 
 import bnrecon
+from bnrecon import construction, partition
+from bnrecon.features import LayerShape
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction import gather
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.torch_modes import CALLERS_DEVICE, PROCESSOR
+from bnrecon.solvers import pruning
 from bnrecon.solvers.register import SOLVERS
 
 DEVICES = []  # the default device of each run of a model's own code
@@ -116,3 +124,74 @@ def test_three_separate_calls(model, images, elsewhere):
     solutions = {layer.name: bnrecon.solve_layer(layer) for layer in plan.layers}
     rebuilt = bnrecon.assemble(plan, solutions, moments)
     assert difference(rebuilt.network, model, images) < 1e-4
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+SETTINGS = {
+    "device": lambda: torch.device("meta"),
+    "dtype": lambda: default_dtype(torch.float16),
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+MODEL = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+NORMALIZED = nn.Sequential(MODEL[0], nn.BatchNorm1d(6))
+POINTS = torch.tensor([[0.1, -0.4, 0.3, 0.2], [1.0, 0.5, -0.2, 0.0]])
+PLANE = partition.slice_of(POINTS)
+BALL = (MODEL, POINTS, 0.3)
+
+
+def sum_of_parameters(network):
+    values = [p.detach().double().sum() for p in (*network.parameters(), *network.buffers())]
+    assert not any(p.is_inference() for p in network.parameters())
+    return float(torch.stack(values).sum())
+
+
+def set_statistics(inputs):
+    return sum_of_parameters(partition.set_statistics(copy.deepcopy(NORMALIZED), inputs))
+
+
+CONSTRUCTIONS = {
+    "relu_network": lambda: sum_of_parameters(construction.relu_network(MODEL).network),
+    "rank": lambda: sum_of_parameters(construction.relu_network(MODEL, rank=4).network),
+    "skip_chain": lambda: sum_of_parameters(construction.skip_chain(MODEL).network),
+    "partition": lambda: partition.partition(MODEL, PLANE).regions.areas().tolist(),
+    "forecast": lambda: partition.forecast(MODEL, PLANE),
+    "slice of tensors": lambda: partition.slice_of(POINTS, seed=1).directions.tolist(),
+    "slice of lists": lambda: partition.slice_of([[1.0, 2.0], [0.0, 1.0]]).directions.tolist(),
+    "inputs": lambda: PLANE.inputs(np.eye(2)[::-1]).tolist(),
+    "coordinates": lambda: PLANE.coordinates(POINTS).tolist(),
+    "distances": lambda: [d.tolist() for d in partition.fold_distances(MODEL, POINTS, probes=5)],
+    "local map": lambda: partition.count_by_local_map(*BALL).tolist(),
+    "sampling": lambda: partition.count_by_sampling(*BALL, samples=20).tolist(),
+    "random network": lambda: sum_of_parameters(partition.random_network(5, 2)),
+    "statistics": lambda: set_statistics(POINTS),
+    "batches": lambda: set_statistics([POINTS, POINTS[:1]]),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_every_construction(name, setting):
+    """The same numbers on the CPU; the network of ``set_statistics`` runs as its caller does."""
+    if name in ("statistics", "batches") and setting in ("inference", "autocast"):
+        pytest.skip("the network is the caller's")
+    expected = CONSTRUCTIONS[name]()
+    with SETTINGS[setting]():
+        assert CONSTRUCTIONS[name]() == expected
+
+
+def test_features_are_ranked_the_same_in_any_default_dtype(monkeypatch):
+    monkeypatch.setattr(pruning, "PATH_STEPS", 3)
+    system = random_layer("he_normal", LayerShape(3, 4), 18)[2]
+    expected = pruning.least_l1(system.operator, system.rhs)
+    with default_dtype(torch.float64):
+        assert torch.equal(pruning.least_l1(system.operator, system.rhs), expected)

@@ -283,6 +283,18 @@ def test_non_finite_numbers_are_refused(where, bad):
         solve(linear_system(matrix, weight), SolverSpec("auto"))
 
 
+@pytest.mark.parametrize(("skip", "width"), [("none", 81), ("none", 49), ("outer", 48)])
+def test_weight_of_a_layer_in_training_is_a_target(skip, width):
+    weight = gaussian(6, 1, 3, 3)
+    features = draw("he_normal", LayerShape(6, 1, (3, 3)), width, 0, 0, skip=skip)
+    scales = []
+    for trained in (weight, torch.nn.Parameter(weight)):
+        target = TargetLayer("layer", trained, torch.zeros(6))
+        scales.append(solve(layer_system(target, features, CPU, False)).scale)
+    assert torch.equal(*scales)
+    assert not scales[1].requires_grad
+
+
 def test_lu_works_in_the_memory_of_the_matrix():
     matrix = gaussian(50, 50).T
     copy = matrix.clone()
