@@ -49,11 +49,8 @@ class _Expected(NamedTuple):
     tested: int
 
 
-def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
+def announce(config: RunConfig, data: Images, device: torch.device) -> None:
     """Refuse what is impossible, then log what will be done and about how long it takes.
-
-    Returns:
-        The plan for an untrained network: names, shapes and widths of all layers.
 
     Raises:
         UserError: an option or a layer is not possible.
@@ -75,7 +72,6 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
         *(f"note      {note}" for note in [*notes, *plan.notes]),
     ]
     logger.info("\n".join(lines))
-    return plan
 
 
 def source_images(config: RunConfig, flops: int, images: int, device: torch.device) -> int:

@@ -28,10 +28,9 @@ from bnrecon.run.announcement import announce
 from bnrecon.run.context import RunContext, Share
 from bnrecon.run.naming import run_folder
 from bnrecon.run.seed import run_seed
-from bnrecon.run.seed_files import read_seed
 from bnrecon.runtime import distributed, files, hardware, locks
 from bnrecon.runtime.digests import json_values, tensor_digest
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.provenance import command, commit, host, now, versions
 from bnrecon.runtime.tracking import NO_TRACKERS
 from bnrecon.targets.location import is_trained
@@ -108,14 +107,14 @@ def _compute(
             f"data={config.data.name}: all images are of one class, {data.classes[0]}; "
             "a run compares predictions, and needs two classes or more"
         )
-    storage = announce(config, data, device).storage
+    announce(config, data, device)
     finished.write_config(config, folder)
     trackers = preparation.announce_trackers(config)
     target = obtain_target(config.target_request, data, device, trackers)
     accuracy = f"{preparation.tested_on(target)} accuracy {target.about['accuracy']:.2f}%"
     logger.info("target    %s (n=%d), %s", accuracy, target.about["images"], target.folder)
     with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
-        context = RunContext(config, data, device, folder, target, storage, tracked, share)
+        context = RunContext(config, data, device, folder, target, tracked, share)
         records = [run_seed(context, seed) for seed in config.seeds]
         result = _write(context, summarize(context, records))
         log_run(tracked, result)
@@ -177,12 +176,6 @@ def _write(run: RunContext, result: RunResult) -> RunResult:
     for name, text in table_files(result).items():
         files.write_text(run.folder / name, text)
     finished.draw_layers(run.folder, result)
-    for seed in run.config.seeds:
-        folder = run.folder / f"seed-{seed}"
-        if read_seed(folder, run.seed_key, run.config.keep_source) is None:
-            raise RunError(
-                f"{folder}: its files were removed or changed during the run; rerun the command"
-            )
     result.write(run.folder / "result.json")
     if not run.config.keep_source:
         for file in run.folder.glob("seed-*/source.safetensors"):
