@@ -80,9 +80,8 @@ def default_root() -> Path:
     """
     if folder := os.environ.get("BNRECON_DATA"):
         return Path(folder)
-    cache = user_cache()
-    if cache is None:
-        raise UserError(
-            "you have no home folder for data sets; give root=FOLDER, or set BNRECON_DATA"
-        )
-    return cache / "data"
+    try:
+        return user_cache() / "data"
+    except RuntimeError:
+        advice = "give root=FOLDER, or set BNRECON_DATA"
+        raise UserError(f"you have no home folder for data sets; {advice}") from None
