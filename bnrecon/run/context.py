@@ -86,5 +86,4 @@ def open_run(config: RunConfig, data: Images, folder: Path) -> RunContext:
     """
     device = hardware.resolve_device(config.device)
     target = obtain_target(config.target_request, data, device)
-    with NO_TRACKERS.track(f"runs/{folder.name}", {}) as tracked:
-        return RunContext(config, data, device, folder, target, tracked)
+    return RunContext(config, data, device, folder, target, TrackedRun(NO_TRACKERS, "", {}))

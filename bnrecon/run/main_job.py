@@ -76,24 +76,20 @@ def run(config: RunConfig, share: Share | None = None) -> Run:
 def _read_or_compute(config: RunConfig, share: Share | None) -> Run:
     data = preparation.load_images(config) if has_pixels_of_the_user(config.data.name) else None
     folder = run_folder(config, data)
-    result, notes = finished.read_result(folder, config), []
-    stored = result is not None
+    result = finished.read_result(folder, config)
     if result is None:
         check_machine(config)
         data = data or preparation.load_images(config)  # before anything is written
         with locks.lock_folder(folder, f"the run {folder.name}"):
             # Another process may have done it while this one waited.
             result = finished.read_result(folder, config, quarantine_damaged=True)
-            stored = result is not None
             if result is None:
                 device = hardware.resolve_device(config.device)
-                result = _compute(config, folder, data, device, share)
-    if stored:
-        with preparation.announce_trackers(config).track(
-            f"runs/{folder.name}", tracked_options(config)
-        ) as log:
-            log_run(log, result)
-        notes = finished.notes_on(config, result, folder, data)
+                return Run(folder, _compute(config, folder, data, device, share), [])
+    trackers = preparation.announce_trackers(config)
+    with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
+        log_run(tracked, result)
+    notes = finished.notes_on(config, result, folder, data)
     finished.restore_tables(config, folder, result)
     return Run(folder, result, notes)
 
