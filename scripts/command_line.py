@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -22,19 +22,10 @@ def parser(
         word, settings, example = name.rstrip("*"), {}, default
         if isinstance(default, list):
             settings, example = {"nargs": "*"}, (default or [""])[0]
-        settings["type"] = one_of(choices[word]) if word in choices else type(example)
+        settings["type"] = type(example)
+        if word in choices:  # and the empty list: argparse checks the default of arguments
+            settings |= {"choices": [*choices[word], []], "metavar": word}
         if isinstance(default, bool):
             settings = {"action": "store_true"}
         made.add_argument(word if name in names else f"--{name}", default=default, **settings)
     return made
-
-
-def one_of(words: Iterable[str]) -> Callable[[str], str]:
-    """The type of an argument that is one of these words."""
-
-    def word(text: str) -> str:
-        if text and text not in words:  # a missing option is empty
-            raise argparse.ArgumentTypeError(f"no {text}; there are {', '.join(words)}")
-        return text
-
-    return word

@@ -12,13 +12,13 @@ folders), the weights and the log. Then it writes the tables and figures from th
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import sys
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 import command_line
 
-from bnrecon.config.composition import FOLDERS
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import engine, pages
 from bnrecon.reproduction.request import StudyRequest, read
@@ -79,17 +79,12 @@ def without_machine(result: RunResult) -> RunResult:
 
 
 def without_folders(command: str) -> str:
-    """The command with ``FOLDER`` for every path on its machine."""
+    """The command with ``FOLDER`` for every path."""
     words = []
     for word in shlex.split(command):
         name, equals, value = word.rpartition("=")
-        folder = value.strip("'\"")
-        absolute = any(kind(folder).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
-        if absolute or folder.startswith("~") or name.lstrip("+") in FOLDERS:
-            words.append(f"{name}{equals}FOLDER")
-        else:
-            words.append(shlex.quote(word))
-    return " ".join(words)
+        words.append(f"{name}{equals}FOLDER" if re.search(r"[/\\~]", value) else word)
+    return shlex.join(words)
 
 
 if __name__ == "__main__":

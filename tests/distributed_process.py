@@ -34,7 +34,7 @@ def plan(features, storage, differs="nothing", rank=0):
 class EndsAfter(LayerCheckpoint):
     """Stores every state, and ends the process after some of them."""
 
-    remaining, saved = 0, 0
+    seconds, remaining, saved = 0.0, 0, 0
 
     def save(self, state):
         super().save(state)
@@ -65,7 +65,7 @@ def main():
     for case in cases:
         layer = plan(*case.split(","), rank=int(rank)).layers[0]
         matrix = distributed_operator(layer.draw(), torch.device("cpu"))
-        checkpoint = EndsAfter(Path(folder, f"{rank}.state"), {"case": case}, seconds=0)
+        checkpoint = EndsAfter(Path(folder, f"{rank}.state"), {"case": case})
         checkpoint.remaining = int(last)
         if case.endswith("checkpoint") and rank != "0":
             checkpoint = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
@@ -30,9 +29,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         listed = f"{', '.join(names)}: " if names else ""
         raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
     outputs, root = options.get("outputs"), options.get("data.root")
-    # The outputs folder need not exist if both runs are given as folders.
-    both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
-    folder = DEFAULT_OUTPUTS if both_are_folders else outputs_folder(outputs)
+    # The default folder need not exist: the runs may be given as folders.
+    folder = DEFAULT_OUTPUTS if outputs is None else outputs_folder(outputs)
     if root is not None and not arguments.predict:
         raise UserError(f"data.root={root}: only --predict uses the images")
     from bnrecon.reporting.inventory import find_run

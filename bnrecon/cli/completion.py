@@ -128,12 +128,13 @@ def _who_computes(before: Sequence[str]) -> Options:
 
 def _options_of_runs() -> Options:
     from bnrecon.config import help, schema
+    from bnrecon.targets.spec import TARGETS
 
     choices = {group: tuple(help.choices(group)) for group in schema.GROUPS}
     allowed = {option.name: option.allowed for option in help.options()}
     names = {f"{group}.name": choices[group] for group in schema.SPECS}
     special = {
         "target.features": (*choices["features"], "none"),
-        "target.family": tuple(schema.TARGETS),
+        "target.family": tuple(TARGETS),
     }
     return allowed | {name: names[name] for name in names.keys() & allowed} | special | choices

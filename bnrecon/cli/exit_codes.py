@@ -39,8 +39,7 @@ def report(error: BaseException) -> int:
     code, line = describe(error)
     if line is None:
         return code
-    defect = line == DEFECT
-    logger.error(" ".join(line.split("\n")), exc_info=error if defect else None)
+    logger.error(" ".join(line.split("\n")), exc_info=error if line == DEFECT else None)
     return code
 
 

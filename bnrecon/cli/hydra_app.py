@@ -141,8 +141,6 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     """The options as Hydra's overrides, with its folders."""
     from bnrecon.config import composition, schema
 
-    if arguments.config_dir == "":
-        raise UserError("--config-dir= is empty; give the folder of your yaml files")
     schema.register_schema()
     schema.register_choices(arguments.words, arguments.config_dir)
     return composition.as_overrides([*arguments.words, *_folders(arguments)], is_sweep(arguments))

@@ -91,11 +91,10 @@ def _explain_empty(folder: Path, kinds: Sequence[str]) -> None:
 
 def _plain(entry: RunEntry | TargetEntry | StudyStatus) -> dict[str, Any]:
     """An entry as JSON values."""
-    row = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
-    progress = row.pop("progress", None)
-    if progress is not None:
-        row["last_command"] = dataclasses.asdict(progress)
-    return row | {"folder": str(entry.folder)}
+    row = dataclasses.asdict(entry) | {"folder": str(entry.folder)}
+    if (progress := row.pop("progress", None)) is not None:
+        row["last_command"] = progress
+    return row
 
 
 def _section(kind: str, entries: Sequence[Any]) -> str:

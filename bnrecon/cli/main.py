@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
@@ -70,7 +69,6 @@ def _run_command(words: list[str]) -> int:
             return exit_codes.MISTAKE
         if command not in commands:
             raise UserError(_explain_command(command, commands))
-        _require_current_folder()
         arguments = commands[command].read(rest)
         if arguments.help:
             output.write(arguments.parser.help_for(arguments.words))
@@ -82,14 +80,6 @@ def _run_command(words: list[str]) -> int:
         return arguments.function(arguments)
     except BaseException as error:
         return exit_codes.report(error)
-
-
-def _require_current_folder() -> None:
-    """Raise ``UserError`` if the current folder was removed: Hydra and libraries need it."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise UserError("the current folder was removed; change to one that exists") from None
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import logging
 import multiprocessing
@@ -63,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         plan = hydra_app.plan(arguments)
     except Exception as error:
-        return _report_composition(error, arguments.config_dir)
+        return _report_composition(error)
     if plan is None:
         if of_sweeps:
             raise UserError(f"{of_sweeps[0]}: not with hydra/launcher= or hydra/sweeper=")
@@ -90,7 +89,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     except SystemExit as leaving:  # by a run, or by Hydra's help
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
     except Exception as error:  # of a launcher or Hydra: runs report their failures
-        return _report_composition(error, arguments.config_dir)
+        return _report_composition(error)
     return exit_codes.DONE
 
 
@@ -107,27 +106,14 @@ def _refuse_useless(options: list[str]) -> None:
             raise UserError(f"{option}: has no effect on a single run")
 
 
-def _report_composition(error: Exception, config_dir: str | None) -> int:
+def _report_composition(error: Exception) -> int:
     """Report an exception from Hydra; its plain ``Exception`` is a mistake in the options too."""
     if isinstance(error, UserError | RunError | OSError | ImportError | BrokenExecutor):
         return exit_codes.report(error)
     from bnrecon.config.explanation import explain
 
-    line = explain(error)
-    if isinstance(error, UnicodeDecodeError):
-        line = f"{_first_not_utf8(Path(config_dir or '.'))}: yaml files are UTF-8 ({error.reason})"
-    return exit_codes.report(UserError(line))
-
-
-def _first_not_utf8(folder: Path) -> Path:
-    """The first yaml file that is not UTF-8: Hydra does not name it."""
-    for file in sorted(folder.rglob("*.yaml")):
-        with contextlib.suppress(OSError):
-            try:
-                file.read_text(encoding="utf-8")
-            except UnicodeDecodeError:
-                return file
-    return folder
+    what = "a yaml file is not UTF-8: " if isinstance(error, UnicodeDecodeError) else ""
+    return exit_codes.report(UserError(f"{what}{explain(error)}"))
 
 
 @dataclass(frozen=True)

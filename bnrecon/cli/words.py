@@ -74,16 +74,9 @@ def outputs_folder(name: str | None, others: Sequence[str] = (), to: str = "list
                 f"no folder {DEFAULT_OUTPUTS} here; give the outputs folder of your runs"
             )
         return DEFAULT_OUTPUTS
-    shown = repr(name[:200])
-    try:
-        folder = Path(name).expanduser()
-        is_folder = bool(name) and folder.is_dir()
-        next(folder.iterdir() if is_folder else iter(()), None)
-    except OSError as error:
-        raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
-    except (ValueError, RuntimeError):  # a NUL, or the home of an unknown user
-        is_folder = False
-    if not is_folder:
+    folder = os.path.expanduser(name)
+    if not os.path.isdir(folder):
         meant = f"; to {to}: {nearest(name, others)}" if others else ""
-        raise UserError(f"{shown}: no such folder; give the outputs folder of your runs{meant}")
-    return folder
+        advice = f"give the outputs folder of your runs{meant}"
+        raise UserError(f"{name[:200]!r}: no such folder; {advice}")
+    return Path(folder)

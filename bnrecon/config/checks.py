@@ -1,16 +1,14 @@
-"""Checks of what a run needs: writable folders, a GPU, memory, a compiler."""
+"""Checks of what a run needs: writable folders, a GPU, memory."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from pathlib import Path
 
 from bnrecon.config.schema import RunConfig
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.extras import require_trackers
-from bnrecon.runtime.options import check_folder, check_utf8
+from bnrecon.runtime.options import check_path
 from bnrecon.runtime.units import format_bytes
 
 
@@ -26,10 +24,7 @@ def require_folder(name: str, folder: str) -> None:
 
     Creates nothing permanently. An existing folder may be read-only.
     """
-    check_folder(name, folder)
-    check_utf8(name, folder)
-    if Path(folder).is_symlink() and not Path(folder).exists():
-        raise UserError(f"{name}={folder}: this link leads nowhere; give a folder")
+    check_path(name, folder)
     ancestor, shown = Path(folder), folder if len(folder) <= 200 else f"{folder[:200]}…"
     try:
         while not ancestor.exists():
@@ -46,7 +41,7 @@ def require_folder(name: str, folder: str) -> None:
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise ``UserError`` for what is missing: a GPU, memory, a compiler, a tracker's library."""
+    """Raise ``UserError`` for what is missing: a GPU, memory, a tracker's library."""
     from bnrecon.runtime import hardware  # late: help and completion do not load torch
     from bnrecon.targets.building import training_bytes
 
@@ -58,17 +53,4 @@ def check_machine(config: RunConfig) -> None:
         raise UserError(
             f"target.width={config.target.width}: training {config.target.name} of this width "
             f"takes about {memory}; give a smaller width"
-        )
-    if config.train.compile != "on":
-        return
-    compiler = os.environ.get("CXX") or "g++"
-    if device.type == "cuda" and not hardware.can_compile(device):
-        raise UserError(
-            "train.compile=on: on a GPU, torch.compile needs Triton, a C compiler and capability 7 "
-            "or above; install what is missing, or leave it at auto"
-        )
-    if device.type == "cpu" and shutil.which(compiler) is None:
-        raise UserError(
-            "train.compile=on: on a processor, torch.compile needs a C++ compiler, and there is no "
-            f"{compiler}; install one, or leave it at auto"
         )

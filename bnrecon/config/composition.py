@@ -32,6 +32,7 @@ from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.options import prefix_fields, reworded
 
 SEPARATE = ("features", "solver")  # groups that only an experiment's choice changes
+LITERALS = ("null", "true", "false", "nan", "inf")  # words of the grammar that are no text
 FOLDERS = ("outputs", "targets", "tracker_folder", "data.root", "hydra.sweep.dir")
 
 
@@ -200,13 +201,8 @@ def _folder(text: str) -> str:
 
 def _choice(text: str) -> str:
     """The name of a group's yaml, quoted if the grammar would not read it as text."""
-    plain = re.fullmatch(r"[A-Za-z_][\w./@-]*", text, re.ASCII) and text.lower() not in (
-        "null",
-        "true",
-        "false",
-        "nan",
-        "inf",
-    )
+    named = re.fullmatch(r"[A-Za-z_][\w./@-]*", text, re.ASCII)
+    plain = named and text.lower() not in LITERALS
     return text if plain else _folder(text) if text != "null" else "'null'"
 
 

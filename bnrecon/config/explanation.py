@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import yaml
 
-from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig, field_names, spec_classes
+from bnrecon.config.schema import GROUPS, SPECS, RunConfig, field_names, spec_classes
 from bnrecon.runtime.errors import nearest
 from bnrecon.runtime.extras import install_command
 from bnrecon.runtime.options import KINDS
+from bnrecon.targets.spec import TARGETS
 
 
 def explain(error: BaseException) -> str:
@@ -140,11 +141,6 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
     (
         "missing EQUAL",
         "an option has no value: write name=value without spaces, as in target=vgg18",
-    ),
-    (
-        "'TerminalNodeImpl' object",
-        "Hydra parses functions, as range(1,3), and values in braces by assert statements, "
-        "which python -O removes; run without -O and PYTHONOPTIMIZE",
     ),
     ("mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", _unreadable),
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnrecon.config.composition import compose
-from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig
+from bnrecon.config.schema import GROUPS, SPECS, RunConfig, spec_classes
 from bnrecon.runtime.digests import default_of
 from bnrecon.runtime.options import KINDS, field_types, limits_text
 
@@ -40,12 +40,9 @@ def options(config: RunConfig | None = None) -> list[Option]:
     ['data.name', 'data.root', 'data.download']
     """
     by_name: dict[str, Option] = {}
-    for group, spec in SPECS.items():
+    for group in SPECS:
         values = None if config is None else getattr(config, group)
-        kinds = [spec] if values is None else [type(values)]
-        if group == "target" and values is None:
-            kinds = list(TARGETS.values())
-        for kind in kinds:
+        for kind in spec_classes(group) if values is None else [type(values)]:
             for option in _options(kind, f"{group}.", values):
                 by_name.setdefault(option.name, option)
     run_options = [option for option in _options(RunConfig, "", config) if option.name not in SPECS]
@@ -63,10 +60,9 @@ def choices(group: str) -> dict[str, str]:
     descriptions = {}
     for file in files:
         lines = file.read_text(encoding="utf-8").splitlines()
-        comments = [line for line in lines if line.startswith("# ") and "@package" not in line]
-        descriptions[file.name.removesuffix(".yaml")] = (
-            comments[0].removeprefix("# ") if comments else ""
-        )
+        comments = (line for line in lines if line.startswith("# ") and "@package" not in line)
+        about = next(comments, "").removeprefix("# ")
+        descriptions[file.name.removesuffix(".yaml")] = about
     return descriptions
 
 
@@ -127,11 +123,11 @@ def _value(value: Any) -> str:
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     lines = [f"{title}:"]
     for name, about in rows:
-        first = f"  {name}"
-        wrapped = textwrap.wrap(about, WIDTH - COLUMN) or [""]
+        first, indent = f"  {name}", " " * COLUMN
         if len(first) >= COLUMN:
             lines.append(first)
             first = ""
-        lines.append(f"{first:<{COLUMN}}{wrapped[0]}".rstrip())
-        lines += [" " * COLUMN + line for line in wrapped[1:]]
+        start = f"{first:<{COLUMN}}"
+        filled = textwrap.fill(about, WIDTH, initial_indent=start, subsequent_indent=indent)
+        lines.append(filled or first)
     return "\n".join(lines)

@@ -15,21 +15,9 @@ from bnrecon.data.spec import DataSpec
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.extras import TRACKERS
-from bnrecon.runtime.options import check_fields, check_utf8, option
+from bnrecon.runtime.options import check_fields, option
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.targets.spec import (
-    CustomTarget,
-    DropoutCnnTarget,
-    DropoutResnetTarget,
-    MlpTarget,
-    NormalizationVggTarget,
-    Resnet9Target,
-    ResnetTarget,
-    TargetRequest,
-    TargetSpec,
-    TrainSpec,
-    VggTarget,
-)
+from bnrecon.targets.spec import TARGETS, CustomTarget, TargetRequest, TargetSpec, TrainSpec
 
 # Options that change where or how fast a run happens, not what it computes.
 VOLATILE = frozenset(
@@ -47,17 +35,6 @@ SPECS: dict[str, type] = {
     "features": FeatureSpec,
     "solver": SolverSpec,
     "train": TrainSpec,
-}
-# By the name before `_schema`, on which yaml files of targets build.
-TARGETS: dict[str, type[TargetSpec]] = {
-    "vgg": VggTarget,
-    "vgg_normalization": NormalizationVggTarget,
-    "resnet": ResnetTarget,
-    "resnet9": Resnet9Target,
-    "dropout_resnet": DropoutResnetTarget,
-    "dropout_cnn": DropoutCnnTarget,
-    "mlp": MlpTarget,
-    "custom": CustomTarget,
 }
 GROUPS = (*SPECS, "scale", "experiment")
 
@@ -106,15 +83,6 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         self.tracker = [name for name in dict.fromkeys(self.tracker) if name != "none"]
-        folders = {
-            "outputs": self.outputs,
-            "targets": self.targets,
-            "tracker_folder": self.tracker_folder,
-            "data.root": self.data.root,
-        }
-        for name, folder in folders.items():
-            if folder is not None:
-                check_utf8(name, folder)
         seeds = self.seeds
         if not seeds or len(set(seeds)) != len(seeds) or not 0 <= min(seeds) <= max(seeds) < 2**63:
             raise UserError(

@@ -107,15 +107,10 @@ def load(spec: DataSpec) -> Images:
 def _existing_root(path: str, name: str) -> str:
     """The folder with ``~`` expanded; raise ``UserError`` if there is no such folder."""
     root = os.path.expanduser(path)
-    try:
-        os.stat(os.path.join(root, ""))  # the trailing slash requires a folder
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        shown = root if len(root) <= 200 else f"{root[:200]}..."
+    if not os.path.isdir(root):
         held = f"{TREE}, or {ARCHIVE}" if name == "folder" else f"the {name} files"
-        raise UserError(
-            f"root={shown}: no such folder ({reason}); give the folder that holds {held}"
-        ) from None
+        advice = f"give the folder that holds {held}"
+        raise UserError(f"root={root[:200]}: no such folder; {advice}")
     return root
 
 

@@ -12,7 +12,6 @@ from bnrecon.runtime.options import check_fields, option
 
 DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
 RESIZABLE = ("folder", "imagenet", "imagenette")
-MAX_SIDE = 4096  # 50 MB an image
 # Keys of images in mappings, as of Hugging Face; the first one present counts.
 IMAGE_KEYS = ("pixel_values", "image", "images", "img")
 
@@ -40,7 +39,10 @@ class DataSpec:
         at_least=1,
     )
     side: int | None = option(
-        None, "resize images to this side in pixels (folder, imagenet, imagenette)", at_least=1
+        None,
+        "resize images to this side in pixels (folder, imagenet, imagenette)",
+        at_least=1,
+        at_most=4096,  # 50 MB an image
     )
     crop_padding: int = option(
         4, "random crops: zeros around a training image, in pixels", at_least=0
@@ -55,8 +57,6 @@ class DataSpec:
                 f"side={self.side}: {self.name} images have one size; "
                 f"leave it out, it is for {', '.join(RESIZABLE)}"
             )
-        if self.side is not None and self.side > MAX_SIDE:  # memory grows with its square
-            raise UserError(f"side={self.side}: must be at most {MAX_SIDE:,}")
         if self.name == "imagenet" and (self.crop_padding, self.flip) != (4, True):
             raise UserError(
                 f"crop_padding={self.crop_padding}, flip={self.flip}: imagenet's training images "
@@ -80,9 +80,8 @@ def default_root() -> Path:
     """
     if folder := os.environ.get("BNRECON_DATA"):
         return Path(folder)
-    cache = user_cache()
-    if cache is None:
-        raise UserError(
-            "you have no home folder for data sets; give root=FOLDER, or set BNRECON_DATA"
-        )
-    return cache / "data"
+    try:
+        return user_cache() / "data"
+    except RuntimeError:
+        advice = "give root=FOLDER, or set BNRECON_DATA"
+        raise UserError(f"you have no home folder for data sets; {advice}") from None

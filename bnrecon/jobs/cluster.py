@@ -18,6 +18,7 @@ from bnrecon.jobs.options import ClusterOptions
 from bnrecon.jobs.queues import MOST_JOBS, log_of, open_queue
 from bnrecon.jobs.record import Submission, handing_out, new_submission, submissions
 from bnrecon.jobs.work import Batch, Detached, Outcome, Started, Work
+from bnrecon.reporting.wording import count_of
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.shipped import DEFAULT_OUTPUTS
@@ -255,7 +256,6 @@ def bundle(
 
 def _submitted_message(submission: Submission, queue: str = "") -> str:
     """How many jobs were submitted, to which cluster, and where they log."""
-    count = len(submission.jobs)
-    jobs = f"{count} job{'' if count == 1 else 's'}"
+    jobs = count_of(len(submission.jobs), "job")
     to = f"given to {queue}" if queue else f"(cluster={submission.cluster})"
     return f"{jobs} {to}: {shorten(submission.numbers, 10)}\nlogs: {submission.folder}"

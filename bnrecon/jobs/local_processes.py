@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from bnrecon.jobs.computation import compute, details_to
 from bnrecon.jobs.work import Outcome, Started, Work, not_tried, process_log
+from bnrecon.reporting.wording import count_of
 from bnrecon.runtime import hardware, interruption
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
@@ -37,12 +38,12 @@ def require_room(jobs: int, device: torch.device) -> None:
     cores, free = hardware.processor_count(), hardware.available_memory(torch.device("cpu"))
     most = max(1, min(max(2, cores), free // EACH))
     there = (
-        f"{cores} core{'' if cores == 1 else 's'}, {format_bytes(free)} of memory free, "
+        f"{count_of(cores, 'core')}, {format_bytes(free)} of memory free, "
         f"{format_bytes(EACH)} per process"
     )
     if device.type == "cuda":
         gpus = torch.cuda.device_count()
-        most, there = min(most, gpus), f"{there}, {gpus} GPU{'' if gpus == 1 else 's'}"
+        most, there = min(most, gpus), f"{there}, {count_of(gpus, 'GPU')}"
     if jobs > most:
         raise UserError(f"jobs={jobs}: this machine has room for {most} ({there})")
 

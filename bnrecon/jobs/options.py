@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,15 +97,8 @@ def read(
         raise UserError(f"{misplaced[0]}: is for cluster=slurm")
     if name is None:
         return JobOptions(int(jobs))
-    minutes = _minutes(values.get("minutes_per_job", "10"))
-    return JobOptions(int(jobs), ClusterOptions(name, settings, cluster_words, minutes, detach))
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = math.nan
-    if not 0 <= minutes < 1e6:
-        raise UserError(f"minutes_per_job={text}: give a number of minutes; 0 is a job for each")
-    return minutes
+    minutes = values.get("minutes_per_job", "10")
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]*)?", minutes):
+        raise UserError(f"minutes_per_job={minutes}: give a number of minutes; 0 is a job for each")
+    cluster = ClusterOptions(name, settings, cluster_words, float(minutes), detach)
+    return JobOptions(int(jobs), cluster)

@@ -9,13 +9,14 @@ import logging
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bnrecon.jobs.queues import Queue, open_queue
 from bnrecon.jobs.work import Batch, Outcome, title
+from bnrecon.reporting.inventory import subfolders
 from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import RunError, UserError
@@ -142,12 +143,10 @@ def new_submission(batch: Batch, cluster: str) -> Submission:
     return Submission(folder, batch.scale, cluster, batch.command, socket.gethostname())
 
 
-@contextlib.contextmanager
-def handing_out(folder: Path) -> Iterator[None]:
+def handing_out(folder: Path) -> contextlib.AbstractContextManager[bool]:
     """Keep other commands on this machine from submitting or ending a batch's jobs in the block."""
     waiting = "waiting for another command that submits or ends jobs of this study"
-    with locks.lock_file(folder / ".locks" / "submission", lambda: waiting, required=False):
-        yield
+    return locks.lock_file(folder / ".locks" / "submission", lambda: waiting, required=False)
 
 
 def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
@@ -155,11 +154,7 @@ def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
 
     A damaged record is reported and skipped.
     """
-    try:  # so is a folder that cannot be entered
-        folders = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    read = [_read(each.absolute()) for each in folders]
+    read = [_read(each.absolute()) for each in subfolders(folder / JOBS)]
     return [
         submission
         for submission in read

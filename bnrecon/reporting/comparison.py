@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
@@ -15,9 +16,6 @@ from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
 from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.reporting.run_tables import by_name, description, evaluated_on, target_accuracy
 from bnrecon.reporting.statistics import mean_interval
-
-if TYPE_CHECKING:
-    from bnrecon.reporting.predictions import Disagreement
 
 CELL = 36  # characters of a value in a line
 NAMES = ("A", "B")
@@ -34,11 +32,11 @@ COUNTS = (
 def compare(
     first: tuple[Path, RunResult],
     second: tuple[Path, RunResult],
-    predicted: Sequence[Disagreement] = (),
+    predicted: Mapping[int, Predictions] = MappingProxyType({}),
 ) -> str:
     """The differences of two finished runs (folder and result each), for a terminal.
 
-    ``predicted`` compares their predictions, if these were computed again.
+    ``predicted`` compares their predictions by seed, if these were computed again.
     """
     one, other = first[1], second[1]
     heading = "\n".join(
@@ -117,8 +115,7 @@ def _counts(predictions: Sequence[Predictions | None], name: str) -> str:
     counted = [one for one in predictions if one is not None]
     if not counted:
         return "not counted"
-    listed = ", ".join("?" if p is None else str(getattr(p, name)) for p in predictions)
-    return f"{listed} of {counted[0].images}"
+    return f"{', '.join(str(getattr(one, name)) for one in counted)} of {counted[0].images}"
 
 
 def _provenance(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
@@ -142,12 +139,12 @@ def _provenance(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
     return [(name, a or NOT_RECORDED, b or NOT_RECORDED) for name, (a, b) in differing.items()]
 
 
-def _recomputed(predicted: Sequence[Disagreement]) -> str:
+def _recomputed(predicted: Mapping[int, Predictions]) -> str:
     """The recomputed predictions, a line for each seed."""
     lines = [
-        f"  seed {one.seed}: {one.differ} of {one.images} "
-        f"({one.only_first_right} only A right, {one.only_second_right} only B right)"
-        for one in predicted
+        f"  seed {seed}: {counts.differ} of {counts.images} "
+        f"({counts.only_target_right} only A right, {counts.only_source_right} only B right)"
+        for seed, counts in predicted.items()
     ]
     title = "Images that A and B predict differently, recomputed from the saved sources:"
     return "\n".join([title, *lines])

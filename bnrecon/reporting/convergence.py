@@ -6,6 +6,7 @@ import re
 
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reporting.result import RunResult, SeedRecord
+from bnrecon.reporting.wording import span
 
 
 def layer_line(seed: int, report: LayerReport) -> str:
@@ -41,9 +42,8 @@ def solver_choices(layers: list[LayerReport]) -> list[str]:
     lines = []
     for (solver, kind), reasons in sorted(chosen.items(), key=lambda item: -len(item[1])):
         matches = filter(None, map(iterations.search, reasons))
-        counts = [int(match[1]) for match in matches]
-        span = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
-        reason = kind.replace("{}", span)
+        counts = span((int(match[1]) for match in matches), absent="")
+        reason = kind.replace("{}", counts)
         lines.append(f"auto chose {solver} for {len(reasons)} of {len(layers)} layers: {reason}")
     return lines
 

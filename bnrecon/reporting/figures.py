@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import description
-from bnrecon.runtime import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -101,17 +98,6 @@ def image(figure: Figure, kind: str) -> bytes:
     with style():
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return file.getvalue()
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a picture exists and can be read to its end."""
-    try:
-        files.require_regular(path)
-        with Image.open(path) as picture:
-            picture.load()
-    except (OSError, SyntaxError, ValueError):  # Damaged is a ValueError
-        return False
-    return True
 
 
 def layer_errors(result: RunResult) -> Figure:

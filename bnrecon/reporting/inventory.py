@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import filelock
 from safetensors import SafetensorError, safe_open
 
 from bnrecon.runtime import files, locks
@@ -127,13 +126,10 @@ def subfolders(folder: Path) -> list[Path]:
 def folder_size(folder: Path) -> int:
     """Bytes of all files below a folder; links are not followed."""
     total = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # removed, or not readable
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    total += folder_size(Path(entry.path))
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                total += os.lstat(os.path.join(top, name)).st_size
     return total
 
 
@@ -142,17 +138,10 @@ def lock_holder(folder: Path) -> str | None:
 
     A free lock is taken for an instant, for which a process that wants it then waits.
     """
-    path = folder / ".lock"
-    if not path.exists():
-        return None
-    lock = filelock.FileLock(path, fallback_to_soft=False)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        return locks.holder(folder)
-    except OSError:  # a read-only folder: a holder cannot be detected
-        return None
-    lock.release()
+    if (folder / ".lock").exists():
+        # Of a read-only folder no holder can be detected.
+        with contextlib.suppress(UserError), locks.lock_file(folder / ".lock") as held:
+            return None if held else locks.holder(folder)
     return None
 
 

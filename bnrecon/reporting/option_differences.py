@@ -7,8 +7,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from bnrecon.config.schema import SPECS, TARGETS, RunConfig
+from bnrecon.config.schema import SPECS, RunConfig
 from bnrecon.runtime.digests import default_of, dotted
+from bnrecon.targets.spec import TARGETS
 
 NOT_RECORDED = "not recorded"
 

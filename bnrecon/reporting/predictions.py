@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ from bnrecon.config.composition import option_names
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import Images, load
 from bnrecon.reconstruction.source_file import collapse, load_source
-from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.reporting.stored_target import target_request
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
@@ -19,21 +18,12 @@ from bnrecon.targets.accuracy import finite_logits
 from bnrecon.targets.building import build_target
 
 
-@dataclasses.dataclass(frozen=True)
-class Disagreement:
-    """Two sources of one seed on the same test images."""
-
-    seed: int  # of both
-    images: int  # number of compared images
-    differ: int  # images that the two predict differently
-    only_first_right: int  # of these, images that only the first predicts correctly
-    only_second_right: int  # images that only the second predicts correctly
-
-
 def disagreements(
     first: tuple[Path, RunResult], second: tuple[Path, RunResult], root: str | None = None
-) -> list[Disagreement]:
+) -> dict[int, Predictions]:
     """Compare the saved sources of two runs on their test images, for each common seed.
+
+    The first run's source takes the place of the target.
 
     A source is evaluated in its collapsed form, which is the same function, if its first activation
     is linear; otherwise as the real network. The images are in ``root``, by default in the folder
@@ -54,14 +44,7 @@ def disagreements(
         for seed in seeds:
             _require_source(folder, seed)
     a, b = (_Run(folder, result, root) for folder, result in (first, second))
-    compared = []
-    for seed in seeds:
-        classes = a.predict(seed), b.predict(seed)
-        first_right, second_right = (each == a.labels for each in classes)
-        differ = classes[0] != classes[1]
-        counts = differ, first_right & ~second_right, second_right & ~first_right
-        compared.append(Disagreement(seed, len(a.labels), *(int(each.sum()) for each in counts)))
-    return compared
+    return {seed: Predictions.compare(a.predict(seed), b.predict(seed), a.labels) for seed in seeds}
 
 
 def _require_source(folder: Path, seed: int) -> Path:

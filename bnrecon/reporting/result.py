@@ -95,6 +95,13 @@ class Predictions:
     source_images: int = 0
     reserve: float | None = None
 
+    @classmethod
+    def compare(cls, target: Any, source: Any, labels: Any, *tested: Any) -> Predictions:
+        """Compare the classes (N,) that two networks predict; ``labels`` are the right ones."""
+        target_right, source_right = target == labels, source == labels
+        counts = target != source, target_right & ~source_right, source_right & ~target_right
+        return cls(len(labels), *(int(each.sum()) for each in counts), *tested)
+
     @property
     def p_value(self) -> float:
         """The p-value of McNemar's test that both networks are equally often right."""
@@ -197,19 +204,14 @@ class RunResult(files.Stored):
         return [seed.accuracy for seed in self.seeds]
 
     @property
-    def losses(self) -> list[float]:
-        """Accuracy of the target minus that of the source networks in percent, by seed."""
-        return [self.target.accuracy - accuracy for accuracy in self.accuracies]
-
-    @property
     def accuracy(self) -> Interval:
         """Mean accuracy of the source networks with its interval over seeds."""
         return mean_interval(self.accuracies)
 
     @property
     def loss(self) -> Interval:
-        """Mean loss of accuracy with its interval over seeds; the target is the same for all."""
-        return mean_interval(self.losses)
+        """Mean accuracy of the target minus that of a source, with its interval over seeds."""
+        return mean_interval([self.target.accuracy - accuracy for accuracy in self.accuracies])
 
     @property
     def layers(self) -> list[LayerReport]:

@@ -9,17 +9,15 @@ from typing import Any
 
 from torch import nn
 
-from bnrecon.config.schema import TARGETS
 from bnrecon.data import DataSpec, load
 from bnrecon.reporting.result import from_stored
-from bnrecon.runtime import files
-from bnrecon.runtime.digests import tensor_digest
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import shipped_folder
 from bnrecon.targets.building import build_target
 from bnrecon.targets.location import ABOUT, WEIGHTS
 from bnrecon.targets.register import check_family
-from bnrecon.targets.spec import CustomTarget, TargetRequest, TrainSpec
+from bnrecon.targets.spec import TARGETS, CustomTarget, TargetRequest, TrainSpec
+from bnrecon.targets.store import read_stored
 
 # Image shape and number of classes, if the data set's name determines them.
 SHAPES = {
@@ -63,9 +61,7 @@ def load_target(
     if not (folder / WEIGHTS).is_file():
         advice = "a checkout has those that ship: give outputs=CHECKOUT/outputs"
         raise UserError(f"{folder} has no weights ({WEIGHTS}); {advice}")
-    about, (weights, _) = files.read_json(folder / ABOUT), files.read_tensors(folder / WEIGHTS)
-    if about.get("weights", digest := tensor_digest(weights)) != digest:
-        raise files.Damaged(f"{folder / ABOUT} does not belong to {WEIGHTS} next to it")
+    weights, about = read_stored(folder)
     request = target_request(about["config"], None if root is None else str(root))
     data: Any = request.data
     if data.name in SHAPES:

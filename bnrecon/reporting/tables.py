@@ -79,7 +79,7 @@ def csv(frame: pd.DataFrame) -> str:
         cells, snake = frame[name], snake_case(name)
         if any(isinstance(cell, Interval) for cell in cells):
             for part in ("mean", "half_width", "n"):
-                values = [getattr(cell, part) if _there(cell) else None for cell in cells]
+                values = [getattr(cell, part) if pd.notna(cell) else None for cell in cells]
                 # Objects: with an empty cell, integers would become floats.
                 columns[f"{snake}_{part}"] = pd.Series(values, dtype=object)
         else:
@@ -106,11 +106,6 @@ def as_text(frame: pd.DataFrame, formats: Formats) -> pd.DataFrame:
 
 
 def _write(cell: Any, spec: str) -> str:
-    if not _there(cell):
+    if pd.isna(cell):
         return ""
     return str(cell) if isinstance(cell, str | bool) else format(cell, spec)
-
-
-def _there(cell: Any) -> bool:
-    """Whether a cell has a value: pandas stores a missing number as NaN."""
-    return cell is not None and not (isinstance(cell, float) and cell != cell)

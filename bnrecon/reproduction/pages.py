@@ -53,7 +53,7 @@ def write(
         UserError: an impossible request.
     """
     folder = folder or request.folder
-    files.remove_leftovers(folder)
+    files.remove_partial_files(folder)
     texts, drawn, unshown = [], [], []
     refused: OSError | None = None
     render = functools.partial(_render, None if redraw else folder)

@@ -16,6 +16,7 @@ from bnrecon.operators.mapped import disk_folder
 from bnrecon.reconstruction.duration import rate, solving_seconds
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reporting.wording import span
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import RunError, UserError
@@ -49,11 +50,8 @@ class _Expected(NamedTuple):
     tested: int
 
 
-def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
+def announce(config: RunConfig, data: Images, device: torch.device) -> None:
     """Refuse what is impossible, then log what will be done and about how long it takes.
-
-    Returns:
-        The plan for an untrained network: names, shapes and widths of all layers.
 
     Raises:
         UserError: an option or a layer is not possible.
@@ -75,7 +73,6 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
         *(f"note      {note}" for note in [*notes, *plan.notes]),
     ]
     logger.info("\n".join(lines))
-    return plan
 
 
 def source_images(config: RunConfig, flops: int, images: int, device: torch.device) -> int:
@@ -164,11 +161,8 @@ def _description(
 ) -> list[str]:
     """What will be done, one line for each group of options."""
     channels, height, width = data.shape
-    widths = sorted({layer.width for layer in plan.layers})
-    span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
-    ratios = [f"{layer.width / layer.shape.equations:.3g}" for layer in plan.layers]
-    least, most = min(ratios, key=float), max(ratios, key=float)
-    oversampling = least if least == most else f"{least} to {most}"
+    widths = span(layer.width for layer in plan.layers)
+    oversampling = span((layer.width / layer.shape.equations for layer in plan.layers), ".3g")
     dtype = str(training_plan(config.target_request, device).dtype).removeprefix("torch.")
     tested = "test" if config.data.validation is None else "held-out training"
     train, trained = config.train, ""
@@ -181,7 +175,7 @@ def _description(
         f"target    {config.target.name} of width {config.target.width}: "
         f"{parameter_count(network):,} parameters; a source of minimum width trains "
         f"{minimum_width_count(network):,} in its convolutions",
-        f"source    {config.features.name}, {span} features a layer "
+        f"source    {config.features.name}, {widths} features a layer "
         f"(oversampling {oversampling}), solver {config.solver.name}, "
         f"seeds {', '.join(map(str, config.seeds))}",
         f"scale     {config.scale}{trained}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +22,8 @@ from bnrecon.reconstruction.planned_layer import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run.naming import code_of_run
 from bnrecon.runtime import digests, hardware
-from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
 from bnrecon.targets.store import Trained, obtain_target
-
-logger = logging.getLogger(__name__)
 
 STATISTICS_IMAGES = 1024  # training images for running statistics
 
@@ -44,24 +40,14 @@ class RunContext:
     device: torch.device
     folder: Path  # the run's; a seed's files are in ``folder/seed-N``
     target: Trained  # the trained network
-    storage: str  # storage of the features, as announced
     tracked: TrackedRun  # logs layers and seeds
     share: Share | None = None  # lets other processes solve and store a seed's layers
 
     @cached_property
     def plan(self) -> Plan:
         """Width, features and solver of every layer, for all seeds; see ``plan_of_seed``."""
-        network, config = self.target.network, self.config
-        features = dataclasses.replace(config.features, storage=self.storage)
         with option_names("features"):
-            try:
-                return plan_layers(network, features, config.solver)
-            except (UserError, RunError):
-                if config.features.storage == self.storage:
-                    raise
-                plan = plan_layers(network, config.features, config.solver)
-        logger.warning("less memory is free than before: features.storage=%s", plan.storage)
-        return plan
+            return plan_layers(self.target.network, self.config.features, self.config.solver)
 
     def plan_of_seed(self, seed: int) -> Plan:
         """The plan with a seed, which decides only the features that are drawn."""
@@ -100,5 +86,4 @@ def open_run(config: RunConfig, data: Images, folder: Path) -> RunContext:
     """
     device = hardware.resolve_device(config.device)
     target = obtain_target(config.target_request, data, device)
-    with NO_TRACKERS.track(f"runs/{folder.name}", {}) as tracked:
-        return RunContext(config, data, device, folder, target, config.features.storage, tracked)
+    return RunContext(config, data, device, folder, target, TrackedRun(NO_TRACKERS, "", {}))

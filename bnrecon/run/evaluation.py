@@ -74,18 +74,11 @@ def evaluate_source(
             bar.update(len(x))
         real = torch.cat(logits)
     classes, of_target = merged.index_put((hardest,), real).argmax(1), wanted.argmax(1)
-    right, target_right = classes == labels, of_target == labels
     to_target = _largest(real - wanted[hardest])
-    predictions = Predictions(
-        images,
-        int((classes != of_target).sum()),
-        int((target_right & ~right).sum()),
-        int((right & ~target_right).sum()),
-        tested,
-        _reserve(margins[~hardest], tested, to_target),
-    )
+    reserve = _reserve(margins[~hardest], tested, to_target)
+    predictions = Predictions.compare(of_target, classes, labels, tested, reserve)
     return SourceEvaluation(
-        100 * int(right.sum()) / images,
+        100 * int((classes == labels).sum()) / images,
         images,
         tested,
         _largest(real - merged[hardest]),

@@ -57,7 +57,7 @@ def write_config(config: RunConfig, folder: Path) -> None:
 
 
 def restore_tables(config: RunConfig, folder: Path, result: RunResult) -> None:
-    """Rewrite a finished run's tables if they are missing, old or damaged.
+    """Rewrite a finished run's tables if they are missing, old or damaged; a figure if missing.
 
     Solved layers that killed processes left behind are removed. A read-only folder stays as it is:
     a finished run only needs to be read.
@@ -71,7 +71,7 @@ def restore_tables(config: RunConfig, folder: Path, result: RunResult) -> None:
             for name, text in table_files(result).items():
                 if not files.has_text(folder / name, text):
                     files.write_text(folder / name, text)
-            if not figures.is_whole(folder / "layers.png"):
+            if not (folder / "layers.png").exists():
                 draw_layers(folder, result)
             for seed_folder in folder.glob("seed-*"):
                 for leftover in solved_layers(seed_folder):

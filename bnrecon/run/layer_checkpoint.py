@@ -12,21 +12,20 @@ from bnrecon.solvers.checkpoint import Corrected, KrylovState
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 60.0  # between two checkpoints: small layers take less, and write none
 VECTORS = ("x", "residual", "direction", "energy", "reference")  # in a KrylovState
 
 
 class LayerCheckpoint:
     """A ``Checkpoint`` in a file: the state of a layer that takes minutes or hours to solve.
 
-    ``about`` identifies the state: layer, seed and the seed's key. ``seconds`` pass between two
-    checkpoints; ``before`` are the seconds spent on the loaded one.
+    ``about`` identifies the state: layer, seed and the seed's key. ``before`` are the seconds spent
+    on the loaded one.
     """
 
-    def __init__(self, path: Path, about: Mapping[str, object], seconds: float | None = None):
-        self.path, self.about = path, dict(about)
-        self.seconds = SECONDS if seconds is None else seconds
-        self.before = 0.0
+    seconds = 60.0  # between two checkpoints: small layers take less, and write none
+
+    def __init__(self, path: Path, about: Mapping[str, object]):
+        self.path, self.about, self.before = path, dict(about), 0.0
         self._started = self._saved = time.monotonic()
         self._warned = False
 

@@ -28,10 +28,9 @@ from bnrecon.run.announcement import announce
 from bnrecon.run.context import RunContext, Share
 from bnrecon.run.naming import run_folder
 from bnrecon.run.seed import run_seed
-from bnrecon.run.seed_files import read_seed
 from bnrecon.runtime import distributed, files, hardware, locks
 from bnrecon.runtime.digests import json_values, tensor_digest
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.provenance import command, commit, host, now, versions
 from bnrecon.runtime.tracking import NO_TRACKERS
 from bnrecon.targets.location import is_trained
@@ -77,24 +76,20 @@ def run(config: RunConfig, share: Share | None = None) -> Run:
 def _read_or_compute(config: RunConfig, share: Share | None) -> Run:
     data = preparation.load_images(config) if has_pixels_of_the_user(config.data.name) else None
     folder = run_folder(config, data)
-    result, notes = finished.read_result(folder, config), []
-    stored = result is not None
+    result = finished.read_result(folder, config)
     if result is None:
         check_machine(config)
         data = data or preparation.load_images(config)  # before anything is written
         with locks.lock_folder(folder, f"the run {folder.name}"):
             # Another process may have done it while this one waited.
             result = finished.read_result(folder, config, quarantine_damaged=True)
-            stored = result is not None
             if result is None:
                 device = hardware.resolve_device(config.device)
-                result = _compute(config, folder, data, device, share)
-    if stored:
-        with preparation.announce_trackers(config).track(
-            f"runs/{folder.name}", tracked_options(config)
-        ) as log:
-            log_run(log, result)
-        notes = finished.notes_on(config, result, folder, data)
+                return Run(folder, _compute(config, folder, data, device, share), [])
+    trackers = preparation.announce_trackers(config)
+    with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
+        log_run(tracked, result)
+    notes = finished.notes_on(config, result, folder, data)
     finished.restore_tables(config, folder, result)
     return Run(folder, result, notes)
 
@@ -108,14 +103,14 @@ def _compute(
             f"data={config.data.name}: all images are of one class, {data.classes[0]}; "
             "a run compares predictions, and needs two classes or more"
         )
-    storage = announce(config, data, device).storage
+    announce(config, data, device)
     finished.write_config(config, folder)
     trackers = preparation.announce_trackers(config)
     target = obtain_target(config.target_request, data, device, trackers)
     accuracy = f"{preparation.tested_on(target)} accuracy {target.about['accuracy']:.2f}%"
     logger.info("target    %s (n=%d), %s", accuracy, target.about["images"], target.folder)
     with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
-        context = RunContext(config, data, device, folder, target, storage, tracked, share)
+        context = RunContext(config, data, device, folder, target, tracked, share)
         records = [run_seed(context, seed) for seed in config.seeds]
         result = _write(context, summarize(context, records))
         log_run(tracked, result)
@@ -177,12 +172,6 @@ def _write(run: RunContext, result: RunResult) -> RunResult:
     for name, text in table_files(result).items():
         files.write_text(run.folder / name, text)
     finished.draw_layers(run.folder, result)
-    for seed in run.config.seeds:
-        folder = run.folder / f"seed-{seed}"
-        if read_seed(folder, run.seed_key, run.config.keep_source) is None:
-            raise RunError(
-                f"{folder}: its files were removed or changed during the run; rerun the command"
-            )
     result.write(run.folder / "result.json")
     if not run.config.keep_source:
         for file in run.folder.glob("seed-*/source.safetensors"):

@@ -41,7 +41,6 @@ def short_waits(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {} if chosen else {"GOMP_SPINCOUNT": "1000"}
 
 
-def user_cache() -> Path | None:
-    """The package's folder in the user's cache; ``None`` for a user without a home folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return None if cache == "~/.cache" else Path(cache) / "bnrecon"
+def user_cache() -> Path:
+    """The package's folder in the user's cache; ``RuntimeError`` without a home folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bnrecon"

@@ -10,14 +10,13 @@ import logging
 import os
 import re
 import secrets
-import socket
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import psutil
 from safetensors import SafetensorError, safe_open
 
 from bnrecon.runtime.digests import content_key, json_values, tensor_digest
@@ -52,16 +51,15 @@ def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
         OSError: with the name of ``path``, not of the temporary file; also if ``path`` is not a
             regular file.
     """
-    # The name contains the writer, so that leftovers of a killed process can be recognized.
     start = path.name.encode()[:100].decode(errors="ignore")  # file systems limit bytes
-    name, temporary = f".{start}.{_host()}-{os.getpid()}.", None
+    temporary = None
     try:
-        target, permissions = resolve_target(path)
+        target = resolve_target(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f"{name}{secrets.token_hex(4)}.part")
+        temporary = target.with_name(f".{start}.bnrecon-{secrets.token_hex(4)}.part")
         with open(temporary, "xb") as file:
-            if permissions is not None:
-                os.chmod(temporary, permissions)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copymode(target, temporary)
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
@@ -74,58 +72,31 @@ def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
         raise
 
 
-def resolve_target(path: Path) -> tuple[Path, int | None]:
-    """The file that ``write_bytes`` writes, with links resolved, and its permissions if it exists.
+def resolve_target(path: Path) -> Path:
+    """The file that ``write_bytes`` writes, with links resolved.
 
     Raises:
         FileExistsError: it is not a regular file, or a broken link.
         PermissionError: it is a link to a file that must not be written, as in a cache.
     """
     target = Path(os.path.realpath(path))
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        if path.is_symlink():  # its target may be on an unmounted disk, say
-            raise _no_target("link that leads nowhere", path) from None
-        return target, None
-    if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
-        raise _no_target(kinds.get(stat.S_IFMT(mode), "device"), path)
+    if os.path.lexists(path) and not target.is_file():
+        reason = "Only files are overwritten, and this is none; give another name"
+        raise FileExistsError(errno.EEXIST, reason, str(path))
     if path.is_symlink() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    return target, mode & 0o777
+    return target
 
 
-def _no_target(what: str, path: Path) -> OSError:
-    reason = f"Only files are overwritten, and this is a {what}; give another name"
-    return FileExistsError(errno.EEXIST, reason, str(path))
+DAY = 86_400  # seconds after which a partial file counts as abandoned
 
 
-def _host() -> str:
-    return re.sub(r"[^\w]", "", socket.gethostname())
-
-
-DAY = 86_400  # seconds after which any machine's partial file counts as abandoned
-PARTIAL = re.compile(r"\..+\.(\w*)-(\d+)\.\w{8}\.part")  # named by write_bytes: host, process
-
-
-def partial_files(folder: Path, below: bool = True) -> Iterator[tuple[Path, str, int]]:
-    """The temporary files of ``write_bytes``, with the host and process of each."""
-    for path in folder.rglob(".*.part") if below else folder.glob(".*.part"):
-        if writer := PARTIAL.fullmatch(path.name):
-            yield path, writer[1], int(writer[2])
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove partial files of killed processes below ``folder``.
-
-    This machine's are removed if their writer has ended, others' after a day.
-    """
-    for path, host, process in partial_files(folder):
-        ended = host == _host() and not psutil.pid_exists(process)
+def remove_partial_files(folder: Path, age: float = DAY) -> None:
+    """Remove partial files below ``folder`` of this age in seconds: their process was killed."""
+    for path in folder.rglob(".*.bnrecon-*.part"):
         # Another process may remove the same file, or this one may lack the permission.
         with contextlib.suppress(OSError):
-            if ended or time.time() - path.stat().st_mtime > DAY:
+            if time.time() - path.stat().st_mtime > age:
                 path.unlink()
 
 
@@ -226,21 +197,11 @@ def require_regular(path: Path) -> None:
 def find(folder: Path, pattern: str) -> list[Path]:
     """The sorted paths below a folder that match a pattern whose last part is a name.
 
-    Unlike with ``glob``, broken links and inaccessible paths match: reading them reports them.
+    Unlike with ``glob``, broken links match: reading them reports them.
     """
     above, _, name = pattern.rpartition("/")
     folders = folder.glob(above) if above else [folder]
-    return sorted(path for path in (each / name for each in folders) if not _is_missing(path))
-
-
-def _is_missing(path: Path) -> bool:
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    return False
+    return sorted(path for each in folders if os.path.lexists(path := each / name))
 
 
 def state(path: Path) -> tuple[int, int, int] | None:

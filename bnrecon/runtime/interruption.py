@@ -55,11 +55,6 @@ def handle_signals(postpone: bool = False) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def is_loading() -> bool:
-    """Whether signals do not raise ``KeyboardInterrupt`` yet."""
-    return signal.getsignal(signal.SIGINT) in (_exit_at_once, _postpone)
-
-
 def finish_loading() -> None:
     """Let signals raise ``KeyboardInterrupt`` from now on.
 
@@ -68,7 +63,8 @@ def finish_loading() -> None:
     Raises:
         KeyboardInterrupt: for a signal that was postponed until now.
     """
-    if threading.current_thread() is threading.main_thread() and is_loading():
+    is_loading = signal.getsignal(signal.SIGINT) in (_exit_at_once, _postpone)
+    if is_loading and threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             signal.signal(number, _interrupt)
         if _postponed:

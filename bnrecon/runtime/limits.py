@@ -108,19 +108,9 @@ def _process_group(controller: str, proc: Path) -> Iterator[tuple[Path, Path]]:
         if name not in paths or (kind == "cgroup" and controller not in options.split(",")):
             continue
         mount, path = Path(point), paths[name]
-        if ".." in PurePosixPath(root).parts:  # mounted outside the process's namespace
-            yield _search(mount), mount
-            continue
         # In a container the path may be the host's, or above its namespace: then use the mount.
         seen = path.is_relative_to(root) and ".." not in path.parts
         yield mount / (path.relative_to(root) if seen else ""), mount
-
-
-def _search(mount: Path) -> Path:
-    """The group that lists this process, or the highest one."""
-    process = str(os.getpid())
-    matches = (folder for folder in mount.glob("**/") if process in lines(folder / "cgroup.procs"))
-    return next(matches, mount)
 
 
 def processor_limits(proc: Path = Path("/proc")) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -100,11 +101,9 @@ def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[No
     ``shared`` says whether other processes may lock and write folders in it meanwhile.
     """
     with lock_file(folder / ".lock", lambda: f"waiting for {holder(folder)} to finish {purpose}"):
-        if _are_taken.get():
-            # Left by a process killed while writing; only the holder writes here.
-            for path, _, _ in files.partial_files(folder, below=not shared):
-                path.unlink(missing_ok=True)
-        files.remove_leftovers(folder)
+        # Only the holder writes here: partial files are of killed processes.
+        alone = _are_taken.get() and not shared
+        files.remove_partial_files(folder, -math.inf if alone else files.DAY)
         with contextlib.suppress(OSError):  # for waiting processes; the lock does not need it
             files.write_text(folder / ".holder", f"process {os.getpid()} on {socket.gethostname()}")
         yield

@@ -124,14 +124,10 @@ def prefix_fields(line: str, prefix: str, names: Iterable[str]) -> str:
     return re.sub(pattern, lambda match: f"{prefix}{match[1]}", line)
 
 
-def check_folder(name: str, folder: str) -> None:
-    """Raise ``UserError`` for a text that cannot name a folder."""
+def check_path(name: str, folder: str) -> None:
+    """Raise ``UserError`` for a text that cannot name a folder, or that JSON files cannot hold."""
     if not folder or "\0" in folder:
         raise UserError(f"{name}={folder!r}: give a folder's name")
-
-
-def check_utf8(name: str, folder: str) -> None:
-    """Raise ``UserError`` for a folder's name that JSON files cannot hold."""
     try:
         folder.encode()
     except UnicodeEncodeError:
@@ -176,7 +172,7 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         if "allowed" in limits and entry not in limits["allowed"]:
             raise UserError(f"{name}={entry}: {nearest(entry, map(str, limits['allowed']))}")
     if limits.get("folder"):
-        check_folder(name, value)
+        check_path(name, value)
     if limits.get("file_name") and not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", value):
         advice = "this is part of a folder's name; give 1 to 60 characters, none of them /"
         raise UserError(f"{name}={value[:80]!r}: {advice}")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
-from bnrecon.runtime.interruption import is_loading
 
 logger = logging.getLogger(__name__)
 
@@ -155,9 +154,7 @@ def _import(name: str) -> None:
     before = _settings()
     try:
         imported = importlib.import_module(module)
-    except BaseException as error:  # user code may raise anything
-        if isinstance(error, KeyboardInterrupt) and not is_loading():
-            raise  # from the keyboard, not the module: no signal raises it during loading
+    except (Exception, SystemExit) as error:  # a script may call sys.exit
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(f"imports={name}: {error}; {ADVICE}") from None
         raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None

@@ -18,7 +18,6 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
-from bnrecon.targets.relative_step import start_factor
 from bnrecon.targets.reparameterization import FixedFactors
 
 
@@ -118,3 +117,25 @@ def _masked(pair: CollapsedPair) -> nn.Conv2d:
         reached = (pair.weight(torch.ones_like(pair.gamma)) != 0).float()
     parametrize.register_parametrization(convolution, "weight", FixedFactors(reached))
     return convolution
+
+
+def start_factor(fan_in: int, as_weights: bool, start: str, step: float) -> float:
+    """The factor on the usual initial values of a layer's trained parameters.
+
+    The SGD step of a layer before a normalization, relative to its weight, depends on it.
+
+    Args:
+        fan_in: f = c0 kh kw.
+        as_weights: whether the usual values are PyTorch's weights, of root mean square
+            1 / sqrt(3 f); they are 1 otherwise.
+        start: the desired root mean square: ``usual``, ``ones`` (1) or ``weights``.
+        step: divides the start by its square root; relative steps are ``step`` times as long.
+
+    >>> round(start_factor(144, as_weights=False, start="weights", step=1) ** -2)
+    432
+    >>> start_factor(144, as_weights=True, start="weights", step=4)
+    0.5
+    """
+    weights = (3 * fan_in) ** -0.5
+    usual = weights if as_weights else 1.0
+    return {"usual": usual, "ones": 1.0, "weights": weights}[start] / usual / step**0.5

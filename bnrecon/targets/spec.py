@@ -9,20 +9,12 @@ from typing import Any
 from bnrecon.data.spec import DataSpec
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import parse_duration
-from bnrecon.runtime.options import check_fields, check_utf8, option
+from bnrecon.runtime.options import check_fields, option
 
-INNER = ("batchnorm", "scale", "mask")  # between the two convolutions of a frozen pair
-STARTS = ("usual", "ones", "weights")  # initial root mean square of a pair's parameters
-SPECTRA = ("marchenko_pastur", "log_uniform")
-STEMS = ("auto", "cifar", "imagenet")
 INITIALIZED_FROM_DATA = ("frozen_statistics", "frozen_scale", "folded_statistics")
 INITIALIZATIONS = ("batchnorm", "zero_bias", "random_bias", *INITIALIZED_FROM_DATA)
-RESNET_DEPTHS = (18, 34, 50)
 ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid", "centred_sigmoid")
-NORM_POSITIONS = ("before", "after")  # of the activation
-PADDINGS = ("zeros", "reflect", "replicate")
 MAX_CONVOLUTIONS = 256
-MAX_CONDITION = 10**12  # beyond, rounding of the law loses the smallest factor
 
 
 @dataclass
@@ -36,7 +28,7 @@ class TargetSpec:
         None,
         "train weights times fixed factors of this condition number (Random features, Table 1)",
         at_least=1,
-        at_most=MAX_CONDITION,
+        at_most=10**12,  # beyond, rounding of the law loses the smallest factor
     )
     density: float | None = option(
         None, "train with random masks that keep this share of every weight", above=0, at_most=1
@@ -45,7 +37,7 @@ class TargetSpec:
         "marchenko_pastur",
         "distribution of the factors of target.condition: that of Theorem 2.2 of Random features, "
         "or log-uniform",
-        allowed=SPECTRA,
+        allowed=("marchenko_pastur", "log_uniform"),
     )
     affine: bool = option(True, "BatchNorm learns scales and shifts; false: they stay 1 and 0")
     virtual_batch: float | None = option(
@@ -62,13 +54,11 @@ class TargetSpec:
         allowed=INITIALIZATIONS,
     )
     weights: str | None = option(
-        None, "safetensors file of the network's weights, instead of training it"
+        None, "safetensors file of the network's weights, instead of training it", folder=True
     )
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.weights is not None:
-            check_utf8("weights", self.weights)
         if self.initialization != "batchnorm":
             choice = f"initialization={self.initialization}"
             if self.virtual_batch is not None:
@@ -103,9 +93,11 @@ class VggTarget(TargetSpec):
         at_least=0,
     )
     norm_position: str = option(
-        "before", "BatchNorm before or after the activation", allowed=NORM_POSITIONS
+        "before", "BatchNorm before or after the activation", allowed=("before", "after")
     )
-    padding: str = option("zeros", "padding of each convolution", allowed=PADDINGS)
+    padding: str = option(
+        "zeros", "padding of each convolution", allowed=("zeros", "reflect", "replicate")
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,13 +132,13 @@ class NormalizationVggTarget(VggTarget):
         "batchnorm",
         "between the two convolutions of a pair: a normalization, or only a scale; mask: train the "
         "weights that sparse_id_cond features select instead",
-        allowed=INNER,
+        allowed=("batchnorm", "scale", "mask"),
     )
     start: str = option(
         "usual",
         "initial root mean square of a layer's trained parameters: 1 (ones), 1 / sqrt(3 fan-in) as "
         "PyTorch's weights (weights); usual: 1 for scales of dense features, else as weights",
-        allowed=STARTS,
+        allowed=("usual", "ones", "weights"),
     )
     step: float = option(
         1.0,
@@ -180,11 +172,11 @@ class NormalizationVggTarget(VggTarget):
 class ResnetTarget(TargetSpec):
     """torchvision's ResNet-18, ResNet-34 or ResNet-50."""
 
-    depth: int = option(18, "number of layers", allowed=RESNET_DEPTHS)
+    depth: int = option(18, "number of layers", allowed=(18, 34, 50))
     stem: str = option(
         "auto",
         "first layers: 3x3 (cifar), 7x7 and pooling (imagenet), or by the images' side (auto)",
-        allowed=STEMS,
+        allowed=("auto", "cifar", "imagenet"),
     )
 
 
@@ -220,6 +212,19 @@ class CustomTarget(TargetSpec):
     """A family registered by a user: its builder is called with ``width`` and these options."""
 
     options: dict[str, Any] = option({}, "keyword arguments of the builder function")
+
+
+# By the name before `_schema`, on which yaml files of targets build.
+TARGETS: dict[str, type[TargetSpec]] = {
+    "vgg": VggTarget,
+    "vgg_normalization": NormalizationVggTarget,
+    "resnet": ResnetTarget,
+    "resnet9": Resnet9Target,
+    "dropout_resnet": DropoutResnetTarget,
+    "dropout_cnn": DropoutCnnTarget,
+    "mlp": MlpTarget,
+    "custom": CustomTarget,
+}
 
 
 @dataclass

@@ -146,24 +146,18 @@ class _Wanted:
 
         With ``set_aside`` a damaged file is reported and renamed; the folder's lock must be held.
         """
-        path = folder / WEIGHTS
         try:
-            weights = files.read_tensors(path)[0]
+            weights, metadata = read_stored(folder)
             network.load_state_dict(weights)
-            path = folder / ABOUT
-            metadata = files.read_json(path)
-            if not set(metadata) >= METADATA:
-                raise files.Damaged(f"{path} was written by another version of bnrecon")
-            if metadata.get("weights", digest := tensor_digest(weights)) != digest:
-                raise files.Damaged(f"{path} does not belong to {WEIGHTS} next to it")
             if other := difference(metadata, self.request, self.data):
-                raise files.Damaged(f"{path} is of another target, with {other}")
+                raise files.Damaged(f"{folder / ABOUT} is of another target, with {other}")
         except FileNotFoundError:
             if not (folder / ABOUT).exists():
                 return None  # not trained yet, or stopped just before it was written
             reason: ValueError | str = f"{folder / ABOUT} is there without {WEIGHTS}"
         except (ValueError, RuntimeError) as error:
-            reason = error if isinstance(error, ValueError) else f"{path} does not fit the network"
+            misfit = f"{folder / WEIGHTS} does not fit the network"
+            reason = error if isinstance(error, ValueError) else misfit
         else:
             with contextlib.suppress(OSError):  # of a process killed at the very end
                 (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -252,6 +246,22 @@ class _Wanted:
                 "else; keep statistics and constants in buffers (register_buffer), and no random "
                 "layers in eval mode"
             )
+
+
+def read_stored(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The weights and the metadata of a stored target.
+
+    Raises:
+        Damaged: a file is damaged, or one does not belong to the other.
+        FileNotFoundError: one is missing.
+    """
+    weights, path = files.read_tensors(folder / WEIGHTS)[0], folder / ABOUT
+    metadata = files.read_json(path)
+    if not set(metadata) >= METADATA:
+        raise files.Damaged(f"{path} was written by another version of bnrecon")
+    if metadata.get("weights", digest := tensor_digest(weights)) != digest:
+        raise files.Damaged(f"{path} does not belong to {WEIGHTS} next to it")
+    return weights, metadata
 
 
 def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -> str:

@@ -25,6 +25,7 @@ from bnrecon.targets.step import Step, TrainingPlan
 
 logger = logging.getLogger(__name__)
 
+OnEpoch = Callable[[Mapping[str, float]], None]  # takes a row of the log
 SYNC_EVERY = 16  # steps between reads of the loss: only these wait for the GPU
 
 
@@ -95,7 +96,7 @@ class Trainer:
         self.log: list[dict[str, float]] = []
         # This process's sums over the epoch so far: loss, correct answers, images.
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
-        self.on_epoch: Callable[[Mapping[str, float]], None] | None = None
+        self.on_epoch: OnEpoch = lambda _row: None
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything that the next step depends on; the step number determines the data's order."""
@@ -230,8 +231,7 @@ class Trainer:
             self.network.train()
         self.log.append(row)
         self.sums.zero_()
-        if self.on_epoch is not None:
-            self.on_epoch(row)
+        self.on_epoch(row)
         if bar.disable and self.rank == 0:  # no terminal: log one line per epoch
             logger.info(
                 "epoch %d/%d  loss %.3f  accuracy %.1f%%  %.0f images/s  %.0f min left",
@@ -252,7 +252,7 @@ def train(
     checkpoint: Path,
     stop: StopRequest,
     initialize: Callable[[nn.Module], None] | None = None,
-    on_epoch: Callable[[Mapping[str, float]], None] | None = None,
+    on_epoch: OnEpoch = lambda _row: None,
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Train a network in place, and leave it in eval mode.
 
@@ -289,10 +289,9 @@ def train(
     if not resumed and initialize is not None:
         initialize(network)
         trainer._save(checkpoint)  # a resumed training does not repeat it
-    if on_epoch is not None:
-        trainer.on_epoch = on_epoch
-        for row in trainer.log:
-            on_epoch(row)
+    trainer.on_epoch = on_epoch
+    for row in trainer.log:
+        on_epoch(row)
     try:
         # Each step seeds PyTorch's generators; the caller's state is restored.
         on_gpu = device.type == "cuda" and torch.cuda.is_available()

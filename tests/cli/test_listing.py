@@ -72,7 +72,7 @@ def test_ls_prints_json_for_scripts(command, outputs):
 MISTAKES = [
     (["ls", "nowhere"], "'nowhere': no such folder; give the outputs folder of your runs"),
     (["ls", "runz"], "did you mean 'runs'?"),
-    (["ls", "a" * 300], "cannot be read (File name too long)"),
+    (["ls", "a" * 300], "no such folder"),
     (["ls", "a", "b"], "ls a b: give one folder"),
     (["ls", "empty", "studies"], "empty holds no studies; to make some: bnrecon study NAME"),
     (["ls", "outputs/runs"], "outputs/runs contains runs itself; give "),

@@ -84,7 +84,7 @@ FOLDED = {"initialization": "folded_statistics"}
             "the minimum width has no feature",
         ),
         (SOLVER, {"tolerance": 0}, "tolerance=0: must be above 0"),
-        (DATA, {"side": 10**6}, "side=1000000: must be at most 4,096"),
+        (DATA, {"side": 10**6}, "side=1000000: must be at least 1 and at most 4,096"),
         (DATA, {"side": 2.5}, "side=2.5: must be a whole number"),
         (DATA, {"workers": 10**6}, r"workers=1000000: at most \d+ on \d+ cores"),
         (DATA, {"flip": 1}, "flip=1: must be true or false"),

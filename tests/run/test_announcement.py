@@ -34,11 +34,17 @@ def test_all_images_pass_the_source_where_affordable_or_necessary():
 
 def test_memory_of_a_gpu_and_its_host_is_planned(monkeypatch):
     monkeypatch.setitem(duration.SIDES, "cuda", 64)
-    config = compose([*SMALLEST, "features=he_normal"])
+    config, plans = compose([*SMALLEST, "features=he_normal"]), []
+
+    def planned(*arguments):
+        plans.append(plan_layers(*arguments))
+        return plans[-1]
+
+    monkeypatch.setattr(announcement, "plan_layers", planned)
     with FakeGpu() as gpu:
-        plan = announce(config, load(config.data), gpu.device)
-        assert {layer.device for layer in plan.layers} == {gpu.device}
-        assert plan.host_memory > 0
+        announce(config, load(config.data), gpu.device)
+        assert {layer.device for layer in plans[0].layers} == {gpu.device}
+        assert plans[0].host_memory > 0
 
 
 def test_layer_without_equations_takes_no_time():

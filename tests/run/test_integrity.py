@@ -13,7 +13,6 @@ from processes import SMALLEST, TWO_SEEDS, folder_of
 from safetensors.torch import load_file
 
 from bnrecon.reconstruction import plan_layers
-from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult, SeedRecord
 from bnrecon.run import main_job
 from bnrecon.run.seed import _rebuild_layers
@@ -123,17 +122,17 @@ def test_tables_of_a_finished_run_are_restored(finished, command, tmp_path):
     }
     (finished / "table.md").write_text("rubbish")
     (finished / "table.csv").unlink()
-    (finished / "layers.png").write_bytes((finished / "layers.png").read_bytes()[:-500])
+    (finished / "layers.png").unlink()
     assert command("run", *SMALLEST, f"outputs={tmp_path}")[0] == 0
     assert {name: (finished / name).read_bytes() for name in wanted} == wanted
-    assert figures.is_whole(finished / "layers.png")
+    assert (finished / "layers.png").exists()
 
 
 def test_leftovers_of_killed_processes_are_removed_at_the_end(finished, command, tmp_path):
     target = next((tmp_path / "targets").iterdir())
     leftovers = [
-        finished / ".result.json.host-99999999.abcdefg8.part",
-        finished / "seed-0" / ".x.host-99999999.abcdefg8.part",
+        finished / ".result.json.bnrecon-1.part",
+        finished / "seed-0" / ".x.bnrecon-2.part",
         finished / "seed-0" / "layer-a.safetensors",
         target / "checkpoint.safetensors",
     ]
@@ -202,8 +201,11 @@ def test_large_logit_differences_are_noted_although_layers_are_rebuilt(succeed, 
 
 
 def test_stored_target_of_another_shape_is_trained_again(finished, succeed, tmp_path):
-    target = next((tmp_path / "targets").iterdir()) / "target.safetensors"
-    files.write_tensors(target, {"weight": torch.zeros(2)}, {"target": "x"})
+    target = next((tmp_path / "targets").iterdir())
+    files.write_tensors(target / "target.safetensors", {"weight": torch.zeros(2)}, {"target": "x"})
+    about = files.read_json(target / "target.json")
+    del about["weights"]  # missing in earlier versions; otherwise the file is another target's
+    files.write_json(target / "target.json", about)
     _, err = succeed("run", *SMALLEST, "seeds=[5]", f"outputs={tmp_path}")
     assert "does not fit the network" in err
 
@@ -281,17 +283,3 @@ def test_damaged_or_missing_source_network_is_named(finished, command, tmp_path,
     (finished / "result.json").unlink()
     assert command("run", *SMALLEST, f"outputs={tmp_path}")[0] == 0
     assert "no source network" not in command("run", *SMALLEST, f"outputs={tmp_path}")[1]
-
-
-def test_files_removed_during_the_run_are_detected(command, tmp_path, monkeypatch):
-    original = main_job.summarize
-
-    def result(*arguments):
-        next(tmp_path.glob("runs/*/seed-0/source.safetensors")).unlink()
-        return original(*arguments)
-
-    monkeypatch.setattr(main_job, "summarize", result)
-    code, _, err = command("run", *SMALLEST, f"outputs={tmp_path}")
-    assert code == 1
-    assert "its files were removed or changed during the run; rerun the command" in err
-    assert not list(tmp_path.glob("runs/*/result.json"))

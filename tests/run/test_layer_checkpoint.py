@@ -13,7 +13,7 @@ from torch import nn
 
 import bnrecon
 from bnrecon.config.composition import compose
-from bnrecon.run import layer_checkpoint, main_job
+from bnrecon.run import main_job
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime import files
@@ -26,7 +26,9 @@ INNER = KrylovState(torch.arange(3.0), torch.ones(2), torch.ones(3), ENERGY, ENE
 
 
 def at(folder, about=ABOUT, seconds=0.0):
-    return LayerCheckpoint(folder / "unfinished-conv.safetensors", about, seconds)
+    checkpoint = LayerCheckpoint(folder / "unfinished-conv.safetensors", about)
+    checkpoint.seconds = seconds
+    return checkpoint
 
 
 @pytest.mark.parametrize("inner", [None, INNER], ids=["corrected", "within"])
@@ -68,7 +70,7 @@ def test_time_before_an_interruption_counts(tmp_path):
 
 
 def test_layer_solved_within_a_minute_writes_nothing(tmp_path):
-    at(tmp_path, seconds=layer_checkpoint.SECONDS).save(STATE)
+    at(tmp_path, seconds=LayerCheckpoint.seconds).save(STATE)
     assert list(tmp_path.iterdir()) == []
 
 

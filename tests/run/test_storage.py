@@ -8,8 +8,8 @@ import pytest
 from processes import SMALLEST
 
 from bnrecon.config.composition import compose
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run import context, main_job, naming, seed_files
-from bnrecon.runtime.errors import RunError
 
 
 def config(tmp_path, storage, *options):
@@ -57,40 +57,26 @@ def test_run_announces_the_location_of_features_and_leaves_no_file(
     assert list(folder.iterdir()) == []
 
 
-def test_every_seed_uses_the_announced_storage(tmp_path, stored_targets, monkeypatch):
-    """Even if free memory has changed."""
-    announce = main_job.announce
+def test_storage_is_planned_by_the_memory_that_is_free_after_the_training(
+    tmp_path, stored_targets, monkeypatch, caplog
+):
+    """And is that of every seed, whatever was announced."""
+    caplog.set_level(logging.INFO)
+    plans = []
 
-    def elsewhere(*arguments):
-        plan = announce(*arguments)
-        assert plan.storage == "memory"
+    def short(*arguments):
+        plan = plan_layers(*arguments)
         layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
-        return dataclasses.replace(plan, layers=layers)
-
-    monkeypatch.setattr(main_job, "announce", elsewhere)
-    result = main_job.run(config(tmp_path, "auto", "seeds=[0,1]", stored_targets)).result
-    assert [record.seed for record in result.seeds] == [0, 1]
-    for record in result.seeds:
-        assert {layer.convolutions for layer in record.layers} == {"regenerated"}
-    assert result.config["features"]["storage"] == "auto"
-
-
-def test_features_that_no_longer_fit_are_replanned(tmp_path, stored_targets, monkeypatch, caplog):
-    plan_layers = context.plan_layers
-
-    def short(network, features, *rest):
-        if features.storage == "memory":
-            raise RunError("the layers need more memory than is free")
-        plan = plan_layers(network, features, *rest)
-        layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
-        return dataclasses.replace(plan, layers=layers)
+        plans.append(dataclasses.replace(plan, layers=layers))
+        return plans[-1]
 
     monkeypatch.setattr(context, "plan_layers", short)
-    result = main_job.run(config(tmp_path, "auto", stored_targets)).result
-    assert "less memory is free than before: features.storage=regenerate" in caplog.text
-    assert {layer.convolutions for layer in result.seeds[0].layers} == {"regenerated"}
-    with pytest.raises(RunError, match="more memory than is free"):
-        main_job.run(config(tmp_path / "other", "memory", stored_targets))
+    result = main_job.run(config(tmp_path, "auto", "seeds=[0,1]", stored_targets)).result
+    assert "(features in memory)" in caplog.text
+    assert len(plans) == 1
+    assert [seed.seed for seed in result.seeds] == [0, 1]
+    for seed in result.seeds:
+        assert {layer.convolutions for layer in seed.layers} == {"regenerated"}
 
 
 def test_storage_changes_no_name_and_no_count(tmp_path, stored_targets):

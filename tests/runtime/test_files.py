@@ -91,7 +91,7 @@ TARGETS = {
     "folder": lambda path: path.mkdir(),
     "pipe": os.mkfifo,
     "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
-    "link that leads nowhere": lambda path: path.symlink_to("nowhere/file"),
+    "broken link": lambda path: path.symlink_to("nowhere/file"),
 }
 
 
@@ -104,7 +104,7 @@ def test_only_regular_files_are_overwritten(tmp_path, monkeypatch, kind, linked)
     if linked:
         path.symlink_to("file")
     before = {file.name: file.lstat() for file in tmp_path.iterdir()}
-    with pytest.raises(FileExistsError, match=f"this is a {kind}; give another name: '{path}'"):
+    with pytest.raises(FileExistsError, match=f"and this is none; give another name: '{path}'"):
         files.write_text(path, "new")
     after = {file.name: file.lstat() for file in tmp_path.iterdir()}
     assert {name: (s.st_ino, s.st_mode) for name, s in after.items()} == {
@@ -182,28 +182,29 @@ def test_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
     assert len(written) == 1
 
 
-def test_partial_files_of_ended_processes_are_removed(tmp_path):
-    host = files._host()
-    users = ".video.mp4.part"
-    kept = [f".a.{host}-{os.getpid()}.abcdefg8.part", ".a.elsewhere-1.abcdefg8.part", users]
-    for name in (*kept, f".a.{host}-99999999.abcdefg8.part"):
+def test_partial_files_are_removed_by_the_only_writer_or_after_a_day(tmp_path):
+    users, abandoned, recent = ".video.mp4.part", "below/.a.bnrecon-1.part", ".a.bnrecon-2.part"
+    (tmp_path / "below").mkdir()
+    for name in (users, abandoned, recent):
         (tmp_path / name).write_text("")
-    old = tmp_path / ".b.elsewhere-1.abcdefg8.part"
-    old.write_text("")
-    for path in (old, tmp_path / users):
-        os.utime(path, (0, 0))
-    files.remove_leftovers(tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(kept)
-    with locks.lock_folder(tmp_path, "a test"):
-        remaining = {file.name for file in tmp_path.iterdir()} - {".lock", ".holder"}
-    assert remaining == {users}
+        os.utime(tmp_path / name, None if name == recent else (0, 0))
+    with locks.lock_folder(tmp_path, "the download", shared=True), locks.disabled():
+        assert (tmp_path / recent).exists()
+        with locks.lock_folder(tmp_path, "the work of a cluster's job"):
+            assert (tmp_path / recent).exists()
+    assert not (tmp_path / abandoned).exists()
+    with locks.lock_folder(tmp_path, "the run"):
+        assert not (tmp_path / recent).exists()
+    assert (tmp_path / users).exists()
 
 
-def test_partial_files_are_recognized_by_their_names(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(os, "replace", lambda *_: seen.extend(files.partial_files(tmp_path)))
+def test_partial_file_of_a_killed_process_is_recognized(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "replace", lambda partial, _: partial.rename(f"{partial}.kept"))
     files.write_bytes(tmp_path / "a.b.json", b"")
-    assert [(host, process) for _, host, process in seen] == [(files._host(), os.getpid())]
+    (partial,) = tmp_path.iterdir()
+    partial.rename(partial.with_suffix(""))
+    files.remove_partial_files(tmp_path, -1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_work_lock_is_exclusive_per_name(tmp_path):
@@ -234,27 +235,6 @@ def test_folder_that_cannot_hold_a_lock_is_a_user_error(tmp_path):
             locks.lock_folder(folder, "the run"),
         ):
             pass
-
-
-def test_without_locks_partial_files_of_other_processes_stay(tmp_path):
-    other = tmp_path / f".x.{files._host()}-{os.getppid()}.abcdefg8.part"
-    other.write_bytes(b"half")
-    with locks.disabled(), locks.lock_folder(tmp_path, "the work"):
-        assert other.exists()
-    with locks.lock_folder(tmp_path, "the work"):
-        assert not other.exists()
-
-
-def test_lock_keeps_partial_files_of_live_processes_below(tmp_path):
-    """For example a sweep in the outputs folder while another command trains below it."""
-    live = tmp_path / "targets" / f".a.{files._host()}-{os.getppid()}.abcdefg8.part"
-    dead = tmp_path / "targets" / f".a.{files._host()}-99999999.abcdefg8.part"
-    live.parent.mkdir()
-    for path in (live, dead):
-        path.write_bytes(b"half")
-    with locks.lock_folder(tmp_path, "the sweep", shared=True):
-        assert live.exists()
-        assert not dead.exists()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("its own"), FileNotFoundError(2, "its own")])

@@ -121,18 +121,6 @@ def test_version_1_reports_limits_of_groups_outside_a_container(proc, tmp_path):
     assert available(proc) == 650
 
 
-def test_process_outside_the_namespace_mount_is_located_by_its_number(proc, tmp_path):
-    """`unshare --cgroup` leaves the mount's root at /../.. and the process's path at /."""
-    write_mounts(proc, ["0::/"], ("cgroup2", "/../..", tmp_path / "cg", "rw"))
-    write_group(tmp_path / "cg", "max", 3000)
-    for number, name in enumerate(("one", "two")):
-        write_group(tmp_path / "cg" / "jobs" / name, 300 + 100 * number, 50)
-    (tmp_path / "cg" / "jobs" / "one" / "cgroup.procs").write_text("1\n")
-    assert available(proc) == 1000
-    (tmp_path / "cg" / "jobs" / "two" / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
-    assert available(proc) == 350
-
-
 @pytest.mark.parametrize(
     ("quota", "count"),
     [("max 100000", 8), ("150000 100000", 2), ("50000 100000", 1), ("900000 100000", 8), ("", 8)],

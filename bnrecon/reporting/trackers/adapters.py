@@ -70,11 +70,7 @@ _opened = functools.lru_cache(make_trackers)
 
 @contextlib.contextmanager
 def _tensorboard(
-    folder: Path,
-    project: str,  # noqa: ARG001 (TensorBoard knows none)
-    run: str,
-    config: Mapping[str, Plain],
-    anew: bool,
+    folder: Path, _project: str, run: str, config: Mapping[str, Plain], anew: bool
 ) -> Iterator[Log]:
     """Event files in ``FOLDER/tensorboard/runs/NAME``; a resumed run has several."""
     from torch.utils.tensorboard import SummaryWriter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,8 +49,7 @@ def _named(word: str, outputs: Path) -> list[Path]:
         raise UserError(f"{word}: a file; give the folder of a run or target, or an outputs folder")
     for pattern in ("{file}", "*/{file}", "{kind}/*/{file}"):
         patterns = [pattern.format(kind=kind, file=file) for kind, file in FILES.items()]
-        paths = [path for pattern in patterns for path in files.find(folder, pattern)]
-        if any(map(os.path.lexists, paths)):  # not only paths that cannot be accessed
+        if paths := [path for each in patterns for path in files.find(folder, each)]:
             return paths
     raise UserError(
         f"{word}: no finished run or target in this folder; make one with: "
