@@ -62,9 +62,11 @@ def check_output(path: Path, overwrite: bool) -> None:
     """Refuse a path where no report can be written; ``overwrite`` allows replacing any file.
 
     Raises:
-        UserError: it is a file that is not a report, or a path below a file.
-        FileExistsError: it is a folder, a device, a pipe, a socket or a broken link.
+        UserError: it is a folder, a file that is not a report, or a path below a file.
+        FileExistsError: it is a device, a pipe, a socket or a broken link.
     """
+    if path.is_dir():
+        raise UserError(f"--output {path}: is a folder; give a file, as in {path / 'report.html'}")
     above = next((folder for folder in path.parents if folder.exists()), None)
     if above is not None and not above.is_dir():
         raise UserError(f"--output {path}: {above} is a file, not a folder")

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import bnrecon
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.integers import find_signs
-from bnrecon.reconstruction import duration
+from bnrecon.reconstruction import duration, planning
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.run import estimate
@@ -166,6 +166,7 @@ def test_tolerance_and_iteration_limit_set_the_time_and_lbfgs_reaches_its_limit(
 def test_lu_by_panels_takes_half_as_long(channels, monkeypatch):
     """Only where oneDNN's products are faster; elsewhere panels just lift LAPACK's limit."""
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(planning, "available_memory", lambda _: 16e9)  # on any machine
     features = FeatureSpec("he_normal", oversampling=1.0)
     plan = plan_layers(nn.Conv2d(channels, channels, 3).eval(), features, "refined")
     seconds = {}

@@ -8,7 +8,8 @@ import solve_together
 from processes import SMALLEST
 
 from bnrecon.config.composition import compose
-from bnrecon.run import layer_checkpoint, main_job
+from bnrecon.run import main_job
+from bnrecon.run.layer_checkpoint import LayerCheckpoint
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 
@@ -33,8 +34,8 @@ def test_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys):
 
 def test_killed_solve_resumes(tmp_path, monkeypatch):
     whole = solve_layer.rebuild(tmp_path, LAYER)
-    monkeypatch.setattr(layer_checkpoint, "SECONDS", 0.0)
-    save, saved = layer_checkpoint.LayerCheckpoint.save, []
+    monkeypatch.setattr(LayerCheckpoint, "seconds", 0.0)
+    save, saved = LayerCheckpoint.save, []
 
     def killed(self, state):
         save(self, state)
@@ -42,7 +43,7 @@ def test_killed_solve_resumes(tmp_path, monkeypatch):
         if len(saved) == 9:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(layer_checkpoint.LayerCheckpoint, "save", killed)
+    monkeypatch.setattr(LayerCheckpoint, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         solve_layer.rebuild(tmp_path, LAYER)
     assert len(list(tmp_path.glob("unfinished-*"))) == 1

@@ -73,7 +73,7 @@ def test_other_trainings_are_counted_apart():
     differ = ((9, 0, 0), *[(0, 0, 0)] * 3)
     (claim,) = CLAIMS([cell("minimum", 0.0, 0.01, *of) for of in zip(differ, targets, strict=True)])
     assert "at most 9 of 3,000 in a cell (relu, 30 epochs, he_normal)" in claim.evidence
-    assert "(2 of 16 cells and 2 of targets trained for 30 epochs)" in claim.evidence
+    assert "(2 of 16 cells plus 2 on targets trained for 30 epochs)" in claim.evidence
 
 
 @pytest.mark.parametrize("way", ["minimum", "exact"])
