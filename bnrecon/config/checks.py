@@ -25,6 +25,8 @@ def require_folder(name: str, folder: str) -> None:
     Creates nothing permanently. An existing folder may be read-only.
     """
     check_path(name, folder)
+    if Path(folder).is_symlink() and not Path(folder).exists():
+        raise UserError(f"{name}={folder}: this link leads nowhere; give a folder")
     ancestor, shown = Path(folder), folder if len(folder) <= 200 else f"{folder[:200]}…"
     try:
         while not ancestor.exists():

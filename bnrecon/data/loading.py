@@ -110,7 +110,7 @@ def _existing_root(path: str, name: str) -> str:
     if not os.path.isdir(root):
         held = f"{TREE}, or {ARCHIVE}" if name == "folder" else f"the {name} files"
         advice = f"give the folder that holds {held}"
-        raise UserError(f"root={root[:200]}: no such folder; {advice}")
+        raise UserError(f"root={root[:200]}: no such folder, or it cannot be entered; {advice}")
     return root
 
 

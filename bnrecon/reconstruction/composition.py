@@ -108,7 +108,7 @@ class Composition:
         if self._held is None or self._held[0] != (like.device, like.dtype):
             if is_recorded(like):  # what is made for a graph is of no use outside of it
                 raise RuntimeError(
-                    "a copied, moved or converted network: call it once before it is recorded"
+                    "a copied, loaded or converted network: call it once before it is recorded"
                 )
             self.hold(like)
         assert self._held is not None

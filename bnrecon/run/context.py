@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ from bnrecon.run.naming import code_of_run
 from bnrecon.runtime import digests, hardware
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
 from bnrecon.targets.store import Trained, obtain_target
+
+logger = logging.getLogger(__name__)
 
 STATISTICS_IMAGES = 1024  # training images for running statistics
 
@@ -47,7 +50,10 @@ class RunContext:
     def plan(self) -> Plan:
         """Width, features and solver of every layer, for all seeds; see ``plan_of_seed``."""
         with option_names("features"):
-            return plan_layers(self.target.network, self.config.features, self.config.solver)
+            plan = plan_layers(self.target.network, self.config.features, self.config.solver)
+        if plan.storage != self.config.features.storage and plan.storage != "memory":
+            logger.info("storage   %s, by the memory that is free now", plan.storage)
+        return plan
 
     def plan_of_seed(self, seed: int) -> Plan:
         """The plan with a seed, which decides only the features that are drawn."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -89,11 +90,13 @@ def resolve_target(path: Path) -> Path:
 
 
 DAY = 86_400  # seconds after which a partial file counts as abandoned
+# Partial files, and those of an earlier version, whose names held host and process
+PARTIAL = (".*.bnrecon-????????.part", ".*.*-[0-9]*.????????.part")
 
 
 def remove_partial_files(folder: Path, age: float = DAY) -> None:
     """Remove partial files below ``folder`` of this age in seconds: their process was killed."""
-    for path in folder.rglob(".*.bnrecon-*.part"):
+    for path in itertools.chain.from_iterable(map(folder.rglob, PARTIAL)):
         # Another process may remove the same file, or this one may lack the permission.
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > age:
@@ -197,11 +200,21 @@ def require_regular(path: Path) -> None:
 def find(folder: Path, pattern: str) -> list[Path]:
     """The sorted paths below a folder that match a pattern whose last part is a name.
 
-    Unlike with ``glob``, broken links match: reading them reports them.
+    Unlike with ``glob``, broken links and inaccessible paths match: reading them reports them.
     """
     above, _, name = pattern.rpartition("/")
     folders = folder.glob(above) if above else [folder]
-    return sorted(path for each in folders if os.path.lexists(path := each / name))
+    return sorted(path for path in (each / name for each in folders) if not _is_missing(path))
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def state(path: Path) -> tuple[int, int, int] | None:

@@ -127,7 +127,7 @@ def prefix_fields(line: str, prefix: str, names: Iterable[str]) -> str:
 def check_path(name: str, folder: str) -> None:
     """Raise ``UserError`` for a text that cannot name a folder, or that JSON files cannot hold."""
     if not folder or "\0" in folder:
-        raise UserError(f"{name}={folder!r}: give a folder's name")
+        raise UserError(f"{name}={folder!r}: give a path")
     try:
         folder.encode()
     except UnicodeEncodeError:

@@ -154,7 +154,9 @@ def _import(name: str) -> None:
     before = _settings()
     try:
         imported = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # a script may call sys.exit
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # user code may raise anything, or call sys.exit
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(f"imports={name}: {error}; {ADVICE}") from None
         raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None

@@ -21,7 +21,7 @@ MISTAKES = [
     ("target=mlp target.depth=1000000000", "at most 256"),
     ("train.epochs=1000000000000", "at most 1,000,000"),
     ("target.name=a/b", "none of them /"),
-    ("hydra.sweep.dir= -m", "give a folder's name"),
+    ("hydra.sweep.dir= -m", "give a path"),
     ("hydra/launcher=joblib", "add -m"),
     ("features=he_normal,id_cond", "with -m"),
     ("data.root=${nothing}", "nothing"),
@@ -98,17 +98,19 @@ def test_untrainable_target_is_refused_before_it_is_built(refused, words, line):
         ("file", "file is a file"),
         ("file/below", "file is a file"),
         ("a" * 300, "File name too long"),
-        ("''", "outputs='': give a folder's name"),
-        ("a\0b", "give a folder's name"),
+        ("''", "outputs='': give a path"),
+        ("a\0b", "give a path"),
         ("a\udcffb", "not UTF-8"),
+        ("link", "link: this link leads nowhere"),
     ],
-    ids=["file", "below", "long", "empty", "nul", "bytes"],
+    ids=["file", "below", "long", "empty", "nul", "bytes", "link"],
 )
 @pytest.mark.parametrize(
     "words", ["run", "run -m features=he_normal,id_cond", "train", "study random_features"]
 )
 def test_impossible_outputs_folder_is_refused(refused, words, outputs, line):
     Path("file").write_text("")
+    Path("link").symlink_to("nowhere")
     refused(*words.split(), "scale=smoke", f"outputs={outputs}", line=line)
 
 
@@ -189,6 +191,7 @@ def test_user_yaml_works_before_and_after_its_folder(succeed):
 
 MODULES = {
     "raise SystemExit('enough')": "SystemExit: enough",
+    "raise BaseException('base')": "BaseException: base",
     "x = [1\ny = 2": "SyntaxError: '[' was never closed",
     "raise ValueError('first\\nsecond')": "ValueError: first second",
 }

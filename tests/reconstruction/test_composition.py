@@ -205,9 +205,9 @@ def test_network_changed_since_is_called_before_it_is_recorded(record, change):
 @pytest.mark.parametrize("storage", ["memory", "regenerate"])
 def test_network_trains_after_a_first_call_in_inference_mode(storage):
     source = reconstruct(nn.Linear(3, 4).eval(), FeatureSpec(storage=storage)).network
-    for network in (source, source.double()):  # what is held is formed again
-        trained, x = bnrecon.collapse(network, trainable=True), torch.randn(5, 3)
-        x = x.to(trained.first_norm.weight)
+    for dtype in (torch.float32, torch.float64):  # in which what is held is formed again
+        trained = bnrecon.collapse(source, trainable=True).to(dtype)
+        x = torch.randn(5, 3, dtype=dtype)
         with torch.inference_mode():
             trained(x)
         trained.train()(x).sum().backward()

@@ -133,7 +133,6 @@ def test_unreadable_result_is_named(tmp_path, caplog, monkeypatch):
     (tmp_path / "runs" / "begun").mkdir()
     closed = tmp_path / "runs" / "closed" / "result.json"
     closed.parent.mkdir()
-    closed.write_text("{}")
     look = Path.stat
 
     def stat(path, **settings):  # permissions do not stop root

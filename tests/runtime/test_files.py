@@ -183,16 +183,18 @@ def test_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
 
 
 def test_partial_files_are_removed_by_the_only_writer_or_after_a_day(tmp_path):
-    users, abandoned, recent = ".video.mp4.part", "below/.a.bnrecon-1.part", ".a.bnrecon-2.part"
+    users, recent = ".video.mp4.part", ".a.bnrecon-0123abcd.part"
+    # The second is of an earlier version: it names host and process.
+    abandoned = ("below/.a.bnrecon-4567cdef.part", "below/.a.json.node_1-4711.89ab0123.part")
     (tmp_path / "below").mkdir()
-    for name in (users, abandoned, recent):
+    for name in (users, *abandoned, recent):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, None if name == recent else (0, 0))
     with locks.lock_folder(tmp_path, "the download", shared=True), locks.disabled():
         assert (tmp_path / recent).exists()
         with locks.lock_folder(tmp_path, "the work of a cluster's job"):
             assert (tmp_path / recent).exists()
-    assert not (tmp_path / abandoned).exists()
+    assert not any((tmp_path / name).exists() for name in abandoned)
     with locks.lock_folder(tmp_path, "the run"):
         assert not (tmp_path / recent).exists()
     assert (tmp_path / users).exists()

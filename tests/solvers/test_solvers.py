@@ -293,6 +293,9 @@ def test_weight_of_a_layer_in_training_is_a_target(skip, width):
         scales.append(solve(layer_system(target, features, CPU, False)).scale)
     assert torch.equal(*scales)
     assert not scales[1].requires_grad
+    system = linear_system(KhatriRao(gaussian(81, 54), gaussian(81, 1)), trained.flatten(1))
+    assert not system.rhs.requires_grad
+    assert not system.weight.requires_grad
 
 
 def test_lu_works_in_the_memory_of_the_matrix():
