@@ -131,8 +131,8 @@ def test_tables_of_a_finished_run_are_restored(finished, command, tmp_path):
 def test_leftovers_of_killed_processes_are_removed_at_the_end(finished, command, tmp_path):
     target = next((tmp_path / "targets").iterdir())
     leftovers = [
-        finished / ".result.json.bnrecon-1.part",
-        finished / "seed-0" / ".x.bnrecon-2.part",
+        finished / ".result.json.bnrecon-00000001.part",
+        finished / "seed-0" / ".x.bnrecon-00000002.part",
         finished / "seed-0" / "layer-a.safetensors",
         target / "checkpoint.safetensors",
     ]
