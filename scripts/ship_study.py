@@ -79,7 +79,7 @@ def without_machine(result: RunResult) -> RunResult:
 
 
 def without_folders(command: str) -> str:
-    """The command with ``FOLDER`` for every path."""
+    """The command with ``FOLDER`` for every value with a path's separator, or a home."""
     words = []
     for word in shlex.split(command):
         name, equals, value = word.rpartition("=")

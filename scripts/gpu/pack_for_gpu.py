@@ -52,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in sorted({name for piece in chosen(args.pieces) for name in piece.images}):
             write_images(name, args.data, args.folder / "data")
     except UserError as error:
+        shutil.rmtree(args.folder, ignore_errors=True)  # created above
         parser.error(str(error))
     shutil.copytree(SCRIPTS, args.folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     write_packages(args.folder / "packages", args.there)
