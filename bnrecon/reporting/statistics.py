@@ -47,7 +47,7 @@ class Interval:
         (1, -1, 0)
         """
         low, high = self.ends
-        return (low > 0) - (high < 0)
+        return int(low > 0) - int(high < 0)  # NumPy's booleans cannot be subtracted
 
     def widened(self, comparisons: int) -> Interval:
         """Widen for so many comparisons: one of them misses its mean in 5% of cases (Bonferroni).

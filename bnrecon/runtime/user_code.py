@@ -38,8 +38,9 @@ def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
 class Registered:
     """A function registered under a name for options, and the module that registered it.
 
-    It is the user's unless a module of bnrecon registers it. Create it in the function that the
-    module calls: the module is two frames up.
+    It is the user's unless a module of bnrecon registers it. Create it in a function that the
+    module calls, as the code two frames up has to be the module's. (From Python 3.12 on a
+    comprehension is no frame.)
 
     Args:
         what: the name of what is registered, in messages.

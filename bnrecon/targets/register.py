@@ -19,6 +19,10 @@ from bnrecon.targets.resnet9 import resnet9
 Builder = Callable[..., nn.Module]
 
 
+def _built_in(name: str, builder: Builder) -> Registered:
+    return Registered(f"target family {name}", builder)
+
+
 BUILT_IN: dict[str, Builder] = {
     "vgg": vgg,
     "vgg_normalization": normalization_vgg,
@@ -29,7 +33,7 @@ BUILT_IN: dict[str, Builder] = {
     "mlp": mlp,
 }
 _BUILT: WeakSet[nn.Module] = WeakSet()  # layers with weights of all networks
-FAMILIES = {name: Registered(f"target family {name}", made) for name, made in BUILT_IN.items()}
+FAMILIES = {name: _built_in(name, builder) for name, builder in BUILT_IN.items()}
 
 
 def register_target(name: str, version: str | None = None) -> Callable[[Builder], Builder]:

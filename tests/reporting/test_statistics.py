@@ -30,7 +30,7 @@ def test_interval_has_the_quantile_of_students_t(n):
     [(1, 2, 0), (3, 2, 1), (-3, 2, -1), (2, 2, 0), (-2, 2, 0), (1, 0.0, 1), (0, 0.0, 0)],
 )
 def test_sign_needs_an_interval_without_0(mean, half, sign):
-    assert Interval(mean, half, 3).sign == sign
+    assert Interval(mean, half, 3).sign == Interval(np.float64(mean), half, 3).sign == sign
     assert Interval(mean, None, 1).sign == 0
 
 
