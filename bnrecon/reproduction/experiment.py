@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,7 +142,7 @@ class Experiment:
         # The rows' origin: commits, machines, time.
         commits = page.listed_commits(result.commit for result in done)
         machines = page.listed(page.device_name(result.machine) for result in done)
-        seconds = round(sum(result.seconds for result in done)) or "less than 1"
+        seconds = round(math.fsum(result.seconds for result in done)) or "less than 1"
         origin = (
             f"{commits}; {machines}; {seconds} s of computing, without trainings that were "
             "interrupted or already stored."

@@ -61,7 +61,7 @@ def counted(network, shape):
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(torch.zeros(1, *shape))
     counts = counter.get_flop_counts()["Global"]
-    layers = ("convolution", "mm", "addmm", "_convolution")
+    layers = ("convolution", "mm", "addmm", "bmm", "_convolution")
     return sum(
         count for operation, count in counts.items() if str(operation).partition(".")[2] in layers
     )

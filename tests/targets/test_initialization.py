@@ -56,7 +56,7 @@ def test_freezing_and_folding_give_the_same_function(images):
 
 @pytest.mark.parametrize("kind", [FrozenBatchNorm1d, FrozenBatchNorm2d])
 def test_frozen_normalization_starts_as_the_identity(kind):
-    layer = kind(2, eps=0.0)
+    layer = kind(2, eps=1e-300)
     images = torch.randn(5, 2, 3, 3) if kind is FrozenBatchNorm2d else torch.randn(5, 2)
     assert torch.equal(layer(images), images)  # mean 0 and variance 1, not the batch's
     assert not layer.running_mean.any()
@@ -88,9 +88,9 @@ def test_freezing_keeps_subclasses_hooks_and_shared_layers(images):
 
 
 def test_normalization_keeps_its_scale_and_shift(images):
-    norms = [nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3), nn.BatchNorm2d(3, bias=False)]
+    norms = [nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3), nn.BatchNorm2d(3)]
     norms[0].weight = nn.Parameter(torch.tensor([2.0, -3.0, 1.0]))
-    norms[1].weight = None
+    norms[1].weight = norms[2].bias = None
     for norm in norms:
         norm.double()
         ready = initialize_from_data(nn.Sequential(norm), images).train()

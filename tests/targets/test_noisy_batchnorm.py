@@ -202,7 +202,9 @@ def test_scale_and_shift_are_read_as_pytorch_reads_them():
     later, without = nn.BatchNorm2d(2, affine=False), nn.BatchNorm2d(2)
     later.weight = nn.Parameter(torch.tensor([2.0, -3.0]))
     without.weight = None
-    for norm in (later, without, nn.BatchNorm2d(2, bias=False)):
+    unshifted = nn.BatchNorm2d(2)
+    unshifted.bias = None
+    for norm in (later, without, unshifted):
         plain = copy.deepcopy(norm)
         noisy = NoisyBatchNorm2d.convert(norm, virtual_batch=39.999)
         assert torch.equal(noisy.eval()(images), plain.eval()(images))

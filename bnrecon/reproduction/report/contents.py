@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import shlex
 import urllib.parse
 from collections import Counter
@@ -63,8 +64,8 @@ def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
     folders = {one.folder: one.result for one in results if isinstance(one, FinishedRun)}
     runs = list(folders.values())
     training = {run.target.folder: run.target.seconds for run in runs}
-    seconds = sum(task.seconds for task in tasks) + sum(run.seconds for run in runs)
-    seconds += sum(training.values())  # a shared training counts once
+    computing = [*(task.seconds for task in tasks), *(run.seconds for run in runs)]
+    seconds = math.fsum([*computing, *training.values()])  # a shared training counts once
     counts = {"task": len(tasks), "run": len(runs)}
     machines = (*(task.machine for task in tasks), *(run.device for run in runs))
     versions = {", ".join(f"{name} {v}" for name, v in run.versions.items()) for run in runs}

@@ -108,7 +108,8 @@ def _gradient(fold: Fold, point: np.ndarray) -> np.ndarray:
     layer = fold.network.layers[0]
     moments = torch.from_numpy(layer.mean), torch.from_numpy(layer.deviation**2)
     outputs = (torch.from_numpy(layer.weight) @ x)[None]
-    outputs = torch.nn.functional.batch_norm(outputs, *moments, eps=0)
+    tiny = np.finfo(float).tiny  # 0, but some versions of PyTorch refuse 0
+    outputs = torch.nn.functional.batch_norm(outputs, *moments, eps=float(tiny))
     features = torch.nn.functional.leaky_relu(outputs, fold.network.slope)
     (gradient,) = torch.autograd.grad((features[0] * torch.from_numpy(fold.weight)).sum(), x)
     return gradient.numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,11 +214,11 @@ def _origin(cells: Sequence[Cell]) -> str:
     """Where the numbers come from: commits, devices, data, time."""
     results = results_of(cells)
     training = {result.target.folder: result.target.seconds for result in results}
-    solving = sum(result.seconds for result in results)
+    solving = math.fsum(result.seconds for result in results)
     return (
         f"{page.listed_commits(result.commit or 'installed' for result in results)}; "
         f"{page.listed(page.device_name(result.device) for result in results)}; "
         f"data {page.listed(result.data.checksum[:12] for result in results)}; "
         f"{solving / 60:.0f} min of solving and testing, "
-        f"{sum(training.values()) / 60:.0f} min of training."
+        f"{math.fsum(training.values()) / 60:.0f} min of training."
     )
