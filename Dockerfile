@@ -15,7 +15,7 @@ ARG DEVICE=cpu
 RUN set -eu; \
     case "$DEVICE" in \
         cpu) pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu \
-                 "torch>=2.8" "torchvision>=0.23" ;; \
+                 "torch>=2.10" "torchvision>=0.25" ;; \
         gpu) apt-get update; \
              apt-get install -y --no-install-recommends gcc libc6-dev; \
              rm -rf /var/lib/apt/lists/* ;; \

@@ -186,18 +186,11 @@ def exact_float32() -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def float32_products(tf32: bool) -> Iterator[None]:
     """Run a block with a GPU's float32 products and convolutions in TF32 or full float32."""
-    matmul: Any = torch.backends.cuda.matmul
-    convolution: Any = torch.backends.cudnn
-    name: str = "allow_tf32"
-    value: bool | str = tf32
-    if hasattr(matmul, "fp32_precision"):  # torch 2.9 and later; they refuse to mix both
-        convolution = convolution.conv
-        name, value = "fp32_precision", "tf32" if tf32 else "ieee"
-    before = getattr(matmul, name), getattr(convolution, name)
-    setattr(matmul, name, value)
-    setattr(convolution, name, value)
+    backends: Any = torch.backends
+    matmul, convolution = backends.cuda.matmul, backends.cudnn.conv
+    before = matmul.fp32_precision, convolution.fp32_precision
+    matmul.fp32_precision = convolution.fp32_precision = "tf32" if tf32 else "ieee"
     try:
         yield
     finally:
-        setattr(matmul, name, before[0])
-        setattr(convolution, name, before[1])
+        matmul.fp32_precision, convolution.fp32_precision = before
