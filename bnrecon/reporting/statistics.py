@@ -57,8 +57,8 @@ class Interval:
         """
         if self.half_width is None:
             return self
-        usual, wide = stdtrit(self.n - 1, [0.975, 1 - 0.025 / comparisons])
-        return Interval(self.mean, float(self.half_width * wide / usual), self.n)
+        usual, wide = (_students_t(self.n, 0.05 / count) for count in (1, comparisons))
+        return Interval(self.mean, self.half_width * wide / usual, self.n)
 
     def __neg__(self) -> Interval:
         """The interval of the negated values.
@@ -116,8 +116,15 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     if n == 1:
         return Interval(mean, None, 1)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    quantile = float(stdtrit(n - 1, 0.5 + confidence / 2))
-    return Interval(mean, quantile * deviation / math.sqrt(n), n)
+    return Interval(mean, _students_t(n, 1 - confidence) * deviation / math.sqrt(n), n)
+
+
+def _students_t(n: int, outside: float) -> float:
+    """The t beyond which, on either side, lies ``outside`` of Student's t of n values.
+
+    To nine decimals: further digits differ between versions of SciPy, and a table should not.
+    """
+    return round(float(stdtrit(n - 1, 1 - outside / 2)), 9)
 
 
 def proportion_interval(hits: int, draws: int, confidence: float = 0.95) -> tuple[float, float]:
