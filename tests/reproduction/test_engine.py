@@ -150,7 +150,7 @@ def test_missing_images_are_reported_before_anything_is_computed(
     ("parts", "rows"),
     [
         (("exact",), {"table1": 51, "table2": 32}),
-        (("table1", "paper"), {"table1": 37}),
+        (("table1", "paper", "target.width=32"), {"table1": 18}),
         (("pooling", "exact"), {"pooling": 10}),
     ],
 )
