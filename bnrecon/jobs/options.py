@@ -98,7 +98,7 @@ def read(
     if name is None:
         return JobOptions(int(jobs))
     minutes = values.get("minutes_per_job", "10")
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]*)?", minutes):
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]*)?|\.[0-9]+", minutes):
         raise UserError(f"minutes_per_job={minutes}: give a number of minutes; 0 is a job for each")
     cluster = ClusterOptions(name, settings, cluster_words, float(minutes), detach)
     return JobOptions(int(jobs), cluster)

@@ -152,9 +152,11 @@ class _Wanted:
             if other := difference(metadata, self.request, self.data):
                 raise files.Damaged(f"{folder / ABOUT} is of another target, with {other}")
         except FileNotFoundError:
-            if not (folder / ABOUT).exists():
-                return None  # not trained yet, or stopped just before it was written
-            reason: ValueError | str = f"{folder / ABOUT} is there without {WEIGHTS}"
+            lone, missing = (WEIGHTS, ABOUT) if (folder / WEIGHTS).exists() else (ABOUT, WEIGHTS)
+            stopped = lone == WEIGHTS and (folder / CHECKPOINT).exists()  # just before the end
+            if stopped or not (folder / lone).exists():
+                return None
+            reason: ValueError | str = f"{folder / lone} is there without {missing}"
         except (ValueError, RuntimeError) as error:
             misfit = f"{folder / WEIGHTS} does not fit the network"
             reason = error if isinstance(error, ValueError) else misfit

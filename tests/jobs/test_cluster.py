@@ -194,10 +194,11 @@ def test_damaged_record_is_named_and_its_jobs_are_left_alone(tmp_path, caplog):
 
 def test_command_of_a_request_names_its_cluster_but_a_job_does_not(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    words = ["cluster=slurm", "slurm.mem=8G", "minutes_per_job=5", "device=cpu"]
+    words = ["cluster=slurm", "slurm.mem=8G", "minutes_per_job=.5", "device=cpu"]
     asked = request.read("random_features", words)
     assert asked.executor.cluster.settings == ClusterSettings(mem="8G")
-    assert asked.command.endswith("device=cpu cluster=slurm minutes_per_job=5 slurm.mem=8G")
+    assert asked.command.endswith("device=cpu cluster=slurm minutes_per_job=.5 slurm.mem=8G")
+    assert asked.executor.cluster.minutes_per_job == 0.5
     assert asked.words_without_executor == ["random_features", "scale=laptop", "device=cpu"]
 
 

@@ -332,6 +332,27 @@ def test_target_without_weights_is_not_trained(digits, stored, caplog):
     assert is_trained(request, digits, CPU)
 
 
+def test_weights_without_metadata_are_not_overwritten(digits, stored, caplog):
+    request, here, there = stored
+    there.rename(here)
+    (here / "target.json").unlink()
+    weights = (here / "target.safetensors").read_bytes()
+    obtain_target(request, digits, CPU)
+    assert "target.safetensors is there without target.json" in caplog.text
+    assert (here / "target.safetensors.damaged").read_bytes() == weights
+    assert is_trained(request, digits, CPU)
+
+
+def test_training_stopped_before_its_metadata_sets_nothing_aside(digits, stored, caplog):
+    request, here, there = stored
+    there.rename(here)
+    (here / "target.json").unlink()
+    (here / "checkpoint.safetensors").write_bytes(b"")
+    obtain_target(request, digits, CPU)
+    assert "is there without" not in caplog.text
+    assert is_trained(request, digits, CPU)
+
+
 def test_training_begun_here_continues_here(digits, stored):
     request, here, _ = stored
     here.mkdir()
