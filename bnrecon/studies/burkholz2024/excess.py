@@ -15,10 +15,11 @@ from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthes
 
 REPORTED = read_reported(__package__)["excess"]
 N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
+SMALLER = "not at the paper's size"
 
 
 def decide(cells: Sequence[Cell]) -> Decisions:
-    """Decide what adding features gains; Sect. 3.2 only at the paper's size."""
+    """Decide what adding features gains; only at the paper's size."""
     above = [cell for cell in cells if _excess(cell) > 0]
     few = [cell for cell in cells if cell.result is None or _above(cell.result) < LESS_THAN[1]]
     results, few_results = results_of(above), results_of(few)
@@ -31,8 +32,8 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     largest = max(layer.equations for result in few_results for layer in result.layers)
     whole = len(few_results) == len(few) and largest == N
     verdicts = {
-        "Sect. 3.1": decide_within(losses, EQUIVALENT),
-        "Sect. 3.2": decide_within(few_losses, EQUIVALENT) if whole else "not at the paper's size",
+        "Sect. 3.1": decide_within(losses, EQUIVALENT) if largest == N else SMALLER,
+        "Sect. 3.2": decide_within(few_losses, EQUIVALENT) if whole else SMALLER,
     }
     return verdicts, {
         "equivalent": EQUIVALENT,
@@ -42,6 +43,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         "finished": len(results),
         "widths": len(above),
         "first": _excess(above[0]),
+        "share": _excess(above[0]) / largest,
         "worst": max(layer.relative_error for layer in layers),
         "losses": _spell(results),
         "few": "; ".join(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -95,7 +94,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Decide plan by gains, padding by sigmoid less 1/2, BatchNorm's position by gaps to relu."""
+    """Decide plan by gains over activations; numbers for padding and BatchNorm's position."""
     accuracy = tabulate(rows, "accuracy")
     plans = accuracy.reindex([FIRST, THIRD])
     gains = (plans.loc[THIRD] - plans.loc[FIRST]).dropna().tolist()
@@ -105,23 +104,26 @@ def decide(rows: pd.DataFrame) -> Decisions:
         interval = mean_interval(gains)
         verdicts["plan"], numbers["gain"] = intervals.decide([interval]), interval
         numbers["better"] = sum(gain > 0 for gain in gains)
+    # One training each does not decide the other two.
     wide = accuracy.reindex(index=[THIRD, CENTRED], columns=["tanh", "sigmoid"])
     tanh, sigmoid, _, centred = wide.to_numpy(float).ravel()
     if tanh == tanh and sigmoid == sigmoid and centred == centred:
-        # One training each: a verdict only if the difference is far beyond a seed's.
-        clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
-        verdicts["padding"] = "confirmed" if clear else "undecided"
         reflected = accuracy.reindex(["padding by reflection"], columns=["sigmoid"]).iloc[0, 0]
         named = {"centred": centred, "sigmoid": sigmoid, "tanh": tanh, "reflected": reflected}
         numbers |= {n: f"{value:.2f}" if value == value else "?" for n, value in named.items()}
+        verdicts["padding"] = "undecided"
     after = accuracy.reindex([AFTER]).loc[AFTER].dropna()
-    if len(after):
-        gaps = after.get("relu", math.nan) - after
-        near = [abs(gaps[name] - (PRINTED["relu"] - PRINTED[name])) <= 1 for name in after.index]
-        # One training each: far gaps may be the seed's or the width's.
-        near_all = all(near) and len(near) == len(ACTIVATIONS)
-        verdicts["order"] = "confirmed" if near_all else "undecided"
+    if "relu" in after and len(after) > 1:
+        behind = [name for name in after.index if name != "relu"]
+        numbers["gaps"] = _gaps(after, behind)
+        numbers["printed"] = _gaps(PRINTED, behind)
+        verdicts["order"] = "undecided"
     return verdicts, numbers
+
+
+def _gaps(accuracies: Mapping[str, float], names: Sequence[str]) -> str:
+    """By how many points each activation is behind relu."""
+    return ", ".join(f"{accuracies['relu'] - accuracies[name]:.2f} ({name})" for name in names)
 
 
 PART = part(__file__, tasks, summarize, draw, decide)

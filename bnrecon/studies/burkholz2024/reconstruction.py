@@ -208,13 +208,12 @@ def decide(table: str, cells: Sequence[Cell]) -> Decisions:
         paper, minimum, exact = (
             [cell for cell in same if cell.row.labels["solver"] == way] for way in WAYS
         )
-        of_this_size = paper if width == f"{WIDTH}" else []  # as the paper says of the variations
         common = {"table": table, "width": width, "per": PER, "printed": printed}
         decisions += [
             (name, verdict, {**numbers, **common, "finding": width in LISTED[name]})
             for name, verdict, numbers in (
                 *_losses("enough", minimum, printed),
-                *_losses("variations", of_this_size, printed),
+                *_losses("variations", paper, printed),
                 *_more(paper, minimum),
                 *_unchanged("near perfect", exact),
             )

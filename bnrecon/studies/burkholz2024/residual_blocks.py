@@ -96,7 +96,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     groups |= {"most": empty & most, "most_filled": ~empty & most}
     numbers: dict[str, Any] = {name: span(factor[row], ".2f") for name, row in groups.items()}
     numbers |= {"error": error.max(), "draws": rows["seed"].nunique()}
-    numbers["widths"] = span(rows["widest"], ",")
+    numbers |= {"factor": factor.max(), "width": rows["widest"][factor.idxmax()]}
+    numbers["target"] = rows["target"][factor.idxmax()]
     verdict = "needs a correction" if fewer else "undecided"
     return {"Sect. 2.4, residual source layers": verdict}, numbers
 
