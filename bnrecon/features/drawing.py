@@ -12,6 +12,7 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.options import checked
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.user_code import Registered, attribute_errors
 
@@ -50,6 +51,9 @@ def draw(
     torch.Size([6, 3])
     """
     kind = distribution(name)
+    checked("seed", seed, int, at_least=0, below=2**63)
+    if width < 1:
+        raise UserError(f"width={width}: at least one feature is needed")
     kind.check_width(shape, width)
     kind.check_storage(storage)
     options = {"strict": strict} if kind.takes_strict else {}

@@ -18,8 +18,9 @@ class FeatureSpec:
     """The frozen random pair of every layer.
 
     Set at most one of ``oversampling``, ``excess`` and ``width``. By default a layer has 1.5 n
-    features, where n = c2 · c0 · kh · kw is its number of equations (``sign``: at least n + 24),
-    and n with ``id_cond``, ``ortho_cond``, ``sparse_id_cond`` and solvers of square systems.
+    features, where n = c2 · c0 · kh · kw is its number of equations (``sign``,
+    ``sparse_he_normal``, ``er_sign``: at least n + 64), and n with ``id_cond``, ``ortho_cond``,
+    ``sparse_id_cond`` and solvers of square systems.
 
     Args:
         name: a distribution in ``bnrecon.features.DISTRIBUTIONS``.

@@ -156,7 +156,7 @@ def build_layer(
     pairs = planned.draw_groups() if pairs is None else pairs
     layer = SourceLayer(pairs, source.module, spec.activation)
     layer.folded = source.norm is not None
-    reports, maps, regions = [], [], []
+    reports, maps, groups = [], [], []
     parts = zip(pairs, source.target.split(), solution.scale.chunk(len(pairs)), strict=True)
     for group, (pair, target, scale) in enumerate(parts):
         system, spec_of_group = layer_problem(planned, target, pair)
@@ -167,10 +167,16 @@ def build_layer(
         largest = None if seen is None else seen.largest_input
         reach = None if largest is None else spec.margin * largest
         region = linear_region(spec.activation, pair, scales, reach, spec.epsilon)
+        groups.append((pair, scales, region, seen))
+    # The narrowest region is the layer's, so that ``outside`` counts the values of every group.
+    narrowest = min((region for _, _, region, _ in groups), key=lambda region: region.high)
+    for group, (pair, scales, region, seen) in enumerate(groups):
+        if region.high > narrowest.high:  # a smaller factor lowers the activation's error
+            factor = region.factor * narrowest.high / region.high
+            region = dataclasses.replace(narrowest, factor=factor, shift=region.shift)
         maps.append(_maps(planned, group, pair, scales, region, seen))
-        regions.append(region)
     first, second = map(AffineMap.join, zip(*maps, strict=True))
-    layer.region = min(r.low for r in regions), max(r.high for r in regions)
+    layer.region = narrowest.low, narrowest.high
     layer.set_maps(first, second)
     end = None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1]
     recipe = LayerRecipe(

@@ -56,7 +56,7 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     if first is None:
         raise UserError("images: there is no image in it; at least one is needed")
     with torch.no_grad():
-        run_model(share_parameters(model), first[:1].clone())
+        run_model(share_parameters(model), first[:2].clone())
     return first, itertools.chain([first], checked)
 
 

@@ -141,8 +141,10 @@ def output_error(layer: SourceLayer, target: FoldedLayer, largest: torch.Tensor)
     """
     weight, geometry = target.module.weight, geometry_of(target.module)
     cropped = -min(0, *geometry.pads) if geometry.pads else 0
+    # Padding by reflected or wrapped pixels needs an image larger than itself.
+    least = 1 + max(geometry.pads, default=0) if geometry.pad_mode != "constant" else 0
     sides = [
-        step * (side - 1) + 1 + 2 * cropped
+        max(least, step * (side - 1) + 1 + 2 * cropped)
         for step, side in zip(geometry.dilation, geometry.kernel, strict=True)
     ]
     shape = (PROBES, len(largest), *sides)

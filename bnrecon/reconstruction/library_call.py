@@ -63,8 +63,8 @@ def reconstruct(
         features: a distribution in ``bnrecon.features.DISTRIBUTIONS``, or a ``FeatureSpec`` with
             widths, activation and skip connection.
         oversampling: c1 / n, where n = c2 · c0 · kh · kw is the number of a layer's equations; by
-            default 1.5 (sign: at least n + 24 features), and 1 for id_cond, ortho_cond,
-            sparse_id_cond and solvers of square systems.
+            default 1.5 (sign, sparse_he_normal, er_sign: at least n + 64 features), and 1 for
+            id_cond, ortho_cond, sparse_id_cond and solvers of square systems.
         solver: a solver in ``bnrecon.solvers.SOLVERS``, ``"auto"``, or a ``SolverSpec``. A layer
             has converged if the solver's residual and the layer's relative error are within the
             spec's tolerance, and its error in the network's precision is at most 1,000 machine

@@ -166,12 +166,13 @@ def _nothing_to_solve(layer: PlannedLayer) -> str | None:
         if not bool(torch.isfinite(value).all()):
             what = f"its {what}, normalization folded in, are not all finite"
             return f"{what}; nothing can be rebuilt from them"
-    largest = float(target.weight.abs().max())
-    if largest and not SMALLEST < largest < 1 / SMALLEST:
-        return (
-            f"its weights, normalization folded in, are {largest:.0e} at most, whose squares "
-            f"float64 does not hold; give weights from {SMALLEST:.0e} to {1 / SMALLEST:.0e}"
-        )
+    for group in target.split():
+        largest = float(group.rows().abs().max())
+        if largest and not SMALLEST < largest < 1 / SMALLEST:
+            return (
+                f"its weights, normalization folded in, are {largest:.0e} at most, whose squares "
+                f"float64 does not hold; give weights from {SMALLEST:.0e} to {1 / SMALLEST:.0e}"
+            )
     return None
 
 

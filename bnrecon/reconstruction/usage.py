@@ -216,7 +216,10 @@ class _WatchedRun(TorchFunctionMode):
 def _follow_run(
     model: nn.Module, images: torch.Tensor
 ) -> tuple[dict[str, str], set[tuple[str, str]]]:
-    """What a run on one image shows: weights used outside of layers, layers that are normalized."""
+    """What a run on two images shows: weights used outside of layers, layers that are normalized.
+
+    Of one image a normalization without running statistics may have a single value.
+    """
     model = share_parameters(model)
     run = _WatchedRun(model)
     compiled = any(
@@ -226,7 +229,7 @@ def _follow_run(
     # Compiled modules run in eager mode, as compiled code calls no hooks.
     eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     with torch.no_grad(), eager, callers_default_device(), run:
-        model(images[:1].clone())
+        model(images[:2].clone())
     return run.followed.outside, run.pairs()
 
 

@@ -18,6 +18,7 @@ INTERVALS = (
     "print the paper's."
 )
 
+LARGER = ", parts that say so at the paper's size by `scale=paper`"
 READING = "## How to read the tables"  # of a summary: before the main parts
 DETAILS = (
     "*Details*: whole tables, settings, origin. "
@@ -63,7 +64,10 @@ def document(study: Study, outputs: Path) -> str:
     sections = [f"## {text.strip()}" for text in texts]
     reading = [section for section in sections if section.startswith(READING)]
     command = f"bnrecon study {study.name} scale={SCALE}"
-    origin = f"Computed by `{command}`. {DETAILS}"
+    papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
+    scales = {name: shown_scale(study, outputs, name, SCALE) for name in papers}
+    larger = LARGER if "paper" in scales.values() else ""
+    origin = f"Computed by `{command}`{larger}. {DETAILS}"
     cited = re.sub(r"(https://\S+)", r"<\1>.", study.citation)
     lines = [f"# {study.paper}, at scale {SCALE}", *filter(None, [cited]), summary.strip(), origin]
     claims = {
@@ -73,8 +77,6 @@ def document(study: Study, outputs: Path) -> str:
     if any(claims.values()):
         results = f"../results.md#{anchor(study.paper)}"
         lines.append(f"{INTERVALS} The main verdicts [in one line each]({results}).")
-    papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
-    scales = {name: shown_scale(study, outputs, name, SCALE) for name in papers}
     run = [name for name in papers if _page(study, outputs, name, scales[name]).exists()]
     parts = {name: _part(study, outputs, name, scales[name], claims[name]) for name in run}
     lines += reading

@@ -22,7 +22,7 @@ class Answer(NamedTuple):
         iterations: 0 for direct solvers.
         norm: which of many solutions this is, if that depends on the system.
         precision: of the products.
-        at_limit: whether it stopped only because it reached the limit of iterations.
+        at_limit: whether it made as many iterations as allowed.
     """
 
     x: torch.Tensor

@@ -47,8 +47,9 @@ def diagnose(system: System) -> str:
         )
     if rows <= LARGEST_RANK:
         rank = numerical_rank(operator)
-        if rank < rows:
-            causes.append(f"rank {rank} of {rows} equations")
+        if rank == rows:
+            return ""  # features to spare: what is dead or repeated is not missed
+        causes.append(f"rank {rank} of {rows} equations")
     elif columns - dead - repeated < rows:
         causes.append(f"rank at most {columns - dead - repeated} of {rows} equations")
     return "; ".join(causes)

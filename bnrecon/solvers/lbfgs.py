@@ -21,6 +21,7 @@ from bnrecon.solvers.spec import SolverSpec
 
 HISTORY = 100
 MAX_ITERATIONS = 2000  # unless ``SolverSpec.max_iterations`` is set; the papers state none
+UNSCALED = (1e-5, 1e2)  # root mean squares of b
 # LAPACK's gesdd has a workspace of some 4 n² numbers, counted by a 32-bit integer.
 LARGEST_SVD = 20_000
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -59,9 +60,25 @@ def lbfgs_memory(_rows: int, columns: int) -> int:
 
 def lbfgs(system: System, spec: SolverSpec) -> Answer:
     """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
-    operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
+    operator, (rhs, unit) = system.operator.to(FLOAT32), in_units(system.rhs)
     start = torch.zeros(operator.shape[1]).to(rhs)
-    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec, THOROUGH)
+    answer = minimize(operator.matvec, operator.rmatvec, rhs, start, spec, THOROUGH)
+    return answer._replace(x=unit * answer.x.double())
+
+
+def in_units(rhs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """B (n,) in float32, divided by the power of 2 nearest its root mean square, and this power.
+
+    LBFGS is not scale-free: the first step and the tolerances are absolute, and float32 under- or
+    overflows in b^T b. Within ``UNSCALED`` it does not matter, and b keeps its unit.
+    """
+    rhs = rhs.double()
+    largest = rhs.abs().max()
+    size = largest * (rhs / largest).square().mean().sqrt()  # no square under- or overflows
+    if not size > 0 or UNSCALED[0] <= size <= UNSCALED[1]:
+        return rhs.to(torch.float32), torch.ones_like(largest)
+    unit = size.log2().round().exp2()
+    return (rhs / unit).to(torch.float32), unit
 
 
 def lu_memory(rows: int, columns: int) -> int:
@@ -87,11 +104,14 @@ def lu_lbfgs_defaults(system: System, spec: SolverSpec) -> Answer:
 
 
 def _lu_lbfgs(system: System, spec: SolverSpec, settings: Settings) -> Answer:
-    operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
+    operator, (rhs, unit) = system.operator.to(FLOAT32), in_units(system.rhs)
+    if settings.mean:  # the papers' literal setting: b as it is
+        rhs, unit = system.rhs.to(torch.float32), torch.ones_like(unit)
     n = len(rhs)
     with clock(f"torch.linalg.solve of {n} x {n} in float32", 2 / 3 * n**3 / 1e11):
         start = torch.linalg.solve(operator.dense(), rhs)
-    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec, settings)
+    answer = minimize(operator.matvec, operator.rmatvec, rhs, start, spec, settings)
+    return answer._replace(x=unit * answer.x.double())
 
 
 def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
@@ -138,10 +158,10 @@ def _preconditioned(system: System, spec: SolverSpec, start: Callable) -> Answer
     if not float(values[-1]) > 0:
         raise LinAlgError("a singular value is zero")
     back = vh.T / values
-    preconditioned, rhs = dense @ back, system.rhs.to(torch.float32)
+    preconditioned, (rhs, unit) = dense @ back, in_units(system.rhs)
     first = start(preconditioned, rhs)
     solved = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, first, spec)
-    return solved._replace(x=back @ solved.x)
+    return solved._replace(x=unit * (back @ solved.x).double())
 
 
 def minimize(

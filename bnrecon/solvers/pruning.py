@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from bnrecon.features.spec import PRUNINGS
 from bnrecon.operators.base import Operator, Products
 from bnrecon.operators.columns import Scaled, inverse_norms, select_columns
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls
@@ -48,8 +49,8 @@ def prune(system: System, spec: SolverSpec, count: int, method: str) -> Solution
       approximately (``least_l1``), refitted. That solution has at most n nonzeros, being a basic
       solution of a linear program.
 
-    A refit is exact for ``count`` >= n; below, M x = b has no solution in general, and then the
-    report has ``converged=False``. With all features this is ``solve``.
+    A refit is exact if the kept features have rank n; otherwise M x = b has no solution in general,
+    and then the report has ``converged=False``. With all features this is ``solve``.
 
     Args:
         system: n equations of c1 unknowns, without elimination of second scales.
@@ -58,7 +59,7 @@ def prune(system: System, spec: SolverSpec, count: int, method: str) -> Solution
         method: one of the above.
 
     Raises:
-        UserError: the system or the solver does not support pruning.
+        UserError: the system or the solver does not support pruning; no such method or count.
 
     >>> from bnrecon.construction.two_layer import linear_system
     >>> from bnrecon.operators.khatri_rao import KhatriRao
@@ -80,11 +81,14 @@ def prune_to(
     """
     if isinstance(system.operator, Eliminated):
         raise UserError(none_to_spare(*system.matrix.shape))
+    require_choice("pruning=", method, PRUNINGS)
     check_solver(method, spec)
     columns = system.operator.shape[1]
     order: torch.Tensor | None = None
     whole: Solution | None = None
     for count in counts:
+        if count < 1:
+            raise UserError(f"count={count}: at least one feature is needed")
         started = time.perf_counter()
         if count >= columns:
             yield solve(system, spec)

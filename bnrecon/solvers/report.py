@@ -20,8 +20,9 @@ class SolverReport:
         precision: of the products.
         reason: why ``auto`` chose this solver.
         diagnosis: why there is no exact solution, or the solver missed it, with M's rank if known.
-        at_limit: whether the solver stopped only because it reached the limit of iterations,
-            ``SolverSpec.max_iterations`` or the solver's default.
+        at_limit: whether the solver made as many iterations as allowed, by
+            ``SolverSpec.max_iterations`` or by default; ``least_squares``, refits and LBFGS may
+            have finished with the last one.
         memory: bytes needed besides the operator, estimated before the solve; not compared.
     """
 

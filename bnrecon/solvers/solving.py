@@ -12,6 +12,7 @@ from bnrecon.operators.structured import Kronecker, Selection
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory, exact_float32, threads_for
+from bnrecon.runtime.precision import FLOAT64
 from bnrecon.runtime.torch_modes import PROCESSOR, outside_torch_modes
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, require_memory
@@ -226,6 +227,10 @@ def _singular(system: System, before: str = "") -> str:
 
 def relative_residual(system: System, x: torch.Tensor) -> float:
     """‖M x - b‖ / ‖b‖ in float64 from the operator; the absolute residual if b is zero."""
-    residual = float((system.operator.matvec(x) - system.rhs).norm())
-    norm = float(system.rhs.norm())
-    return residual / norm if norm > 0 else residual
+    operator, rhs = system.operator, system.rhs.to(torch.float64)
+    if operator.dtype != torch.float64:
+        operator = operator.to(FLOAT64)
+    difference, largest = operator.matvec(x.to(torch.float64)) - rhs, rhs.abs().max()
+    if not largest > 0:
+        return float(difference.norm())
+    return float((difference / largest).norm() / (rhs / largest).norm())  # squares may underflow

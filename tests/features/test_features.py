@@ -367,3 +367,22 @@ def test_traits_of_a_users_distribution():
     assert set(asked) == {True}
     with pytest.raises(UserError, match=r"widths=most.*minimum"):
         register_features("wrong", widths=("most",))
+
+
+@pytest.mark.parametrize(
+    "values", [{"seed": -1}, {"seed": 0.5}, {"seed": 2**63}, {"width": 0}, {"width": -1}]
+)
+def test_impossible_seeds_and_widths_are_named(values):
+    with pytest.raises(UserError, match="|".join(values)):
+        draw("he_normal", LayerShape(2, 3), **({"width": 6, "seed": 0, "layer": 0} | values))
+
+
+@pytest.mark.parametrize("name", ["sign", "sparse_he_normal", "er_sign"])
+def test_default_width_of_small_layers_makes_full_rank_sure(name):
+    """With 1.5 n features 12% or more of these are singular, of sign with n + 24 0.2%."""
+    shape = LayerShape(2, 2)
+    width = choose_width(name, shape)
+    for seed in range(1000):
+        a, b = draw(name, shape, width, seed, 0).weights()
+        products = torch.einsum("lj,il->ijl", a, b.flatten(1))
+        assert torch.linalg.matrix_rank(products.reshape(4, width)) == 4

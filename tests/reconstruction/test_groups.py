@@ -50,7 +50,7 @@ def test_small_groups_of_signs_have_spare_features(seed):
     model = nn.Conv2d(96, 96, 3, groups=96).eval()
     (report,) = bnrecon.reconstruct(model, "sign", seed=seed).layers
     assert report.converged
-    assert report.width == 9 + 24
+    assert report.width == 9 + 64
 
 
 def test_singular_groups_are_noted_with_their_unavoidable_error(caplog):

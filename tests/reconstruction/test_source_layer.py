@@ -74,6 +74,31 @@ def test_values_outside_the_region_are_counted_also_after_loading(activation, tm
     assert counts == [below + above] * 2
 
 
+def test_values_outside_are_counted_in_every_group():
+    """The weights of group 0 are small, which made its region wide."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(4, 2, 1, groups=2).eval()
+    with torch.no_grad():
+        model.weight[0] *= 1e-3
+    images = torch.rand(64, 4, 6, 6)
+    spec = FeatureSpec("he_normal", activation="tanh", epsilon=1e-3, margin=1.0)
+    rebuilt = reconstruct(model, spec, images=images)
+    assert rebuilt.verified
+    rebuilt.network(images)
+    assert rebuilt.network.outside == 0
+    images[:, 2:] *= 10  # of group 1
+    rebuilt.network(images)
+    assert rebuilt.network.outside > 0
+
+
+@pytest.mark.parametrize("mode", ["reflect", "circular", "zeros"])
+def test_padding_wider_than_the_kernel_is_tested_with_an_activation(mode):
+    torch.manual_seed(0)
+    model = nn.Conv2d(2, 3, 3, padding=3, padding_mode=mode).eval()
+    spec = FeatureSpec("he_normal", activation="tanh", epsilon=1e-2)
+    assert reconstruct(model, spec, images=torch.rand(8, 2, 7, 7)).verified
+
+
 @pytest.mark.parametrize(("share", "converged"), [(0.9, True), (1.5, False)])
 def test_outputs_may_be_off_by_epsilon(share, converged, monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.layer_report.output_error", lambda *_: share * 0.01)

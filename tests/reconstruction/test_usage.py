@@ -214,3 +214,11 @@ def test_attention_bias_is_no_weight(with_images):
     rebuilt = bnrecon.reconstruct(model, images=x if with_images else None)
     assert torch.allclose(rebuilt.network(x), model(x), atol=1e-5)
     assert "square" in find_usage(biased(of_layer=True), x if with_images else None).outside
+
+
+def test_batch_of_a_normalization_without_running_statistics_is_accepted():
+    """Of one image it has one value per channel, which PyTorch refuses."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(4, track_running_stats=False)
+    model = nn.Sequential(nn.Linear(3, 4), norm).eval()
+    assert bnrecon.reconstruct(model, images=torch.rand(5, 3)).verified

@@ -1,5 +1,7 @@
 """The papers' solvers take the described steps in the described precision."""
 
+import dataclasses
+
 import pytest
 import torch
 from random_layer import gaussian, random_layer
@@ -120,3 +122,15 @@ def test_pytorch_defaults_are_used_with_the_mean_error(steps):
     torch.testing.assert_close(gradient, start.grad)
     error = (matrix @ start.detach() - rhs).square().mean()
     assert first_error == pytest.approx(float(error))
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "svd_lbfgs", "lu_lbfgs", "svd_lu_lbfgs"])
+@pytest.mark.parametrize("unit", [1e-30, 1e-8, 1e4, 1e100])
+def test_lbfgs_does_not_depend_on_the_unit_of_the_weights(solver, unit):
+    system = random_layer("he_normal", LayerShape(4, 3), 12)[-1]
+    errors = []
+    for scale in (1.0, unit):
+        scaled = dataclasses.replace(system, rhs=scale * system.rhs)
+        errors.append(solve(scaled, SolverSpec(solver)).report.relative_residual)
+    assert max(errors) < 1e-4
+    assert errors[1] < 10 * errors[0] + 1e-6

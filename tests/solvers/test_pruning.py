@@ -13,6 +13,7 @@ from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import PRUNINGS
 from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.pruning import prune, prune_to, refit
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
@@ -135,3 +136,9 @@ def test_zero_target_keeps_no_feature():
         solution = prune(zero, SPEC, 20, method)
         assert kept(solution) == set()
         assert solution.report.converged
+
+
+@pytest.mark.parametrize(("count", "method"), [(7, "bogus"), (0, "magnitude"), (-2, "l1")])
+def test_unknown_methods_and_counts_are_refused(count, method):
+    with pytest.raises(UserError, match=r"bogus|count="):
+        prune(system(), SPEC, count, method)

@@ -1,5 +1,7 @@
 """Reports recompute the residual and do not trust the solver."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,10 @@ from random_layer import random_layer
 
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import SolverSpec, iterative, register_solver, solve
+from bnrecon.solvers.diagnosis import diagnose
+from bnrecon.solvers.solving import relative_residual
 
 SHAPE = LayerShape(6, 5, (3, 3))  # n = 270
 
@@ -72,3 +77,29 @@ def test_drifted_residual_does_not_end_the_solve(monkeypatch):
     system = random_system()
     assert solve(system, SolverSpec("matrix_free")).report.converged
     assert len(updates) > 2
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-165, 1e165])
+def test_residual_of_any_unit_and_precision_is_that_of_float64(unit):
+    """Squares of a small right-hand side underflow; float32 has residuals of 0 by chance."""
+    system = random_layer("he_normal", LayerShape(3, 2), 6)[-1]
+    system = dataclasses.replace(system, rhs=unit * system.rhs)
+    zero, half = torch.zeros(6).double(), 0.5 * unit * torch.ones(6).double()
+    assert relative_residual(system, zero) == pytest.approx(1.0, rel=1e-14)
+    missed = (system.operator.dense() @ half - system.rhs) / unit
+    expected = float(missed.norm() / (system.rhs / unit).norm())
+    assert relative_residual(system, half) == pytest.approx(expected, rel=1e-12)
+    if unit == 1.0:
+        single = dataclasses.replace(
+            system, operator=system.operator.to(FLOAT32), rhs=system.rhs.float()
+        )
+        assert relative_residual(single, half.float()) == pytest.approx(expected, rel=1e-6)
+        x = torch.linalg.solve(single.operator.dense(), single.rhs)
+        assert relative_residual(single, x) > 1e-9
+
+
+def test_full_rank_has_no_diagnosis():
+    """Zero and repeated features are no cause if the others suffice."""
+    for seed in range(5):
+        assert diagnose(random_layer("sign", LayerShape(2, 3), 40, seed)[-1]) == ""
+    assert "rank 4 of 6 equations" in diagnose(random_layer("sign", LayerShape(2, 3), 4)[-1])

@@ -233,10 +233,10 @@ YES, NO = "confirmed", "contradicted"
 @pytest.mark.parametrize(
     ("counts", "verdicts"),
     [
-        ((FLAT, FLAT, (200, 100, 100)), [YES, YES, YES, YES, YES]),
-        ((FLAT, FLAT, (200, 150, 200)), [YES, NO, YES, YES, NO]),
-        ((FLAT, FLAT, FLAT), [NO, YES, "undecided", YES, NO]),
-        (((150, 100, 150), FLAT, (250, 100, 100)), [YES, YES, YES, NO, YES]),
+        ((FLAT, FLAT, (200, 100, 100)), [YES, YES, YES, YES, YES, YES]),
+        ((FLAT, FLAT, (200, 150, 200)), [YES, NO, YES, YES, YES, NO]),
+        ((FLAT, FLAT, FLAT), [NO, YES, "undecided", "undecided", YES, NO]),
+        (((150, 100, 150), FLAT, (250, 100, 100)), [YES, YES, YES, YES, NO, YES]),
     ],
 )
 def test_figure_4_verdicts_follow_the_rows(counts, verdicts):

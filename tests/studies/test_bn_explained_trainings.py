@@ -166,7 +166,7 @@ UNCLEAR = [-1.0, 1.0, 0.5, -0.5, 0.1]
     ("gains", "verdicts"),
     [
         (GAINS, ["confirmed", "undecided", "contradicted", SIZE]),
-        (LOSSES, ["contradicted", "undecided", "confirmed", SIZE]),
+        (LOSSES, ["contradicted", "undecided", SIZE, SIZE]),
         (UNCLEAR, ["undecided", "undecided", "undecided", SIZE]),
     ],
 )
@@ -189,10 +189,12 @@ def test_fifteen_percent_claim_needs_measured_noise():
 def test_one_data_set_shows_detrimental_jitter():
     """With two data sets each interval is wider: 97.5%."""
     mixed = noise_rows(LOSSES), noise_rows(GAINS, "cifar100"), measured_rows(9.0)
-    assert noise_verdicts(*mixed)[2] == "confirmed"
+    assert noise_verdicts(*mixed)[2] == SIZE  # narrow
+    wide = [rows.assign(width=64) for rows in mixed[:2]]
+    assert noise_verdicts(*wide, mixed[2])[2] == "confirmed"
     # mean -0.5, s = 0.35, n = 5: the half-width is 0.43 at 95%, and 0.55 at 97.5%
     weak = list(0.35 * np.array([-1.0, -1.0, 0.0, 1.0, 1.0]) - 0.5)
-    assert noise_verdicts(noise_rows(weak), measured_rows(9.0))[2] == "confirmed"
+    assert noise_verdicts(noise_rows(weak), measured_rows(9.0))[2] == SIZE
     both = noise_rows(weak), noise_rows(UNCLEAR, "cifar100"), measured_rows(9.0)
     assert noise_verdicts(*both)[2] == "undecided"
 

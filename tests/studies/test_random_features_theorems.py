@@ -175,7 +175,7 @@ def test_no_scales_of_eq_3_give_the_identity():
 
 def test_verdicts_on_eq_3_need_every_type_of_target():
     rows = {name: minimum_width.measure_targets(name, [2, 4], 3) for name in minimum_width.TARGETS}
-    density, every = "Eq. 3, targets with a density", "Eq. 3, any target"
+    density, every = "Eq. 3, targets from a continuous distribution", "Eq. 3, any target"
     normal = verdicts(minimum_width.PART, rows["normal"])
     assert (normal[density], normal[every]) == ("confirmed", "undecided")
     identity = verdicts(minimum_width.PART, rows["identity"])

@@ -201,19 +201,29 @@ def test_varied_spectra_have_their_own_claim(last, verdict):
 
 
 @pytest.mark.parametrize(
-    ("interval", "equal", "loss"),
+    ("interval", "verdict"),
     [
-        (Interval(0.1, 0.3, 3), "confirmed", "confirmed"),
-        (Interval(0.1, 2.0, 3), "undecided", "undecided"),
-        (Interval(0.9, 0.5, 3), "undecided", "undecided"),  # above 0
-        (Interval(3.0, 1.0, 3), "contradicted", "contradicted"),
-        (Interval(-3.0, 1.0, 3), "contradicted", "confirmed"),
-        (Interval(0.1, None, 1), "undecided", "undecided"),
+        (Interval(0.1, 0.3, 3), "confirmed"),
+        (Interval(0.1, 2.0, 3), "undecided"),
+        (Interval(0.9, 0.5, 3), "undecided"),  # above 0
+        (Interval(3.0, 1.0, 3), "contradicted"),
+        (Interval(-3.0, 1.0, 3), "confirmed"),
+        (Interval(0.1, None, 1), "undecided"),
     ],
 )
-def test_equality_and_no_loss_need_an_interval_within_a_point(interval, equal, loss):
-    assert sparse.decide_equal(interval) == equal
-    assert sparse.decide_loss(interval) == loss
+def test_no_loss_needs_an_interval_below_a_point(interval, verdict):
+    assert sparse.decide_loss(interval) == verdict
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(1e-13, "confirmed"), (1e-6, "contradicted")])
+def test_equal_performance_follows_from_the_same_steps_on_one_support(apart, verdict):
+    steps = pd.DataFrame([{"density": 0.2, "steps": 20, "difference": apart}])
+    accuracies = {sparse.MASKED[0.2]: [76.0, 77, 77.5], sparse.SCALES[0.2]: [70.0, 80, 77]}
+    rows = pd.concat([steps, trained(accuracies | {sparse.SELECTED[0.2]: [70.5]})])
+    exact, equal = sparse.PART.claims(rows)
+    assert exact.verdict == equal.verdict == verdict
+    assert "-1.17 ± 11.27 (n=3) at p = 0.2" in equal.evidence
+    assert "0.50 points apart" in equal.evidence
 
 
 def test_page_of_sparse_works_with_any_single_task():

@@ -239,7 +239,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     finished = ((_conclude, counts), (_compare_ways, compared))
     width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
     size = {"depth": DEPTH, "width": width, "radius": RADIUS, "reach": REACH}
-    size |= {"limit": RIM, "samples": SAMPLES, "exact": "", "off": ""}
+    size |= {"excess": EXCESS, "limit": RIM, "samples": SAMPLES, "exact": "", "off": ""}
     return merge(({}, size), *(conclude(some) for conclude, some in finished if len(some)))
 
 

@@ -271,11 +271,19 @@ def decide(rows: pd.DataFrame) -> Decisions:
     more = [ratio for one in counts for ratio in _contrasts(one, GAUSSIAN)]
     content = [_ratio(one, (NORM, TRAINING), (NORM, SMOOTH)) for one in counts]
     less = [ratio for one in counts for ratio in _contrasts(one, SMOOTH)]
+    # The units that BN adds at training images, minus those at Gaussian ones.
+    at_images, at_gaussian = (
+        [one[NORM, kind] - one[other, kind] for one in counts for other in OTHERS]
+        for kind in (TRAINING, GAUSSIAN)
+    )
+    pairs = zip(at_images, at_gaussian, strict=True)
+    added = [mean_interval((images - gaussian).tolist()) for images, gaussian in pairs]
     verdicts = {
         "Figure 4, left": intervals.decide(map(_beyond, gains[TRAINING])),
         "Figure 4, right": intervals.decide(-_beyond(gain) for gain in gains[GAUSSIAN]),
         "more": intervals.decide(ratio.logarithm for ratio in more),
         "others": intervals.decide(-_beyond(ratio) for ratio in others),
+        "added": intervals.decide(added),
         "content": intervals.decide(map(_beyond, content)),
     }
     ratios = {"more": more, "others": others, "content": content, "less": less}
@@ -285,6 +293,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "probes": int(rows["probes"].iloc[0]),
         "reference": REFERENCE,
         "gains": {kind: _ends(some) for kind, some in gains.items()},
+        "at_images": span((one.mean() for one in at_images), ",.0f"),
+        "at_gaussian": span((one.mean() for one in at_gaussian), ",.0f"),
+        "added": "; ".join(f"{one:,.0f}" for one in added),
         "by_layer": _gain_by_layer(rows),
         "above": sum(ratio.logarithm.sign > 0 for ratio in more),
         "compared": len(more),

@@ -171,6 +171,11 @@ def largest_rates(rows: pd.DataFrame) -> str:
     return f"SGD's selected rate is the largest tried in {largest} of {len(chosen)} settings"
 
 
+def size_of(rows: pd.DataFrame) -> str:
+    """A prefix for numbers from fewer samples than in print, where one run selects for all."""
+    return "" if (rows["method"] == "tried").any() else "1/20 of the samples: "
+
+
 def median_share(rows: pd.DataFrame, method: str) -> float:
     """Median over runs of a method's error, as a share of the labels' variance."""
     of_method = rows[rows["method"] == method]

@@ -141,6 +141,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     medians = errors.groupby("side").median()
     numbers = {name: f"{count} of {runs}" for name, count in counts.items()}
     numbers |= {"shares": span(medians["random", OPENING] / medians["random", 0.0], ".2f")}
+    for name, pair in (("by_side", "conditioning"), ("by_side_closed", "conditioning_closed")):
+        first, second = PAIRS[pair]
+        by_side = (errors[first] < errors[second]).groupby(level="side").sum()
+        numbers[name] = ", ".join(map(str, by_side))
     return verdicts, numbers
 
 

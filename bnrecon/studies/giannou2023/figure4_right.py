@@ -6,6 +6,7 @@ from functools import partial
 
 import pandas as pd
 
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, only, part
 from bnrecon.studies.giannou2023 import comparison
 
@@ -14,10 +15,13 @@ CONSTANT = 0.01  # above this share of the variance, SGD's loss is constant, not
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Decide Appendix E's claims about the right panel."""
+    against = comparison.where_better(rows, "width", "baseline", "teacher")
     baseline = comparison.where_better(rows, "width", "baseline", "student")
+    baseline = [width for width in baseline if width in against]
     student = comparison.where_better(rows, "width", "student", "baseline")
     sgd = rows[(rows["method"] == "baseline") & rows["width"].isin(baseline)]
     least = min(sgd["mse"] / sgd["variance"], default=0.0)
+    medians = (sgd["mse"] / sgd["variance"]).groupby(sgd["width"]).median()
     ordered = bool(baseline) and bool(student) and max(baseline) < min(student)
     teacher = comparison.where_better(rows, "width", "teacher", "baseline")
     mixed = sorted({int(width) for width in rows["width"]} - {*baseline, *student})
@@ -29,7 +33,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     # The claim compares widths below d² with others, where the constructions are exact.
     both = rows["width"].min() < side**2 <= rows["width"].max()
     verdict = ordered and least > CONSTANT if both else "undecided"
-    return {"widths": verdict}, numbers | {"least": least}
+    return {"widths": verdict}, numbers | {"least": least, "medians": span(medians, ".2g")}
 
 
 summarize = partial(comparison.summarize_methods, variable="width")

@@ -26,7 +26,7 @@ def no_small_loss(rows: pd.DataFrame) -> Decision:
         for method in ("baseline", "teacher", "student")
     }
     numbers = {"settings": len(settings), "of": comparison.split_panels(rows)[1]["side"].iloc[0]}
-    numbers["rates"] = comparison.largest_rates(rows)
+    numbers |= {"rates": comparison.largest_rates(rows), "size": comparison.size_of(rows)}
     return "no small loss", min(least.values()) > 0.01, least | numbers
 
 

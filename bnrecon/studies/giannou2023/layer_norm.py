@@ -10,7 +10,12 @@ import pandas as pd
 from bnrecon.reproduction.parts import Decisions, part, sweep
 from bnrecon.studies.giannou2023 import teacher
 from bnrecon.studies.giannou2023.batched_training import train_sources
-from bnrecon.studies.giannou2023.comparison import decide_by_runs, draw_panel, format_errors
+from bnrecon.studies.giannou2023.comparison import (
+    LARGEST,
+    decide_by_runs,
+    draw_panel,
+    format_errors,
+)
 
 LABELS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 
@@ -46,7 +51,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Compare the two run by run."""
     errors = rows.pivot(index=["side", "run"], columns="normalization", values="mse")
     worse = int((errors["layer"] > errors["batch"]).sum())
-    return {"worse": decide_by_runs(worse, len(errors))}, {"worse": f"{worse} of {len(errors)}"}
+    chosen = rows.drop_duplicates(["normalization", "side"]).set_index("normalization")
+    largest = (chosen["learning_rate"] == LARGEST).groupby(level=0)
+    numbers = {name: f"{one.sum()} of {len(one)}" for name, one in largest}
+    numbers["worse"] = f"{worse} of {len(errors)}"
+    return {"worse": decide_by_runs(worse, len(errors))}, numbers
 
 
 SIDES = {"side": teacher.VARIANT_SIDES}

@@ -129,6 +129,11 @@ def half_density(rows: pd.DataFrame) -> float:
     return crossing(rows["density"].to_numpy(), (rows["invertible"] / rows["draws"]).to_numpy())
 
 
+def densest(side: int) -> float:
+    """The largest multiple of Remark 3's density, rounded as in the rows."""
+    return round(MULTIPLES[-1] * sparse.predicted_density(side, "conjecture"), 6)
+
+
 def theorem_3_density(side: int) -> float:
     """The theorem's density, rounded as in the rows."""
     return round(sparse.predicted_density(side, "theorem"), 6)
@@ -236,13 +241,20 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
     for words, sides in (("missed", missed), ("not shown", unclear)):
         if held and sides:
             since += f", {words} at d = {', '.join(map(str, sides))}"
-    return "Theorem 3", verdict, {"since": since}
+    orders = (theorem_3_density(d) / sparse.predicted_density(d, "conjecture") for d in counts)
+    return "Theorem 3", verdict, {"since": since, "orders": span(orders, ".1f")}
 
 
 def decide_remark_3(rows: pd.DataFrame) -> Decision:
     """Undecided at any size; reports how far the products follow the zero columns."""
-    ratios = (half_density(group) / bound_crossing(side) for side, group in rows.groupby("side"))
-    return "Remark 3", "undecided", {"ratios": span(ratios, ".2f")}
+    by_side = rows.groupby("side")
+    ratios = (half_density(group) / bound_crossing(side) for side, group in by_side)
+    most = rows[rows["density"] == rows["side"].map(densest)]
+    counts = zip(most["invertible"], most["draws"], strict=True)
+    least = min((proportion_interval(*count, 0.9)[0] for count in counts), default=0.0)
+    numbers = {"ratios": span(ratios, ".2f"), "multiple": MULTIPLES[-1], "least": least}
+    numbers |= {"regular": most["invertible"].sum(), "draws": most["draws"].sum()}
+    return "Remark 3", "undecided", numbers | {"sides": span(rows["side"], ".0f")}
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:

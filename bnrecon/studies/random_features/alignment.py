@@ -124,15 +124,14 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Decide what can be fitted, by which features, and whether a low rank helps."""
     every_shared, rows = permuting.split_shared(rows)
     dense, shared = (some[some["target"].isin(DENSE)] for some in (rows, every_shared))
-    # The same with as many features, one of them shared by all outputs.
     others = dense[dense["features"] != "ID cond"]
-    instead = pd.concat([others, shared.assign(features="ID cond")])
+    pooled = _pooled(dense, "greedy")
     return [
         _fitted("fitted", rows),
         *([_fitted("fitted shared", every_shared)] if len(shared) else []),
         _approximation(dense),
-        _less_suitable("greedy", dense),
-        *([_less_suitable("shared", instead)] if len(shared) else []),
+        ("greedy", intervals.decide([pooled], LEAST_DRAWS), _compared(dense, "greedy")),
+        *([_with_one_shared(shared, others)] if len(shared) else []),
         ("exchanges", _decide_below(_pooled(dense, "exchanges")), _compared(dense, "exchanges")),
         _alike(rows),
         *_low_rank(dense),
@@ -157,6 +156,11 @@ def _fitted(name: str, rows: pd.DataFrame) -> Decision:
     densest = max((float((weight != 0).double().mean()) for weight in weights), default=0.0)
     nonzero = f"Up to {densest:.0%} of such a target's weights are nonzero."
     numbers["dense"] = nonzero if weights else ""
+    named = rows[(fitted["best"]) & ~alike]["target"].unique()
+    continuous = rows["target"].isin(DENSE) & ~alike
+    numbers["named"] = " and ".join(named)
+    numbers["continuous"] = f"{fitted['best'][continuous].sum()} of {continuous.sum()}"
+    numbers["by_greedy"] = others["greedy"]
     verdict = bool(id_cond["greedy"] and densest < SPARSE)
     return name, verdict, numbers | {"id_cond": id_cond, "others": others}
 
@@ -172,10 +176,23 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     return "approximation", verdict, {"counts": counts, "share": share}
 
 
-def _less_suitable(name: str, dense: pd.DataFrame) -> Decision:
-    """Decide the paper's sentence on ID cond by its greedy pass, also with one shared feature."""
-    verdict = intervals.decide([_pooled(dense, "greedy")], LEAST_DRAWS)
-    return name, verdict, _compared(dense, "greedy")
+def _with_one_shared(shared: pd.DataFrame, others: pd.DataFrame) -> Decision:
+    """The greedy pass with a shared feature, which leaves fewer entries missing: no verdict."""
+    both = pd.concat([others, shared.assign(features="ID cond")])
+    n, reached = _channels(shared) ** 2, _channels(shared) - 1  # more entries per width
+    numbers = _compared(both, "greedy")
+    numbers["fewer"] = " and ".join(str(n - c1 - reached) for c1 in _widths(shared))
+    numbers["usual"] = " and ".join(str(n - c1) for c1 in _widths(others))
+    # The closest numbers of missing entries, more of them without a shared feature
+    most = shared[shared["hidden"] == shared["hidden"].max()]
+    least = others[others["c1"] == others["c1"].max()]
+    closest = intervals.paired_difference(most, least, "greedy")
+    numbers |= {"closest": spell(closest, ".4f"), "most": n - most["c1"].max() - reached}
+    return "shared", "undecided", numbers | {"least": n - least["c1"].max()}
+
+
+def _widths(rows: pd.DataFrame) -> list[int]:
+    return sorted(rows["c1"].unique(), reverse=True)
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
-from bnrecon.reporting.statistics import Interval
+from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import count_signs, geometric_mean
+from bnrecon.reproduction.intervals import count_signs, exponents, geometric_mean
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep
 from bnrecon.studies.random_features import averages
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
@@ -178,7 +178,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     long, svd, auto = (square[square["solver"] == name] for name in (LONG, "svd_lu_lbfgs", "auto"))
     return [
         *_growth("condition", draws, "condition_number"),
-        *_growth("error", long, "relative_rmse"),
+        *_error_growth(long, square[square["solver"] == "lbfgs"]),
         *_excess(_largest(standard)),
         *_preconditioning(_largest(standard)),
         *_growth("preconditioned", svd, "relative_rmse", direct=_powers(auto, "relative_rmse")),
@@ -193,6 +193,21 @@ def _growth(name: str, rows: pd.DataFrame, column: str, **numbers: str) -> list[
         return []
     named = {"power": _powers(rows, column)} | averages.signs(powers) | numbers
     return [(name, intervals.decide(powers, LEAST_SEEDS), named)]
+
+
+def _error_growth(long: pd.DataFrame, short: pd.DataFrame) -> list[Decision]:
+    """The trend of LBFGS's error on average over the distributions, as the paper says."""
+    pooled, numbers = {}, {}
+    for name, rows in (("long", long), ("short", short)):
+        powers = averages.powers_by_features(rows, "relative_rmse").values()
+        slopes = exponents(rows[rows["relative_rmse"] > 0], "channels", "relative_rmse")
+        if not powers or not slopes:
+            return []
+        pooled[name] = mean_interval(slopes)
+        signs = averages.signs(powers)
+        numbers[name] = f"{pooled[name]:.1f}"
+        numbers[f"{name}_above"] = f"{signs['above']} of {signs['of']}"
+    return [("error", intervals.decide([pooled["long"]], LEAST_SEEDS), numbers)]
 
 
 def _powers(rows: pd.DataFrame, column: str) -> str:
@@ -219,7 +234,8 @@ def _excess(largest: pd.DataFrame) -> list[Decision]:
 
 def _preconditioning(largest: pd.DataFrame) -> list[Decision]:
     """Compare LBFGS with and without SVD, at c1 = n and a limit of 2,000 iterations."""
-    longer = _against(largest, "lbfgs") + _against(largest, LONG)
+    more = largest[largest["excess"] > 0]
+    longer = _against(more, "lbfgs") + _against(largest, LONG)
     return _comparison(
         "preconditioning",
         _against(largest[largest["excess"] == 0], "lbfgs"),

@@ -107,7 +107,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def _fits(rows: pd.DataFrame) -> pd.DataFrame:
     """Draws fitted without error, by density and search."""
-    fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
+    fitted = rows[["unpermuted", "greedy", "printed_masks", "best"]] < permuting.NONE
     return fitted.groupby(rows["density"]).sum()
 
 
@@ -117,6 +117,7 @@ def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     numbers = {
         "draws": rows["seed"].nunique(),
         "always": _fitted_densities(id_cond, "greedy")[0],
+        "printed": _fitted_densities(id_cond, "printed_masks")[0],
         "unpermuted": f"{fits['unpermuted'].sum()} of {len(id_cond)}",
         "others": _fits(others)["greedy"].sum(),
         "c1": rows["c1"].iloc[0],
@@ -166,7 +167,9 @@ FIXED |= {"features": USED, "channels": CHANNELS}
 TASKS = sweep(measure_masks, "seed {seed}", {"seed": permuting.DRAWS}, FIXED)
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 SAY_SHARED = partial(permuting.say_shared, TEXT)
-EXCERPT = only("features", ID_COND, drop=["features", "width c1", *list(FORMATS)[2:]])
+SEARCHES = ("unpermuted", "greedy", "printed_masks")  # in the excerpt
+UNUSED = [title for name, title in permuting.SEARCHES.items() if name not in SEARCHES]
+EXCERPT = only("features", ID_COND, drop=["features", "width c1", *UNUSED])
 SHOWN = only("density p", 0.1, 0.2, 0.3, 0.5, 0.7)
 MORE = {"formats": FORMATS, "excerpt": lambda table: SHOWN(EXCERPT(table))}
 PART = part(__file__, TASKS, summarize, draw, decide, SAY_SHARED, **MORE)
