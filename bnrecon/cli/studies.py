@@ -83,11 +83,12 @@ def _tables(arguments: argparse.Namespace) -> int:
     from bnrecon.runtime.shipped import shipped_folder, shipped_outputs
 
     finish_loading()
-    if not shipped_outputs(request.outputs).is_dir():
-        unknown = "no folder %s here; give outputs=FOLDER with results: %s has the shipped ones"
+    outputs = shipped_outputs(request.outputs)
+    if not any(path.is_dir() for path in (request.folder, outputs / study.name)):
+        unknown = "%s has no results of this study; outputs=%s has the shipped ones"
         logger.warning(unknown, request.outputs, shipped_folder())
     written = pages.write(study, request, redraw=False)
-    output.write(f"{written.text}\n\n{request.folder}")
+    output.write(f"{written.text}\n\n{request.folder}" if request.folder.is_dir() else written.text)
     written.warn_if_refused()
     return exit_codes.FAILED if written.unshown else exit_codes.DONE
 

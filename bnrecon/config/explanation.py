@@ -61,7 +61,7 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     group, choice = match[2], match[1].removeprefix(f"{match[2]}/")
     words = match[3].split()
     allowed = [word for word in words if "/" not in word and not word.endswith("schema")]
-    hint = "your own yaml files are found with --config-dir"
+    hint = "your own: functions with imports=[MODULE], yaml files with --config-dir"
     if group == "hydra/launcher":
         hint = f"others come with: {install_command('launchers')}"
     elif "," in choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import numpy as np
 from bnrecon.data.tree import Split
 from bnrecon.runtime.errors import UserError, first_line, shorten
 from bnrecon.runtime.units import format_bytes
+
+logger = logging.getLogger(__name__)
 
 MAX_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB, SVHN 305 MB
 NAMES = ("train_x", "train_y", "test_x", "test_y")
@@ -52,6 +55,7 @@ def read_archive(
     shape = shape or train_x.shape[1:]
     for split, images, labels in (("train", train_x, train_y), ("test", test_x, test_y)):
         check_split(f"{path}: {split}", images, labels, len(classes), shape)
+    warn_of_empty_classes(f"{path}: train", train_y, len(classes))
     return classes, (train_x, train_y), (test_x, test_y)
 
 
@@ -67,6 +71,11 @@ def check_split(
     if images.dtype != np.uint8 or images.ndim != 4:
         actual = f"{images.dtype} of shape {images.shape}"
         raise UserError(f"{name}_x is {actual}; it must be uint8 (N, H, W, C)")
+    if images.shape[3] > 4 and 3 in images.shape[1:3]:
+        raise UserError(
+            f"{name}_x is of shape {images.shape}; it must be (N, H, W, C), and this looks like "
+            "(N, C, H, W): transpose it"
+        )
     if images.shape[1:] != tuple(shape) or len(images) == 0:
         wanted = ", ".join(map(str, shape))
         raise UserError(f"{name}_x is of shape {images.shape}; it must be (N, {wanted})")
@@ -76,3 +85,10 @@ def check_split(
     if labels.min() < 0 or labels.max() >= classes:
         actual = f"runs from {labels.min()} to {labels.max()}"
         raise UserError(f"{name}_y {actual}; classes are 0 to {classes - 1}")
+
+
+def warn_of_empty_classes(name: str, labels: np.ndarray, classes: int) -> None:
+    """Warn of classes without a training image, as if labels count from 1."""
+    if empty := sorted(set(range(classes)) - set(labels.tolist())):
+        which = f"class {empty[0]} has" if len(empty) == 1 else f"{len(empty)} classes have"
+        logger.warning("%s_y: %s no image; class numbers start at 0", name, which)

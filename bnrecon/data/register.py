@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from bnrecon.data.archive import check_split, count_classes
+from bnrecon.data.archive import check_split, count_classes, warn_of_empty_classes
 from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.loading import DATASETS
 from bnrecon.data.spec import DATASET_NAMES, IMAGE_KEYS, DataSpec
@@ -81,6 +81,7 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
             for (images, labels), which in zip(splits, ("train", "test"), strict=True):
                 what, shape = f"data {name}: {which}", splits[0][0].shape[1:]
                 check_split(what, images, labels, len(classes), shape)
+            warn_of_empty_classes(f"data {name}: train", splits[0][1], len(classes))
             return from_arrays(spec, classes, *splits)
 
         registered.warn_of_replacing(getattr(DATASETS.get(name), "registered", None))

@@ -50,6 +50,11 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
             f"images={_described(images)}: give a tensor, or an iterable of tensors such as a "
             "DataLoader"
         )
+    if isinstance(images, tuple) and len(images) == 2 and _are_labels(images[1]):
+        raise UserError(
+            "images: a tuple is read as two batches, and the second has labels; give "
+            "images=[(images, labels)], or the images alone"
+        )
     batches = (_check_batch(batch, parameter) for batch in _each_batch(images))
     checked = (batch for batch in batches if len(batch))
     first = next(checked, None)
@@ -58,6 +63,10 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     with torch.no_grad():
         run_model(share_parameters(model), first[:2].clone())
     return first, itertools.chain([first], checked)
+
+
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.ndim == 1 or not value.is_floating_point())
 
 
 def run_model(model: nn.Module, images: torch.Tensor) -> Any:

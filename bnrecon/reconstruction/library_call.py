@@ -24,7 +24,7 @@ from bnrecon.reconstruction.refusal import RefusedLayers, layer_label
 from bnrecon.reconstruction.report import NOTED, Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
-from bnrecon.runtime.errors import RunError, shorten
+from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.runtime.units import format_duration
 from bnrecon.solvers.spec import SolverSpec
@@ -100,6 +100,8 @@ def reconstruct(
     spec, solver = feature_spec(features, oversampling), solver_spec(solver)
     target = uncompiled(model)
     first, batches = (None, None) if images is None else checked_images(images, target)
+    if not isinstance(fold, bool):
+        raise UserError(f"fold={fold!r}: must be true or false")
     options: Any = {"seed": seed, "unsupported": unsupported, "fold": fold}
     try:
         plan = plan_layers(model, spec, solver, images=first, **options)

@@ -54,7 +54,7 @@ def _options(one: RunResult, other: RunResult) -> str:
     differing = differing_options(one.config, other.config)
     unimportant = VOLATILE
     if one.target.checksum != other.target.checksum:  # files with different weights
-        unimportant -= {"target.weights"}
+        unimportant -= {"target.weights", "targets"}
     changing = {name: pair for name, pair in differing.items() if name not in unimportant}
     rows = [{"option": name, "A": _value(a), "B": _value(b)} for name, (a, b) in changing.items()]
     text = _table(pd.DataFrame(rows)) if rows else "No option that changes results differs."

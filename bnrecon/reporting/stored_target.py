@@ -56,7 +56,8 @@ def load_target(
     chosen = [each for each in names if name in (each, each.rpartition("-")[0])]
     if len(chosen) != 1:
         several = f"is the name of {len(chosen)} targets: {', '.join(chosen)}"
-        raise UserError(f"target {name}: {several if chosen else nearest(name, names)}")
+        missing = f"is not in {store}: {nearest(name, names)}; give outputs=FOLDER for your own"
+        raise UserError(f"target {name} {several if chosen else missing}")
     folder = store / chosen[0]
     if not (folder / WEIGHTS).is_file():
         advice = "a checkout has those that ship: give outputs=CHECKOUT/outputs"

@@ -18,8 +18,9 @@ from bnrecon.reporting.run_tables import table_files
 from bnrecon.run.layer_checkpoint import solved_layers
 from bnrecon.run.seed_files import read_seed
 from bnrecon.runtime import files, locks
-from bnrecon.runtime.digests import json_values
+from bnrecon.runtime.digests import json_values, tensor_digest
 from bnrecon.runtime.errors import UserError
+from bnrecon.targets.store import read_stored
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +91,12 @@ def notes_on(config: RunConfig, result: RunResult, folder: Path, data: Images | 
     """Notes for the user about a run that was finished earlier.
 
     Raises:
-        UserError: the images differ, or ``data.root`` cannot be read.
+        UserError: the images differ, or the target in ``targets``; ``data.root`` cannot be read.
     """
     notes = [f"already done; nothing to do (remove {folder} to run it again)"]
     notes += _check_images(config, result, folder, data)
+    if config.targets is not None:
+        _check_target(Path(config.targets), result, folder)
     notes += _source_notes(result, folder) if config.keep_source else []
     if config.device != "auto" and not result.device.startswith(config.device.partition(":")[0]):
         notes.append(f"note      computed on {result.device}, not on device={config.device}")
@@ -122,6 +125,21 @@ def _check_images(
         f"{folder} was run on other {config.data.name} images ({result.data.train} to train on, "
         f"{result.data.test} to test on) than {others}; give outputs=ANOTHER_FOLDER, or remove it"
     )
+
+
+def _check_target(store: Path, result: RunResult, folder: Path) -> None:
+    """Compare the target in a requested folder with the run's."""
+    name = Path(result.target.folder).name
+    try:
+        weights, _ = read_stored(store / name)
+        same = tensor_digest(weights) == result.target.checksum
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        raise UserError(
+            f"{folder} was run on another target than targets={store} has or would train; give "
+            "outputs=ANOTHER_FOLDER, or remove it"
+        )
 
 
 def _source_notes(result: RunResult, folder: Path) -> list[str]:

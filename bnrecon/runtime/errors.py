@@ -59,6 +59,8 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
     "did you mean 'figure4_left'? Allowed: figure4_left, figure5b"
     >>> nearest("vg18", ["vgg18", "mlp"])
     "did you mean 'vgg18'? Allowed: mlp, vgg18"
+    >>> nearest("lu_lbgfs", ["lu_lbfgs", "lu_lbfgs_defaults"])
+    "did you mean 'lu_lbfgs'? Allowed: lu_lbfgs, lu_lbfgs_defaults"
     >>> nearest(18, ["vgg18", "mlp"])
     "did you mean 'vgg18'? Allowed: mlp, vgg18"
     """
@@ -67,7 +69,8 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, lower, n=1, cutoff=0.5)
     if len(word) > 2:  # an abbreviation: a name has its letters in this order
         letters = re.compile(".*".join(map(re.escape, word)))
-        close = sorted(filter(letters.match, lower), key=len) or close
+        typo = difflib.get_close_matches(word, lower, n=1, cutoff=0.8)
+        close = typo or sorted(filter(letters.match, lower), key=len) or close
     hint = f"did you mean '{lower[close[0]]}'? " if close else ""
     return f"{hint}Allowed: {', '.join(allowed)}"
 

@@ -28,11 +28,9 @@ def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
     """The error for an unregistered name: the nearest one, and how users register theirs.
 
     >>> print(unregistered("solver", "refind", ["lu", "refined"]))
-    solver=refind: did you mean 'refined'? Allowed: lu, refined, and what imports=[MODULE] registers
+    solver=refind: did you mean 'refined'? Allowed: lu, refined; imports=[MODULE] loads your own
     """
-    return UserError(
-        f"{option}={name}: {nearest(name, names)}, and what imports=[MODULE] registers"
-    )
+    return UserError(f"{option}={name}: {nearest(name, names)}; imports=[MODULE] loads your own")
 
 
 class Registered:

@@ -9,6 +9,7 @@ from torchvision.datasets import VisionDataset
 from torchvision.transforms.functional import pil_to_tensor, to_tensor
 
 from bnrecon.data import DataSpec, load, register_data
+from bnrecon.data.archive import check_split, warn_of_empty_classes
 from bnrecon.runtime.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 5, 3), np.uint8)
@@ -114,3 +115,17 @@ def test_archive_holds_images_of_any_size_with_or_without_names(tmp_path):
         assert data.classes == tuple(names.get("classes", "012"))
     with pytest.raises(UserError, match=r"side=8: .*is not resized"):
         load(DataSpec("folder", str(tmp_path), side=8))
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 8, 8), (6, 8, 3, 8)])
+def test_images_of_another_layout_are_named(shape):
+    with pytest.raises(UserError, match=r"_x is of shape .* transpose it"):
+        check_split("train", np.zeros(shape, np.uint8), np.zeros(6, int), 1, shape[1:])
+    check_split("train", np.zeros((6, 3, 3, 3), np.uint8), np.zeros(6, int), 1, (3, 3, 3))
+
+
+def test_classes_without_training_images_are_named(caplog):
+    warn_of_empty_classes("train", np.array([0, 1, 2]), 3)
+    assert not caplog.text
+    warn_of_empty_classes("train", np.array([1, 2, 3]), 4)
+    assert "train_y: class 0 has no image; class numbers start at 0" in caplog.text

@@ -322,3 +322,18 @@ def test_mapping_batches_give_their_pixel_values():
             torch.testing.assert_close(one, other)
     with pytest.raises(UserError, match="a mapping of pixels; it must have pixel_values or image"):
         bnrecon.reconstruct(model, images={"pixels": pixels})
+
+
+def test_pair_of_images_and_labels_is_not_read_as_two_batches():
+    model, images, labels = nn.Linear(4, 3).eval(), torch.rand(8, 4), torch.zeros(8)
+    for wrong in (labels, labels.long()):
+        with pytest.raises(UserError, match=r"give images=\[\(images, labels\)\]"):
+            bnrecon.reconstruct(model, images=(images, wrong))
+    assert bnrecon.reconstruct(model, images=[(images, labels)]).verified
+    assert bnrecon.reconstruct(model, images=(images, images)).verified
+
+
+@pytest.mark.parametrize("fold", ["no", 0, None])
+def test_fold_is_true_or_false(fold):
+    with pytest.raises(UserError, match=r"^fold=.* true or false"):
+        bnrecon.reconstruct(nn.Linear(4, 3).eval(), fold=fold)

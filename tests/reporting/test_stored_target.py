@@ -25,7 +25,7 @@ def test_every_shipped_target_is_loaded_by_its_name(shipped_outputs, name):
 def test_unknown_or_ambiguous_names_and_missing_weights_are_one_line(shipped_outputs, tmp_path):
     with pytest.raises(UserError, match="did you mean 'cifar10-vgg18-1a99b1df98'"):
         bnrecon.load_target("cifar10-vgg18-1a99b1df99", shipped_outputs)
-    with pytest.raises(UserError, match=r"cifar10-vgg18: is the name of \d+ targets"):
+    with pytest.raises(UserError, match=r"cifar10-vgg18 is the name of \d+ targets"):
         bnrecon.load_target("cifar10-vgg18", shipped_outputs)
     folder = tmp_path / "targets" / "cifar10-vgg18-1a99b1df98"
     folder.mkdir(parents=True)

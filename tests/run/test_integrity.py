@@ -54,6 +54,16 @@ def test_same_relative_folder_may_hold_other_images(command, tmp_path, monkeypat
     assert "was run on other cifar10 images" in err
 
 
+def test_finished_run_does_not_answer_for_another_target(command, tmp_path):
+    words = ["run", *SMALLEST, f"outputs={tmp_path / 'out'}"]
+    assert command(*words, f"targets={tmp_path / 'one'}")[0] == 0
+    assert command(*words, f"targets={tmp_path / 'one'}")[0] == 0
+    assert command(*words)[0] == 0  # any target
+    code, _, err = command(*words, f"targets={tmp_path / 'two'}")
+    assert code == 2
+    assert "was run on another target than targets=" in err
+
+
 def test_run_is_named_by_the_users_images_not_by_their_folder(command, tmp_path):
     tree(tmp_path / "a")
     words = ["run", *SMALLEST, "data=folder", f"outputs={tmp_path / 'out'}"]
