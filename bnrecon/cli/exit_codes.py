@@ -9,7 +9,6 @@ import errno
 import logging
 import os
 import re
-from concurrent.futures import BrokenExecutor
 
 from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
 
@@ -81,8 +80,6 @@ def _describe_machine(error: BaseException) -> tuple[int, str]:
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
         reason = (text.splitlines() or ["an allocation failed"])[0]
         return FAILED, f"not enough memory ({reason}); use a smaller width or features=id_cond"
-    if isinstance(error, BrokenExecutor):  # joblib's
-        return FAILED, "a process of the sweep was killed; if memory ran out, run fewer at once"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

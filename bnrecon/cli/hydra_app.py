@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -49,8 +49,8 @@ def is_sweep(arguments: argparse.Namespace) -> bool:
     return arguments.multirun or "hydra.mode=MULTIRUN" in arguments.words
 
 
-def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -> None:
-    """Let Hydra compose the options and call ``job`` for each run, perhaps in another process.
+def show(arguments: argparse.Namespace) -> None:
+    """Let Hydra print its help, its plugins or the composed configuration; nothing is run.
 
     Raises:
         UserError: for flags and files that cannot be used; Hydra's own exceptions for options.
@@ -61,7 +61,7 @@ def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -
     before, sys.argv = sys.argv, ["bnrecon run", *flags(arguments), "--", *options]
     try:
         with environment(HYDRA_FULL_ERROR="1"):  # exceptions reach the caller
-            hydra.main("pkg://bnrecon.configs", "run", version_base="1.3")(job)()
+            hydra.main("pkg://bnrecon.configs", "run", version_base="1.3")(lambda _: None)()
     finally:
         sys.argv = before
 
@@ -75,13 +75,12 @@ class Plan:
     runs: list[tuple[list[str], DictConfig]]  # overrides and configurations
 
 
-def plan(arguments: argparse.Namespace) -> Plan | None:
-    """The runs that Hydra composes; ``None`` for a sweep that Hydra's launcher is to run.
-
-    That is a sweep with a launcher of the user's choice, or a sweeper that decides from results.
+def plan(arguments: argparse.Namespace) -> Plan:
+    """The runs that Hydra composes.
 
     Raises:
-        UserError: for flags and files that cannot be used; Hydra's own exceptions for options.
+        UserError: for flags and files that cannot be used, launchers and sweepers; Hydra's own
+            exceptions for options.
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra._internal.hydra import Hydra
@@ -109,10 +108,10 @@ def plan(arguments: argparse.Namespace) -> Plan | None:
         choices, hydra = whole.hydra.runtime.choices, whole.hydra
         # Unresolved: an interpolation refers to the run that it belongs to.
         task = cast("list[str]", OmegaConf.to_container(hydra.overrides.task, resolve=False))
+        if (choices["hydra/launcher"], choices["hydra/sweeper"]) != ("basic", "basic"):
+            raise UserError("hydra/launcher=, hydra/sweeper=: give jobs= or cluster= instead")
         if RunMode.MULTIRUN not in (mode, hydra.mode):
             return Plan(False, "", [(task, _without_hydra(whole))])
-        if (choices["hydra/launcher"], choices["hydra/sweeper"]) != ("basic", "basic"):
-            return None
         params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
         words = OverridesParser.create(loader).parse_overrides([*params, *task])
         jobs = BasicSweeper.split_arguments(words, None)[0]

@@ -23,14 +23,8 @@ def write(text: str) -> None:
 
 @contextlib.contextmanager
 def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
-    """Show the messages of the package's loggers on standard error within the block.
-
-    Nested blocks, as when a command calls another one, show every message only once.
-    """
+    """Show the messages of the package's loggers on standard error within the block."""
     logger = logging.getLogger("bnrecon")
-    if any(isinstance(handler, _StandardError) for handler in logger.handlers):
-        yield
-        return
     handler, before = _StandardError(), logger.level
     logger.addHandler(handler)
     logger.setLevel(level)

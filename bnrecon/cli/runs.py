@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import argparse
 import functools
-import logging
-import multiprocessing
-import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Commands, add_detach
 from bnrecon.jobs import options as job_options
-from bnrecon.runtime import interruption
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.user_code import import_user_modules
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from bnrecon.config.schema import RunConfig
-
-logger = logging.getLogger(__name__)
 
 
 def add_commands(commands: Commands) -> None:
@@ -56,18 +48,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if any(shows) or arguments.resolve:
         if of_sweeps:
             raise UserError(f"{of_sweeps[0]}: not with --cfg, --info or --hydra-help")
-        return _launch(arguments)
-    if not hydra_app.is_sweep(arguments):
-        _refuse_launchers(arguments.words, "launchers run sweeps; add -m")
+        return _show(arguments)
     try:
         plan = hydra_app.plan(arguments)
     except Exception as error:
         return _report_composition(error)
-    if plan is None:
-        if of_sweeps:
-            raise UserError(f"{of_sweeps[0]}: not with hydra/launcher= or hydra/sweeper=")
-        interruption.finish_loading()  # the launcher's processes load the slow libraries
-        return _launch(arguments)
     if not plan.is_sweep:
         if others := [word for word in of_sweeps if not word.startswith("jobs=")]:
             raise UserError(f"{others[0]}: is for sweeps; add -m")
@@ -82,21 +67,15 @@ def _run(arguments: argparse.Namespace) -> int:
     return run_sweep(plan, options, arguments)
 
 
-def _launch(arguments: argparse.Namespace) -> int:
-    """Let Hydra compose the options and run the result."""
+def _show(arguments: argparse.Namespace) -> int:
+    """Let Hydra show what the flags ask for."""
     try:
-        hydra_app.launch(_Job(logging.getLogger("bnrecon").level), arguments)
-    except SystemExit as leaving:  # by a run, or by Hydra's help
+        hydra_app.show(arguments)
+    except SystemExit as leaving:
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
-    except Exception as error:  # of a launcher or Hydra: runs report their failures
+    except Exception as error:
         return _report_composition(error)
     return exit_codes.DONE
-
-
-def _refuse_launchers(options: list[str], why: str) -> None:
-    for option in options:
-        if option.lstrip("+").startswith("hydra/launcher="):
-            raise UserError(f"{option}: {why}")
 
 
 def _refuse_useless(options: list[str]) -> None:
@@ -108,42 +87,12 @@ def _refuse_useless(options: list[str]) -> None:
 
 def _report_composition(error: Exception) -> int:
     """Report an exception from Hydra; its plain ``Exception`` is a mistake in the options too."""
-    if isinstance(error, UserError | RunError | OSError | ImportError | BrokenExecutor):
+    if isinstance(error, UserError | OSError | ImportError):
         return exit_codes.report(error)
     from bnrecon.config.explanation import explain
 
     what = "a yaml file is not UTF-8: " if isinstance(error, UnicodeDecodeError) else ""
     return exit_codes.report(UserError(f"{what}{explain(error)}"))
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One run of a sweep, perhaps in a launcher's process; it reports its failure itself."""
-
-    level: int  # lowest level of log messages to show
-    command: int = field(default_factory=os.getpid)  # the process that launches it
-
-    def __call__(self, composed: DictConfig) -> None:
-        if multiprocessing.current_process().name == "MainProcess":
-            return self._run(composed)
-        with interruption.ending_with_parent(self.command):  # one of joblib's
-            return self._run(composed)
-
-    def _run(self, composed: DictConfig) -> None:
-        from hydra.core.hydra_config import HydraConfig
-        from omegaconf import OmegaConf
-
-        # Unresolved: an interpolation may be invalid, which is to be reported.
-        overrides = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-        words = " ".join(cast("list[str]", overrides))
-        with output.log_to_stderr(self.level):
-            try:
-                _do_run(composed)
-            except BaseException as error:
-                code = exit_codes.report(error)
-                if code != exit_codes.INTERRUPTED:
-                    raise RunError(f"failed (exit code {code}): {words}") from None
-                raise SystemExit(code) from None
 
 
 def _do_run(composed: DictConfig, jobs: int = 1) -> None:
@@ -170,7 +119,6 @@ def _do_run(composed: DictConfig, jobs: int = 1) -> None:
 
 def _train(arguments: argparse.Namespace) -> int:
     """Train a target, or load the trained one, and print its accuracy."""
-    _refuse_launchers(arguments.words, "launchers run sweeps, with bnrecon run -m")
     from bnrecon.config import checks, composition
 
     config = composition.compose(arguments.words)

@@ -154,9 +154,7 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
     parser = Parser()
     hydra_app.add_flags(parser)
     parser.add_argument("words", nargs="*")
-    plan = hydra_app.plan(parser.read(words))
-    assert plan is not None, "the command that gives the jobs has planned them so"
-    return with_targets(_runs(plan))
+    return with_targets(_runs(hydra_app.plan(parser.read(words))))
 
 
 def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.device | None:

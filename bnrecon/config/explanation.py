@@ -9,7 +9,6 @@ import yaml
 
 from bnrecon.config.schema import GROUPS, SPECS, RunConfig, field_names, spec_classes
 from bnrecon.runtime.errors import nearest
-from bnrecon.runtime.extras import install_command
 from bnrecon.runtime.options import KINDS
 from bnrecon.targets.spec import TARGETS
 
@@ -51,8 +50,6 @@ def _unknown_key(match: re.Match[str], text: str) -> str:
     if not prefix:
         return _unknown_option(name)
     classes = {kind.__name__: kind for kind in (*SPECS.values(), *TARGETS.values())}
-    if prefix == "hydra.launcher":
-        return f"{name} is not an option of this launcher; hydra/launcher= chooses another, with -m"
     allowed = field_names(classes[match[2]]) if match[2] in classes else []
     return f"{name} is not an option: {nearest(name, [f'{prefix}.{field}' for field in allowed])}"
 
@@ -62,9 +59,7 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     words = match[3].split()
     allowed = [word for word in words if "/" not in word and not word.endswith("schema")]
     hint = "your own: functions with imports=[MODULE], yaml files with --config-dir"
-    if group == "hydra/launcher":
-        hint = f"others come with: {install_command('launchers')}"
-    elif "," in choice:
+    if "," in choice:
         hint = "several values are a sweep, with -m"
     return f"{group}={choice}: {nearest(choice, allowed)}; {hint}"
 

@@ -165,7 +165,9 @@ def _description(
     oversampling = span((layer.width / layer.shape.equations for layer in plan.layers), ".3g")
     dtype = str(training_plan(config.target_request, device).dtype).removeprefix("torch.")
     tested = "test" if config.data.validation is None else "held-out training"
-    train, trained = config.train, ""
+    train, trained, precision = config.train, "", ""
+    if config.target.weights is None and not is_trained(config.target_request, data, device):
+        precision = f", training in {dtype}"
     if config.target.weights is None:
         batch = min(train.batch_size, data.sizes[0])
         trained = f": {train.epochs} epochs, batch {batch}, peak rate {train.lr:g}"
@@ -179,7 +181,7 @@ def _description(
         f"(oversampling {oversampling}), solver {config.solver.name}, "
         f"seeds {', '.join(map(str, config.seeds))}",
         f"scale     {config.scale}{trained}",
-        f"device    {hardware.describe_device(device)}, training in {dtype}",
+        f"device    {hardware.describe_device(device)}{precision}",
     ]
 
 

@@ -73,14 +73,14 @@ def finish_loading() -> None:
 
 
 @contextlib.contextmanager
-def ending_with_parent(parent: int | None = None) -> Iterator[None]:
+def ending_with_parent(parent: int) -> Iterator[None]:
     """Within the block, send SIGTERM to this process once its parent has ended.
 
     A killed process cannot stop its children; without this they would continue for hours. At the
-    end of the block this process ends, too, if its parent has ended. The ``parent``, by default the
-    present one, may have ended before the block.
+    end of the block this process ends, too, if its parent has ended. The ``parent`` may have ended
+    before the block.
     """
-    parent, done = parent or os.getppid(), threading.Event()
+    done = threading.Event()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -166,7 +166,7 @@ class StopRequest:
         self._previous: dict[int, Callable | int | None] = {}
 
     def __enter__(self) -> StopRequest:
-        # Only the main thread receives signals; others (a launcher's) have only the time limit.
+        # Only the main thread receives signals; others have only the time limit.
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 self._previous[number] = signal.signal(number, self._record)

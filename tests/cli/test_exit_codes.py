@@ -1,7 +1,6 @@
 """Every exception has an exit code and one line; only a defect shows a traceback."""
 
 import errno
-from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 from hydra.errors import MissingConfigException
@@ -29,7 +28,6 @@ from bnrecon.runtime.files import Damaged
         (ConfigKeyError("Key 'a' not in 'RunConfig'"), 2, "a is not an option"),
         (MissingConfigException("no run.yaml"), 2, "no run.yaml"),
         (Damaged("result.json is damaged"), 1, "result.json is damaged"),
-        (BrokenProcessPool("a worker"), 1, "a process of the sweep was killed"),
         (SystemExit("bad"), 1, "sys.exit('bad') was called"),
         (ZeroDivisionError("division by zero"), 1, "this is a defect in bnrecon"),
     ],

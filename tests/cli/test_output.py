@@ -29,14 +29,6 @@ def test_level_shows_messages_from_it_upwards(capsys, level, shown):
     assert captured.out == ""
 
 
-def test_nested_commands_show_a_message_once(capsys):
-    with output.log_to_stderr():
-        with output.log_to_stderr(logging.DEBUG):
-            logging.getLogger("bnrecon.data").info("once")
-        logging.getLogger("bnrecon.data").info("twice")
-    assert capsys.readouterr().err == "once\ntwice\n"
-
-
 @pytest.mark.parametrize("bars", [True, False])
 def test_unwritable_message_is_dropped(monkeypatch, bars):
     def refuse(number):

@@ -22,7 +22,6 @@ MISTAKES = [
     ("train.epochs=1000000000000", "at most 1,000,000"),
     ("target.name=a/b", "none of them /"),
     ("hydra.sweep.dir= -m", "give a path"),
-    ("hydra/launcher=joblib", "add -m"),
     ("features=he_normal,id_cond", "with -m"),
     ("data.root=${nothing}", "nothing"),
     ("imports=[nothing/such]", "importable from here"),

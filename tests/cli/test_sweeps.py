@@ -23,7 +23,6 @@ from bnrecon.runtime import extras
 
 FOLDER = Path("out/sweeps/one")
 SWEEP = ("-m", "scale=smoke", "target.groups=[1]", "outputs=out", f"hydra.sweep.dir={FOLDER}")
-JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 
 def plan(*words):
@@ -112,9 +111,6 @@ def test_sweep_folder_depends_on_options_not_on_verbosity():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["run", "hydra/launcher=submitit_slurm"], "launchers run sweeps; add -m"),
-        (["train", "hydra/launcher=joblib"], "launchers run sweeps, with bnrecon run -m"),
-        (["run", "-m", "hydra.launcher.partition=gpu"], "is not an option of this launcher"),
         (["run", "jobs=2", "--cfg=job"], "jobs=2: not with --cfg, --info or --hydra-help"),
         (["run", "--detach"], "--detach: is for sweeps; add -m"),
         (["run", "jobs=2", "cluster=local"], "cluster=local: is for sweeps; add -m"),
@@ -122,18 +118,13 @@ def test_sweep_folder_depends_on_options_not_on_verbosity():
         (["run", "hydra.run.dir=mine"], "hydra.run.dir=mine: has no effect on a single run"),
         (["run", "-m", "--detach"], "--detach: is for cluster=slurm and cluster=local"),
         (["run", "-m", "slurm.mem=8G"], "slurm.mem=8G: is for cluster=slurm"),
-        (["run", "-m", "jobs=2", "hydra/launcher=joblib"], "jobs=2: not with hydra/launcher="),
     ],
 )
 def test_misplaced_option_is_refused(refused, words, line):
-    if "joblib" in " ".join(words):
-        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     refused(*words, line=line)
 
 
-def test_user_launchers_and_yaml_files_go_to_hydra(tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    assert plan("hydra/launcher=joblib") is None
+def test_yaml_file_of_the_user_may_request_a_sweep(tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(
         "# @package _global_\nhydra: {sweeper: {params: {seeds: '[1],[2]'}}}\ntarget: {width: 8}\n"
@@ -182,16 +173,12 @@ def test_processes_share_the_layers_of_one_run(succeed):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("words", [("jobs=2",), JOBLIB])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_processes_end_with_the_command_and_save_checkpoints(start, words, how):
-    if words == JOBLIB:
-        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    sweep = start("train.epochs=9999,20000", *words)
+def test_processes_end_with_the_command_and_save_checkpoints(start, how):
+    sweep = start("train.epochs=9999,20000", "jobs=2")
     assert wait_until(lambda: len(list(Path("out").glob("targets/*/.lock"))) == 2)
-    if words != JOBLIB:  # its processes notice a killed command a second later
-        logs = [FOLDER / f"sweep-process-{number}.log" for number in (1, 2)]
-        assert wait_until(lambda: all("epoch 1/" in log.read_text() for log in logs))
+    logs = [FOLDER / f"sweep-process-{number}.log" for number in (1, 2)]
+    assert wait_until(lambda: all("epoch 1/" in log.read_text() for log in logs))
     children = psutil.Process(sweep.pid).children(recursive=True)
     if how == signal.SIGINT:
         os.killpg(sweep.pid, how)  # like Ctrl-C in a terminal
@@ -199,8 +186,7 @@ def test_processes_end_with_the_command_and_save_checkpoints(start, words, how):
         sweep.kill()
     code, _, err = finish(sweep)
     assert wait_until(lambda: all(has_ended(child.pid) for child in children))
-    if (words, how) != (JOBLIB, signal.SIGINT):  # joblib kills its processes itself
-        assert len(list(Path("out").glob("targets/*/checkpoint.safetensors"))) == 2
+    assert len(list(Path("out").glob("targets/*/checkpoint.safetensors"))) == 2
     if how == signal.SIGINT:
         assert code == 130, err
         assert "Traceback" not in err
@@ -221,18 +207,6 @@ def test_detached_sweep_is_collected(command, succeed):
     assert f"; log: {submission.folder}" in err
     assert "id_cond" in out
     assert record.submissions(FOLDER) == []
-
-
-@pytest.mark.process
-def test_hydra_launchers_run_all_and_then_report_failures(start):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    words = (*JOBLIB, "train.epochs=1")
-    code, out, err = finish(start(*words, "features=he_normal,id_cond", "solver=closed_form"))
-    assert code == 1, err
-    assert "id_cond" in out
-    assert "bnrecon: solver=closed_form solves id_cond" in err
-    assert "bnrecon: failed (exit code 2): " in err
-    assert "Traceback" not in err
 
 
 def test_interpolation_is_resolved_per_run(tmp_path):
