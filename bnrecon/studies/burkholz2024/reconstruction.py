@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reporting.wording import BoundFormatter, count_of
+from bnrecon.reporting.wording import BoundFormatter, count_of, span
 from bnrecon.reproduction import intervals, page
 from bnrecon.reproduction.parts import (
     Decision,
@@ -111,6 +111,7 @@ LAPTOP: Mapping[str, Sequence[Targets]] = {
         Targets(32),
         of_205_epochs("minimum", features=OTHERS),
         of_205_epochs("minimum"),
+        of_205_epochs("paper", ("relu",), ("he_uniform",)),
         Targets(64, scale="paper", ways=("exact",)),
     ),
 }
@@ -233,9 +234,9 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
     ends = BoundFormatter().format("every interval within {!d:z.2f} to {!u:z.2f}", least, most)
     if not several:
         ends = "one seed each, so no verdict"
-    span = f"{min(means):z.2f} to {max(means):z.2f}"
+    between = span(means, "z.2f")
     once = "" if several else "one seed: "
-    numbers = {"means": f"{span}, {ends}", "range": span, "once": once}
+    numbers = {"means": f"{between}, {ends}", "range": between, "once": once}
     yield name, intervals.decide_within(losses, margin), numbers | _networks(cells)
 
 
