@@ -120,6 +120,15 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
         "--config-name={0}: there is no {0}.yaml; give the folder that holds it by "
         "--config-dir=FOLDER, or leave the name out to start from run.yaml",
     ),
+    (
+        r"Could not override '(target\.options\.\w+)'",
+        "{0} is new to this target: write +{0}=VALUE, or name it in your target's yaml file",
+    ),
+    (
+        r"Key '\w+' is not in struct\s+full_key: (\w+)\s+object_type=dict",
+        "the configuration has no {0}: a yaml file for --config-name begins with "
+        "defaults: [run, _self_]",
+    ),
     (r"Could not (?:override|delete) '([^']*)'", _unknown_group),
     (r"Ambiguous value for argument '([^'=\n]+)=([^'\n]*)'", _several_values),
     (r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", _wrong_type),

@@ -176,6 +176,20 @@ def test_missing_config_folder_is_refused(refused):
     refused("run", "--config-dir=own/target/mine.yaml/x", line="no such folder")
 
 
+def test_main_yaml_without_defaults_is_one_line(refused):
+    Path("own").mkdir()
+    Path("own/mine.yaml").write_text("seeds: [0]\n")
+    line = "a yaml file for --config-name begins with defaults: [run, _self_]"
+    refused("run", "--config-dir=own", "--config-name=mine", line=line)
+
+
+def test_new_option_of_a_user_target_says_how_to_add_it(refused):
+    Path("own/target").mkdir(parents=True)
+    Path("own/target/mine.yaml").write_text("defaults: [custom_schema, _self_]\nname: mine\n")
+    words = ("--config-dir=own", "target=mine", "target.options.depth=2")
+    refused("run", *words, line="write +target.options.depth=VALUE")
+
+
 def test_user_yaml_works_before_and_after_its_folder(succeed):
     Path("own/features").mkdir(parents=True)
     Path("own/features/mine.yaml").write_text("defaults: [schema, _self_]\nname: orthogonal\n")
