@@ -283,6 +283,8 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     with _reading(path):
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
+            if not metadata.keys() >= {"about", "digest"}:
+                raise Damaged(f"{path} was not written by bnrecon")
             names = file.keys()
             tensors = {name: file.get_tensor(name).clone() for name in names}
         text, digest = metadata["about"], metadata["digest"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from networks import Composed, chain, difference, images, randomize
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -86,6 +86,9 @@ def test_unusable_file_or_model_is_named(tmp_path):
     files.write_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {"target": "vgg"})
     with pytest.raises(RunError, match=r"other\.safetensors holds no source network"):
         bnrecon.load_source(tmp_path / "other.safetensors", model)
+    save_file(model.state_dict(), tmp_path / "own.safetensors")
+    with pytest.raises(files.Damaged, match=r"own\.safetensors was not written by bnrecon"):
+        bnrecon.load_source(tmp_path / "own.safetensors", model)
 
 
 def test_empty_batches_are_skipped():
