@@ -88,7 +88,7 @@ def _tables(arguments: argparse.Namespace) -> int:
         unknown = "%s has no results of this study; outputs=%s has the shipped ones"
         logger.warning(unknown, request.outputs, shipped_folder())
     written = pages.write(study, request, redraw=False)
-    output.write(f"{written.text}\n\n{request.folder}" if request.folder.is_dir() else written.text)
+    output.write(f"{written.text}\n\n{request.folder}")
     written.warn_if_refused()
     return exit_codes.FAILED if written.unshown else exit_codes.DONE
 

@@ -230,7 +230,8 @@ def relative_residual(system: System, x: torch.Tensor) -> float:
     operator, rhs = system.operator, system.rhs.to(torch.float64)
     if operator.dtype != torch.float64:
         operator = operator.to(FLOAT64)
-    difference, largest = operator.matvec(x.to(torch.float64)) - rhs, rhs.abs().max()
+    difference = operator.matvec(x.to(torch.float64)) - rhs
+    largest = rhs.abs().max() if len(rhs) else rhs.sum()
     if not largest > 0:
         return float(difference.norm())
     return float((difference / largest).norm() / (rhs / largest).norm())  # squares may underflow

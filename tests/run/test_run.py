@@ -232,7 +232,8 @@ def test_every_experiment_runs_at_smoke_scale(succeed, tmp_path, yaml):
 
 def test_reason_for_missing_convergence_is_printed_and_stored(succeed, stored_targets, tmp_path):
     """Strict sparse features of a grey image: half of the first layer's are zero."""
-    options = ("features=sparse_he_normal", "features.strict=true", stored_targets)
+    strict = ("features=sparse_he_normal", "features.strict=true", "features.oversampling=1.5")
+    options = (*strict, stored_targets)
     out, err = succeed("run", "scale=smoke", *options, f"outputs={tmp_path}")
     diagnosis = "25 of 54 features are"
     assert f"not converged: features.conv1_1: {diagnosis}" in out
