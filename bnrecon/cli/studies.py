@@ -80,13 +80,8 @@ def _tables(arguments: argparse.Namespace) -> int:
         return exit_codes.DONE
     study, request = _read_computed(arguments.words)
     from bnrecon.reproduction import pages
-    from bnrecon.runtime.shipped import shipped_folder, shipped_outputs
 
     finish_loading()
-    outputs = shipped_outputs(request.outputs)
-    if not any(path.is_dir() for path in (request.folder, outputs / study.name)):
-        unknown = "%s has no results of this study; outputs=%s has the shipped ones"
-        logger.warning(unknown, request.outputs, shipped_folder())
     written = pages.write(study, request, redraw=False)
     output.write(f"{written.text}\n\n{request.folder}")
     written.warn_if_refused()
@@ -131,6 +126,12 @@ def _read_computed(words: list[str]) -> tuple[Study, StudyRequest]:
     study, request = _read(words)
     if options := request.executor.words:
         raise UserError(f"{options[0]}: for bnrecon study only; tables and figures compute nothing")
+    from bnrecon.runtime.shipped import shipped_folder, shipped_outputs
+
+    outputs = shipped_outputs(request.outputs)
+    if not any(path.is_dir() for path in (request.folder, outputs / study.name)):
+        unknown = "%s has no results of this study; outputs=%s has the shipped ones"
+        logger.warning(unknown, request.outputs, shipped_folder())
     return study, request
 
 

@@ -97,11 +97,11 @@ def reconstruct(
     (True, True)
     """
     check_model(model)
+    if not isinstance(fold, bool):
+        raise UserError(f"fold={fold!r}: must be true or false")
     spec, solver = feature_spec(features, oversampling), solver_spec(solver)
     target = uncompiled(model)
     first, batches = (None, None) if images is None else checked_images(images, target)
-    if not isinstance(fold, bool):
-        raise UserError(f"fold={fold!r}: must be true or false")
     options: Any = {"seed": seed, "unsupported": unsupported, "fold": fold}
     try:
         plan = plan_layers(model, spec, solver, images=first, **options)

@@ -7,6 +7,8 @@ all tested layers of trained networks.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,27 +60,35 @@ def lbfgs_memory(_rows: int, columns: int) -> int:
     return 4 * columns * (2 * HISTORY + 8)
 
 
-def lbfgs(system: System, spec: SolverSpec) -> Answer:
-    """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
-    operator, (rhs, unit) = system.operator.to(FLOAT32), in_units(system.rhs)
-    start = torch.zeros(operator.shape[1]).to(rhs)
-    answer = minimize(operator.matvec, operator.rmatvec, rhs, start, spec, THOROUGH)
-    return answer._replace(x=unit * answer.x.double())
-
-
-def in_units(rhs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """B (n,) in float32, divided by the power of 2 nearest its root mean square, and this power.
+def in_units(solver: Callable[[System, SolverSpec], Answer]) -> Callable:
+    """Give a solver b divided by the power of 2 nearest its root mean square.
 
     LBFGS is not scale-free: the first step and the tolerances are absolute, and float32 under- or
     overflows in b^T b. Within ``UNSCALED`` it does not matter, and b keeps its unit.
     """
-    rhs = rhs.double()
-    largest = rhs.abs().max()
-    size = largest * (rhs / largest).square().mean().sqrt()  # no square under- or overflows
-    if not size > 0 or UNSCALED[0] <= size <= UNSCALED[1]:
-        return rhs.to(torch.float32), torch.ones_like(largest)
-    unit = size.log2().round().exp2()
-    return (rhs / unit).to(torch.float32), unit
+
+    @functools.wraps(solver)
+    def solve(system: System, spec: SolverSpec) -> Answer:
+        rhs = system.rhs.double()
+        if not rhs.any():
+            return solver(system, spec)
+        largest = rhs.abs().max()
+        size = largest * (rhs / largest).square().mean().sqrt()  # no square under- or overflows
+        if UNSCALED[0] <= size <= UNSCALED[1]:
+            return solver(system, spec)
+        unit = size.log2().round().exp2()
+        answer = solver(dataclasses.replace(system, rhs=rhs / unit), spec)
+        return answer._replace(x=unit * answer.x.double())
+
+    return solve
+
+
+@in_units
+def lbfgs(system: System, spec: SolverSpec) -> Answer:
+    """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
+    operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
+    start = torch.zeros(operator.shape[1]).to(rhs)
+    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec, THOROUGH)
 
 
 def lu_memory(rows: int, columns: int) -> int:
@@ -86,6 +96,7 @@ def lu_memory(rows: int, columns: int) -> int:
     return 2 * 4 * rows * columns + 2**26
 
 
+@in_units
 def lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
     """``torch.linalg.solve``, then LBFGS from its solution (Burkholz 2024, Sect. 3.1)."""
     return _lu_lbfgs(system, spec, THOROUGH)
@@ -104,14 +115,11 @@ def lu_lbfgs_defaults(system: System, spec: SolverSpec) -> Answer:
 
 
 def _lu_lbfgs(system: System, spec: SolverSpec, settings: Settings) -> Answer:
-    operator, (rhs, unit) = system.operator.to(FLOAT32), in_units(system.rhs)
-    if settings.mean:  # the papers' literal setting: b as it is
-        rhs, unit = system.rhs.to(torch.float32), torch.ones_like(unit)
+    operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
     n = len(rhs)
     with clock(f"torch.linalg.solve of {n} x {n} in float32", 2 / 3 * n**3 / 1e11):
         start = torch.linalg.solve(operator.dense(), rhs)
-    answer = minimize(operator.matvec, operator.rmatvec, rhs, start, spec, settings)
-    return answer._replace(x=unit * answer.x.double())
+    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec, settings)
 
 
 def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
@@ -134,6 +142,7 @@ def svd_memory(rows: int, columns: int) -> int:
     return 4 * rows * (3 * columns + 5 * rows)
 
 
+@in_units
 def svd_lbfgs(system: System, spec: SolverSpec) -> Answer:
     """LBFGS preconditioned by M = U S V^T: minimize ‖(M V S^-1) z - b‖², x = V S^-1 z.
 
@@ -144,6 +153,7 @@ def svd_lbfgs(system: System, spec: SolverSpec) -> Answer:
     return _preconditioned(system, spec, lambda _, rhs: torch.zeros_like(rhs))
 
 
+@in_units
 def svd_lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
     """Precondition by an SVD, solve by LU, finish with LBFGS (same paper, Fig. 2d)."""
     return _preconditioned(system, spec, torch.linalg.solve)
@@ -158,10 +168,10 @@ def _preconditioned(system: System, spec: SolverSpec, start: Callable) -> Answer
     if not float(values[-1]) > 0:
         raise LinAlgError("a singular value is zero")
     back = vh.T / values
-    preconditioned, (rhs, unit) = dense @ back, in_units(system.rhs)
+    preconditioned, rhs = dense @ back, system.rhs.to(torch.float32)
     first = start(preconditioned, rhs)
     solved = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, first, spec)
-    return solved._replace(x=unit * (back @ solved.x).double())
+    return solved._replace(x=back @ solved.x)
 
 
 def minimize(

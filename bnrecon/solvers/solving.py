@@ -231,7 +231,7 @@ def relative_residual(system: System, x: torch.Tensor) -> float:
     if operator.dtype != torch.float64:
         operator = operator.to(FLOAT64)
     difference = operator.matvec(x.to(torch.float64)) - rhs
-    largest = rhs.abs().max() if len(rhs) else rhs.sum()
-    if not largest > 0:
+    if not rhs.any():
         return float(difference.norm())
+    largest = rhs.abs().max()
     return float((difference / largest).norm() / (rhs / largest).norm())  # squares may underflow
