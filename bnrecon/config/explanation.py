@@ -59,7 +59,9 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     words = match[3].split()
     allowed = [word for word in words if "/" not in word and not word.endswith("schema")]
     hint = "your own: functions with imports=[MODULE], yaml files with --config-dir"
-    if "," in choice:
+    if group.startswith("hydra/"):
+        hint = "sweeps run by jobs= or cluster="
+    elif "," in choice:
         hint = "several values are a sweep, with -m"
     return f"{group}={choice}: {nearest(choice, allowed)}; {hint}"
 

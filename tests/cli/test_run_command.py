@@ -52,6 +52,7 @@ MISTAKES = [
     ("train.nesterov=true train.momentum=0", "train.nesterov=true: needs a momentum above 0"),
     ("features.name=mine", "sparse_id_cond; imports=[MODULE] loads your own"),
     ("target.condition=0.5", "must be at least 1"),
+    ("hydra/launcher=joblib2 -m", "sweeps run by jobs= or cluster="),
     ("target.density=0.5 target.condition=2", "at most one"),
 ]
 
