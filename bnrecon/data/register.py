@@ -17,7 +17,7 @@ from bnrecon.data.loading import DATASETS
 from bnrecon.data.spec import DATASET_NAMES, IMAGE_KEYS, DataSpec
 from bnrecon.data.tree import Split
 from bnrecon.runtime.errors import UserError, shorten
-from bnrecon.runtime.user_code import Registered, attribute_errors
+from bnrecon.runtime.user_code import Registered, attribute_errors, require_name
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
     (3, 8, 8)
     >>> _ = DATASETS.pop("noise")
     """
+    require_name("register_data", name)
     if name in DATASET_NAMES:
         raise UserError(f"data={name} is bnrecon's own; register yours under another name")
 

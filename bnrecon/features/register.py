@@ -14,7 +14,7 @@ from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape, named_width
 from bnrecon.features.spec import STORAGES
 from bnrecon.runtime.errors import UserError, require_choice
-from bnrecon.runtime.user_code import Registered, unregistered
+from bnrecon.runtime.user_code import Registered, require_name, unregistered
 
 Draw = Callable[..., tuple[torch.Tensor, torch.Tensor] | Features]
 
@@ -153,6 +153,7 @@ def register_features(
     >>> DISTRIBUTIONS.pop("cauchy").portable
     True
     """
+    require_name("register_features", name)
     for word in widths:
         require_choice("widths=", word, ("minimum", "maximum"))
 

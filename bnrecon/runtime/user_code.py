@@ -33,6 +33,18 @@ def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
     return UserError(f"{option}={name}: {nearest(name, names)}; imports=[MODULE] loads your own")
 
 
+def require_name(register: str, name: object) -> None:
+    """Refuse a decorator without parentheses, which would register nothing.
+
+    >>> require_name("register_data", len)
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: register_data: write a name, as in @register_data("mine")
+    """
+    if not isinstance(name, str):
+        raise UserError(f'{register}: write a name, as in @{register}("mine")')
+
+
 class Registered:
     """A function registered under a name for options, and the module that registered it.
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.user_code import Registered, attribute_errors, unregistered
+from bnrecon.runtime.user_code import Registered, attribute_errors, require_name, unregistered
 from bnrecon.targets.dropout_networks import dropout_cnn, dropout_resnet
 from bnrecon.targets.models import mlp, resnet, vgg
 from bnrecon.targets.normalization_vgg import normalization_vgg
@@ -56,6 +56,7 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
     10
     >>> del FAMILIES["two_linear"]
     """
+    require_name("register_target", name)
 
     def add(builder: Builder) -> Builder:
         registered = Registered(f"target family {name}", builder, version)

@@ -95,6 +95,13 @@ def test_code_outside_a_file_needs_a_version():
     assert DISTRIBUTIONS["mine"].code
 
 
+@pytest.mark.parametrize("name", ["register_features", "register_target", "register_data"])
+def test_decorator_without_parentheses_is_refused(name):
+    """It would register nothing, and the name would be unknown later."""
+    with pytest.raises(UserError, match=f'@{name}\\("mine"\\)'):
+        getattr(bnrecon, name)(lambda *arguments: None)
+
+
 def test_replacing_a_name_of_another_file_is_reported(tmp_path, caplog):
     lines = "import bnrecon\nbnrecon.register_features('mine')(len)\n"
     lines += "bnrecon.register_data('mine')(len)\n"
