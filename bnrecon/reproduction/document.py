@@ -67,9 +67,9 @@ def document(study: Study, outputs: Path) -> str:
     papers = [name for name in study.parts if not study.part(name).where.startswith("beyond")]
     scales = {name: shown_scale(study, outputs, name, SCALE) for name in papers}
     larger = LARGER if "paper" in scales.values() else ""
-    origin = f"Computed by `{command}`{larger}. {DETAILS}"
+    origin = f"Computed at *laptop scale*, sizes for two cores: `{command}`{larger}. {DETAILS}"
     cited = re.sub(r"(https://\S+)", r"<\1>.", study.citation)
-    lines = [f"# {study.paper}, at scale {SCALE}", *filter(None, [cited]), summary.strip(), origin]
+    lines = [f"# {study.paper}: reproduction", *filter(None, [cited]), summary.strip(), origin]
     claims = {
         name: [claim for claim in decided if not claim.is_beyond]
         for name, decided in claims_by_part(study, outputs, SCALE).items()
@@ -128,7 +128,9 @@ def beyond(studies: Sequence[Study], outputs: Path) -> str:
     """The page of results beyond the papers, by part: all of it, or claims and a link to it."""
     lines = [
         "# Beyond the papers",
-        "Questions beyond the papers, or on settings that no paper has. Each statement is ours.",
+        "Claims of our own, on questions or settings that no paper has; the main ones [in one line "
+        "each](../results.md#our-own-claims). A section or figure names the subject, not a claim "
+        "of the paper. [Glossary](../glossary.md): terms.",
         INTERVALS,
     ]
     for study in studies:

@@ -125,7 +125,7 @@ def test_cells_without_counted_predictions_are_not_compared():
     assert len(CLAIMS(cells)) == 2
     cells = both([(None, 1, 1), (8, 8, 8), (8, 8, 9), (8, 8, 8)], [(1, 1, 1)] * 4)
     assert CLAIMS(cells)[2].verdict == "undecided"
-    assert "(3 of 4 cells)" in CLAIMS(cells)[2].evidence
+    assert "3 of 4 cells)" in CLAIMS(cells)[2].evidence
 
 
 def test_shipped_evidence_matches_the_shipped_runs(shipped_outputs):

@@ -67,8 +67,8 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     if not listed:
         return []
     decided_by = (
-        f" Training seeds but {SUGGESTED} were added after seed {SUGGESTED} had suggested it, and "
-        f"only they decide. These alone: {', '.join(map(str, added))}."
+        f" Training seed {SUGGESTED} had suggested it, so only the seeds added later decide. "
+        f"These alone: {', '.join(map(str, added))}."
     )
     numbers = {"gains": "; ".join(listed)}
     numbers["decided_by"] = decided_by if added else ""

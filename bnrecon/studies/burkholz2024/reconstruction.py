@@ -275,16 +275,9 @@ def _networks(cells: Sequence[Cell]) -> dict[str, Any]:
     if at_length and "epochs" not in target:
         target += f", {most.config.train.epochs} epochs"
     worst = f", at most {changed_predictions([most])} in a cell ({target}, {features})"
-    missed = [layer for result in results for layer in result.unconverged]
-    single = sum(layer.assembled_error <= 1.2e-4 for layer in missed)
-    by_output = f", {single} of them in single output channels only"
-    if all(layer.channel_error is None for layer in missed):
-        by_output = " (output channels not tested)"
     return {
         "changed": changed_predictions(cells),
         "worst": worst if any(_changed_rates(most)) else "",
-        "unconverged": f"{len(missed):,} of {sum(len(result.layers) for result in results):,}",
-        "by_output": by_output if missed else "",
         "finished": len(results) - more,
         "cells": f"{CELLS} cells",
         "others": f" plus {more} on {kind}" if more else "",

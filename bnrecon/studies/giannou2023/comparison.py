@@ -168,7 +168,8 @@ def largest_rates(rows: pd.DataFrame) -> str:
     """How often SGD's selected rate is the largest tried: a larger one may do better."""
     chosen = rows[rows["method"] == "baseline"].drop_duplicates(["side", "width"])
     largest = (chosen["learning_rate"] == LARGEST).sum()
-    return f"SGD's selected rate is the largest tried in {largest} of {len(chosen)} settings"
+    more = ", where a larger one may do better" if largest else ""
+    return f"SGD's selected rate is the largest tried in {largest} of {len(chosen)} settings{more}"
 
 
 def size_of(rows: pd.DataFrame) -> str:

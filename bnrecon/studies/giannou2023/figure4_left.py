@@ -38,9 +38,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
         clear = sum(gain.sign != 0 for gain in gains.values())
         runs, share = next(iter(gains.values())).n, comparison.median_share
         own = span((100 * share(side, "baseline") for _, side in rows.groupby("side")), ".1f")
-        numbers["schedules"] = f"Its mean test error is higher by {higher} percent of the variance "
-        numbers["schedules"] += f"(SGD's error: {own}); the 95% interval (n={runs}) excludes 0 at "
-        numbers["schedules"] += f"{clear} of {len(gains)} widths"
+        numbers["schedules"] = f"Its mean test error is higher than the better other's by {higher} "
+        numbers["schedules"] += f"percent of the variance (SGD's error: {own}); the 95% interval "
+        numbers["schedules"] += f"(n={runs}) excludes 0 at {clear} of {len(gains)} widths"
     verdicts = {"both": teacher == student == sides, "student": student == sides}
     return verdicts | {"schedule": intervals.decide(map(gains.get, sides))}, numbers | SIZES
 
