@@ -9,7 +9,6 @@ page differs from the results.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
@@ -32,6 +31,7 @@ from bnrecon.reproduction.document import (
 from bnrecon.reproduction.parts import read_reported
 from bnrecon.reproduction.study import Study
 from bnrecon.runtime import files
+from bnrecon.runtime.digests import file_digest
 from bnrecon.studies import registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +93,7 @@ def resource(study: Study, part: str) -> dict[str, Any]:
         "title": f"{study.paper}, {study.part(part).where}: {study.part(part).title}",
         "path": path.relative_to(OUTPUTS).as_posix(),
         "format": "csv",
-        "hash": f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}",
+        "hash": f"sha256:{file_digest(path)}",
         "schema": {"fields": fields},
     }
 

@@ -129,7 +129,7 @@ def test_training_waits_only_at_its_synchronizations(
 ):
     """20 steps wait as often as 5, except at synchronizations, and match the CPU."""
     x, y = digits.train_x[:640], digits.train_y[:640]
-    few = dataclasses.replace(digits, train_x=x, train_y=y, _held={})
+    few = dataclasses.replace(digits, train_x=x, train_y=y)
 
     def trained_on(device, batch_size, every):
         monkeypatch.setattr(training, "SYNC_EVERY", every)

@@ -100,10 +100,10 @@ def _words_of(command: str, before: Sequence[str]) -> tuple[Iterable[str], Optio
             if chosen is None:
                 return registry.STUDIES, {}
             study = registry.find(chosen)
-            who = _who_computes(before) if command == "study" else {}
-            return (*study.parts, *study.solvers), of_runs | who
+            executors = _job_options(before) if command == "study" else {}
+            return (*study.parts, *study.solvers), of_runs | executors
         case "run" | "train":
-            return (), of_runs | (_who_computes(before) if {"-m", "--multirun"} & {*before} else {})
+            return (), of_runs | (_job_options(before) if {"-m", "--multirun"} & {*before} else {})
         case "report":
             return registry.STUDIES, of_runs
     names, options = {
@@ -117,7 +117,7 @@ def _words_of(command: str, before: Sequence[str]) -> tuple[Iterable[str], Optio
     return names, {option: of_runs.get(option, ()) for option in options}
 
 
-def _who_computes(before: Sequence[str]) -> Options:
+def _job_options(before: Sequence[str]) -> Options:
     """The options that choose who computes a study or a sweep."""
     from bnrecon.config import cluster_settings
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 
-from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
+from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError, lacks_memory
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +22,6 @@ RESUMABLE = "what was finished is kept, rerun the command to resume"
 # Errors that a user can fix by another option or a permission; a full disk is not one.
 USER_ERRORS = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 USER_NUMBERS = {errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}  # errors without a class
-
-# How PyTorch, oneDNN and the dynamic loader report a lack of memory.
-OUT_OF_MEMORY = re.compile(
-    "out of memory|can't allocate memory|could not create a primitive"
-    "|failed to map segment|[Cc]annot allocate memory"
-)
 
 
 def report(error: BaseException) -> int:
@@ -76,9 +69,8 @@ def describe(error: BaseException) -> tuple[int, str | None]:
 
 def _describe_machine(error: BaseException) -> tuple[int, str]:
     """Describe a lack of memory, disk space or a permission; anything else is a defect."""
-    text = str(error)
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
-        reason = (text.splitlines() or ["an allocation failed"])[0]
+    if lacks_memory(error):
+        reason = (str(error).splitlines() or ["an allocation failed"])[0]
         return FAILED, f"not enough memory ({reason}); use a smaller width or features=id_cond"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""

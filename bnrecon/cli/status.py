@@ -29,7 +29,7 @@ CANCEL_OPTIONS = ("scale", "outputs")
 EVERY = 5.0  # seconds between refreshes, with --watch
 MOST = 10  # tasks that are named
 CLEAR = "\x1b[H\x1b[2J"  # cursor to the upper left, and clear the terminal
-GOING_ON = ("running", "unclear", "detached")
+ACTIVE = ("running", "unclear", "detached")
 BY_JOBS = ("detached", "results not collected")  # progress comes from the jobs, not from a command
 
 STATES = {
@@ -71,8 +71,8 @@ def _look(folder: Path, names: Sequence[str]) -> list[StudyStatus]:
 
     parts = {name: registry.find(name).parts for name in registry.STUDIES}
     stored = (*studies(folder, shipped_outputs(folder), parts), *sweeps(folder))
-    told = [with_jobs(study) for study in stored if not names or study.study in names]
-    return [study for study in told if study.progress or study.problem or study.jobs]
+    selected = [with_jobs(study) for study in stored if not names or study.study in names]
+    return [study for study in selected if study.progress or study.problem or study.jobs]
 
 
 def _watch(folder: Path, names: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ def _watch(folder: Path, names: Sequence[str]) -> None:
         studies = _look(folder, names)
         sys.stdout.write(between)
         output.write(_text(studies, folder, names))
-        if not any(study.state in GOING_ON for study in studies):
+        if not any(study.state in ACTIVE for study in studies):
             return
         between = CLEAR if sys.stdout.isatty() else "\n"
         time.sleep(EVERY)
@@ -90,20 +90,20 @@ def _watch(folder: Path, names: Sequence[str]) -> None:
 
 def _text(studies: Sequence[StudyStatus], folder: Path, names: Sequence[str]) -> str:
     """Everything in progress, or else the last study; with ``names``, each of those studies."""
-    going_on = [study for study in studies if study.state in GOING_ON]
-    shown = studies if names else [*going_on, *(study for study in studies if study.problem)]
+    active = [study for study in studies if study.state in ACTIVE]
+    shown = studies if names else [*active, *(study for study in studies if study.problem)]
     parts = [_study_text(study) for study in shown]
     parts += [
         f"{name}: no command has recorded progress in {folder}; bnrecon ls studies lists results"
         for name in names
         if name not in {study.study for study in studies}
     ]
-    if not going_on and not names:
+    if not active and not names:
         from bnrecon.reproduction.study_status import latest
 
         last = latest(studies)
-        told = "" if last is None else f" The last one:\n\n{_study_text(last)}"
-        parts.append(f"No study is in progress in {folder}.{told}")
+        last_text = "" if last is None else f" The last one:\n\n{_study_text(last)}"
+        parts.append(f"No study is in progress in {folder}.{last_text}")
     return "\n\n".join(parts)
 
 
@@ -114,10 +114,10 @@ def _study_text(study: StudyStatus) -> str:
     failures = ", with failures" if any(jobs.failed for jobs in study.jobs) else ""
     state = STATES.get(study.state, study.state).format(failures=failures)
     lines = [f"{printable(title(study.study, study.scale))}: {printable(study.problem or state)}"]
-    told = ""
+    previous = ""
     for name, text in (*_facts(study), *_jobs(study)):
-        lines.append(f"  {'' if name == told else name:<13}{printable(text)}")
-        told = name
+        lines.append(f"  {'' if name == previous else name:<13}{printable(text)}")
+        previous = name
     return "\n".join(lines)
 
 
@@ -128,15 +128,15 @@ def _facts(study: StudyStatus) -> Iterator[tuple[str, str]]:
     from bnrecon.reproduction.study_status import seconds_since
 
     yield "computes", _leader(study, progress)
-    going_on = study.state in GOING_ON
-    at_work = "running" if going_on else "begun"
+    active = study.state in ACTIVE
+    at_work = "running" if active else "begun"
     failed, running = len(progress.failed), len(progress.running)
     if study.state not in BY_JOBS:
         remaining = max(0, progress.total - progress.finished - failed - running)
         counts = {"failed": failed, at_work: running, "left": remaining}
-        told = [f"{count} {name}" for name, count in counts.items() if count]
-        yield "tasks", ", ".join([f"{progress.finished} of {progress.total} done", *told])
-    when = "for {}" if going_on else "{} ago"
+        nonzero = [f"{count} {name}" for name, count in counts.items() if count]
+        yield "tasks", ", ".join([f"{progress.finished} of {progress.total} done", *nonzero])
+    when = "for {}" if active else "{} ago"
     lists = {
         at_work: [
             f"{item.label}, {when.format(format_duration(seconds_since(item.since)))}"

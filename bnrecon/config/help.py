@@ -75,7 +75,7 @@ def text(overrides: Sequence[str] = ()) -> str:
     config = compose(overrides)
     parts = ["choices, as in features=orthogonal (your own yaml files: --config-dir)"]
     for group in GROUPS:
-        parts.append(_table(group, ((name, about) for name, about in choices(group).items())))
+        parts.append(_table(group, choices(group).items()))
     family = config.target.family
     parts.append(
         "options and their current values, as in train.epochs=5; lists as in seeds=[0,1,2].\n"

@@ -34,7 +34,7 @@ class InMemoryImages:
     test_y: torch.Tensor  # their class numbers
     crop_padding: int = 4  # zeros on each side of a training image
     flip: bool = True  # whether training images are mirrored at random
-    _held: dict[str, Any] = field(default_factory=dict, repr=False)
+    _cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -55,13 +55,11 @@ class InMemoryImages:
         first = len(self.train_x) - count
         held_x, held_y = self.train_x[first:][:limit], self.train_y[first:][:limit]
         train_x, train_y = self.train_x[:first], self.train_y[:first]
-        return replace(
-            self, train_x=train_x, train_y=train_y, test_x=held_x, test_y=held_y, _held={}
-        )
+        return replace(self, train_x=train_x, train_y=train_y, test_x=held_x, test_y=held_y)
 
     def checksum(self) -> str:
         """SHA-256 of both splits' pixels and labels, to tell whether two runs saw the same data."""
-        if "checksum" not in self._held:
+        if "checksum" not in self._cache:
             digest = hashlib.sha256()
             for tensor in (self.train_x, self.train_y, self.test_x, self.test_y):
                 digest.update(str(tuple(tensor.shape)).encode())
@@ -69,42 +67,42 @@ class InMemoryImages:
             used = 1 + int(torch.cat([self.train_y, self.test_y]).max())
             if has_pixels_of_the_user(self.name) and len(self.classes) != used:
                 digest.update(f"{len(self.classes)} classes".encode())
-            self._held["checksum"] = digest.hexdigest()
-        return self._held["checksum"]
+            self._cache["checksum"] = digest.hexdigest()
+        return self._cache["checksum"]
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Exact channel mean and standard deviation (C,) of the training images in [0, 1].
 
         Computed from integer histograms, in float64.
         """
-        if "moments" not in self._held:
+        if "moments" not in self._cache:
             levels = torch.arange(256, dtype=torch.float64) / 255
             channels = (channel.reshape(-1).int() for channel in self.train_x.unbind(-1))
             counts = torch.stack([torch.bincount(values, minlength=256) for values in channels])
             weights = counts.double() / counts.sum(1, keepdim=True)
             mean = weights @ levels
             variance = weights @ levels**2 - mean**2
-            self._held["moments"] = mean.float(), variance.clamp_min(1e-12).sqrt().float()
-        return self._held["moments"]
+            self._cache["moments"] = mean.float(), variance.clamp_min(1e-12).sqrt().float()
+        return self._cache["moments"]
 
     def _normalize(self, pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Normalize uint8 (N, H, W, C) to a (N, C, H, W) view that is channels-last in memory."""
         key = f"normalization on {pixels.device}"
-        if key not in self._held:  # moved once: a copy per batch would wait for the GPU
+        if key not in self._cache:  # moved once: a copy per batch would wait for the GPU
             mean, deviation = self.moments()
             factor, shift = 1 / (255 * deviation), mean / deviation
-            self._held[key] = factor.to(pixels.device), shift.to(pixels.device)
-        factor, shift = self._held[key]
+            self._cache[key] = factor.to(pixels.device), shift.to(pixels.device)
+        factor, shift = self._cache[key]
         return pixels.to(torch.float32).mul_(factor).sub_(shift).to(dtype).permute(0, 3, 1, 2)
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """The padded training images and their labels, moved to the device once."""
         key = f"train on {device}"
-        if key not in self._held:
+        if key not in self._cache:
             p = self.crop_padding
             padded = torch.nn.functional.pad(self.train_x, (0, 0, p, p, p, p))
-            self._held[key] = padded.to(device), self.train_y.to(device)
-        return self._held[key]
+            self._cache[key] = padded.to(device), self.train_y.to(device)
+        return self._cache[key]
 
     def train_batches(
         self, at: EpochPosition, device: torch.device, dtype: torch.dtype = torch.float32

@@ -199,7 +199,7 @@ class _Watch:
             ended &= self._ended()  # drop those that were requeued
             outcomes = reports.outcomes(self.waiting)
         reasons: dict[str, str] = {}
-        told = []
+        collected = []
         try:
             for key, (item, job) in list(self.waiting.items()):
                 if key in outcomes:
@@ -210,11 +210,11 @@ class _Watch:
                     outcome = self._lost(item, job, reasons[job])
                 else:
                     continue
-                told.append(key)
+                collected.append(key)
                 del self.waiting[key]
                 yield outcome
         finally:
-            self.submission = self.submission.collect(told)
+            self.submission = self.submission.collect(collected)
 
     def _ended(self) -> set[str]:
         """The jobs of pending work that have ended."""

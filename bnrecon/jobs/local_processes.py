@@ -37,15 +37,15 @@ def require_room(jobs: int, device: torch.device) -> None:
     """
     cores, free = hardware.processor_count(), hardware.available_memory(torch.device("cpu"))
     most = max(1, min(max(2, cores), free // EACH))
-    there = (
+    resources = (
         f"{count_of(cores, 'core')}, {format_bytes(free)} of memory free, "
         f"{format_bytes(EACH)} per process"
     )
     if device.type == "cuda":
         gpus = torch.cuda.device_count()
-        most, there = min(most, gpus), f"{there}, {count_of(gpus, 'GPU')}"
+        most, resources = min(most, gpus), f"{resources}, {count_of(gpus, 'GPU')}"
     if jobs > most:
-        raise UserError(f"jobs={jobs}: this machine has room for {most} ({there})")
+        raise UserError(f"jobs={jobs}: this machine has room for {most} ({resources})")
 
 
 class LocalProcesses:
@@ -107,15 +107,15 @@ class LocalProcesses:
     def _run_stage(
         self, stage: Sequence[Work], failed: Mapping[str, Outcome]
     ) -> Generator[Started | Outcome, None, None]:
-        hopeless = {item.key: lost for item in stage if (lost := not_tried(item, failed))}
-        yield from hopeless.values()
+        skipped = {item.key: outcome for item in stage if (outcome := not_tried(item, failed))}
+        yield from skipped.values()
         # Each with whether to wait for another command that computes it.
-        queue = deque((item, False) for item in stage if item.key not in hopeless)
+        queue = deque((item, False) for item in stage if item.key not in skipped)
         running: dict[int, Work] = {}
         while queue or running:
             for number in sorted(set(self._workers) - set(running))[: len(queue)]:
-                item, patient = queue.popleft()
-                self._send(number, (item, self._locks_folder, patient))
+                item, blocking = queue.popleft()
+                self._send(number, (item, self._locks_folder, blocking))
                 running[number] = item
                 yield Started(item.key)
             ready = wait([self._workers[number][1] for number in running])
@@ -162,10 +162,10 @@ def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log
     gone = (EOFError, ConnectionError, KeyboardInterrupt)
     with contextlib.suppress(*gone), interruption.ending_with_parent(leader), details_to(log):
         while True:
-            item, locks_folder, patient = requests.recv()
+            item, locks_folder, blocking = requests.recv()
             message = f"waiting for another process to finish {item.label}"
             try:
-                waiting = (lambda text=message: text) if patient else None
+                waiting = (lambda text=message: text) if blocking else None
                 requests.send(compute(item, locks_folder, log, waiting))
             except BaseException as error:  # the leading process reports it
                 requests.send(error)

@@ -243,16 +243,16 @@ def cancel(folder: Path, scale: str | None = None) -> list[str]:
         for submission in submissions(folder, scale):
             queue = submission.queue()
             job_states = queue.states(submission.jobs)
-            living = [job for job, state in job_states.items() if state != "ended"]
-            if not living:
+            active = [job for job, state in job_states.items() if state != "ended"]
+            if not active:
                 continue
             finished = state(submission).finished
-            queue.cancel(living)
+            queue.cancel(active)
             submission.collect(submission.keys)
-            counts = Counter(job_states[job] for job in living)
-            told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts, reverse=True))
+            counts = Counter(job_states[job] for job in active)
+            by_state = ", ".join(f"{counts[name]} {name}" for name in sorted(counts, reverse=True))
             lines.append(
-                f"cancelled of {title(submission.name, submission.scale)}: {told} "
+                f"cancelled of {title(submission.name, submission.scale)}: {by_state} "
                 f"(jobs {', '.join(submission.numbers)}); {finished} of "
                 f"{len(set(submission.keys))} tasks are computed, and stay"
             )

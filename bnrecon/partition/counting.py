@@ -67,10 +67,10 @@ def count_in_slice(
 def _distances(points: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """From n points to S segments (S, 2, 2): (n, S)."""
     along = ends[:, 1] - ends[:, 0]
-    beside = points[:, None] - ends[:, 0]
+    offsets = points[:, None] - ends[:, 0]
     square = (along**2).sum(1)
-    share = (beside * along).sum(2) / np.where(square > 0, square, 1.0)
-    rest = beside - np.clip(share, 0, 1)[..., None] * along
+    share = (offsets * along).sum(2) / np.where(square > 0, square, 1.0)
+    rest = offsets - np.clip(share, 0, 1)[..., None] * along
     return np.hypot(rest[..., 0], rest[..., 1])
 
 
@@ -132,12 +132,12 @@ def _local_values(
     steps: PiecewiseAffine, points: torch.Tensor, directions: torch.Tensor
 ) -> list[torch.Tensor]:
     """Each activation layer's input (n, 1 + P, units): n points and P directions by their map."""
-    beside = torch.cat([torch.zeros_like(directions[:1]), directions])
+    offsets = torch.cat([torch.zeros_like(directions[:1]), directions])
 
     def hold(node: fx.Node, source: torch.Tensor) -> torch.Tensor:
-        return steps.hold(node, source, source.flatten(1)[:: len(beside)])
+        return steps.hold(node, source, source.flatten(1)[:: len(offsets)])
 
-    layers = _values(steps, (points[:, None] + beside).flatten(0, 1), hold)
+    layers = _values(steps, (points[:, None] + offsets).flatten(0, 1), hold)
     return [layer.unflatten(0, (len(points), -1)) for layer in layers]
 
 
@@ -201,8 +201,8 @@ def count_by_sampling(
         changed: list[torch.Tensor] = []
         for first in range(0, samples, PROBES):
             size = min(PROBES, samples - first)
-            beside = radius * sample_ball(size, point.numel(), generator)
-            batch = torch.cat([point[None], point + beside.reshape(size, *point.shape)])
+            offsets = radius * sample_ball(size, point.numel(), generator)
+            batch = torch.cat([point[None], point + offsets.reshape(size, *point.shape)])
             signs = [layer > 0 for layer in _values(steps, batch, steps.plain)]
             parts = [(layer[1:] != layer[0]).any(0) for layer in signs]
             changed = [a | b for a, b in zip(changed, parts, strict=True)] if changed else parts

@@ -89,10 +89,11 @@ class PiecewiseAffine:
         self._free_after = _last_uses(self.steps)
         interpreter = fx.Interpreter(root, garbage_collect_values=False, graph=graph)
         self._reshaped: dict[fx.Node, tuple[int, ...]] = {}  # to what shape for one input
-        compared: list[int] = []
-        self.layers = tuple(self._measure(interpreter, compared))
+        measured = list(self._measure(interpreter))
+        self.layers = tuple(layer for layer, _ in measured)
+        compared = [numbers for _, numbers in measured] or [1]
         # By layer, how many numbers its units compare, or those of a wider later layer.
-        self.widest = tuple(itertools.accumulate(reversed(compared or [1]), max))[::-1]
+        self.widest = tuple(itertools.accumulate(reversed(compared), max))[::-1]
 
     @property
     def output(self) -> fx.Node:
@@ -184,8 +185,8 @@ class PiecewiseAffine:
             options = {k: (int(k != "padding"), *_single(v)) for k, v in options.items()}
         else:
             options = {k: by_side(v) for k, v in options.items()}
-        places = torch.arange(1.0, height * width + 1, dtype=torch.float64)
-        index = F.unfold(places.reshape(1, 1, height, width), **options)[0].T.long() - 1
+        positions = torch.arange(1.0, height * width + 1, dtype=torch.float64)
+        index = F.unfold(positions.reshape(1, 1, height, width), **options)[0].T.long() - 1
         first = index.gather(1, (index >= 0).long().argmax(1, keepdim=True))
         index = torch.where(index < 0, first, index)
         channel = torch.arange(shape[1:-dimensions].numel())[:, None, None] * (height * width)
@@ -231,8 +232,8 @@ class PiecewiseAffine:
             raise UserError(f"{label}: not supported in a partition; allowed: {SUPPORTED}")
         return "activation" if kind in ACTIVATIONS else "pooling" if kind == "pooling" else "affine"
 
-    def _measure(self, interpreter: fx.Interpreter, numbers: list[int]) -> Iterator[Layer]:
-        """Yield the layers, from a run on a few inputs; append the ``numbers`` units compare."""
+    def _measure(self, interpreter: fx.Interpreter) -> Iterator[tuple[Layer, int]]:
+        """Yield each layer and how many numbers its units compare, from a run on two inputs."""
         points = torch.zeros(2, *self.shape, dtype=torch.float64)
         try:
             with torch.no_grad():
@@ -246,9 +247,8 @@ class PiecewiseAffine:
                     state[node] = self.plain(node, source)
                     pooled = self.kinds[node] == "pooling"
                     compared = self.members(node, source.shape) if pooled else source[0]
-                    numbers.append(compared.numel())
                     shape = tuple(state[node].shape[1:])
-                    yield Layer(names_of(node)[0], self.kinds[node], shape)
+                    yield Layer(names_of(node)[0], self.kinds[node], shape), compared.numel()
         except UserError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:

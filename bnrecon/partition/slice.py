@@ -35,8 +35,8 @@ class Slice:
 
     def coordinates(self, inputs: torch.Tensor) -> np.ndarray:
         """The coordinates (n, 2) of inputs (n, *input shape), projected onto the slice's plane."""
-        beside = (inputs.detach().cpu().double() - self.origin).flatten(1)
-        return (beside @ self.directions.flatten(1).T).numpy()
+        offsets = (inputs.detach().cpu().double() - self.origin).flatten(1)
+        return (offsets @ self.directions.flatten(1).T).numpy()
 
 
 @outside_torch_modes

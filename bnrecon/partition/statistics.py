@@ -38,7 +38,8 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
     >>> bool(outputs.mean(0).abs().max() < 1e-5)
     True
     """
-    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    norms = [module for module in network.modules() if isinstance(module, kinds)]
     if any(norm.running_mean is None for norm in norms):
         raise UserError("a BatchNorm has track_running_stats=False: it has no statistics to set")
 
@@ -48,9 +49,6 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
 
     adapt_layers(network, norms, inputs, lambda _norm, x: x, update)
     return network
-
-
-_BatchNorm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @outside_torch_modes
@@ -172,10 +170,10 @@ class _Moments:
         flat = values.detach().transpose(0, 1).flatten(1).double()
         count, mean = flat.shape[1], flat.mean(1)
         total = self.count + count
-        beside = mean - self.mean
+        delta = mean - self.mean  # as in Chan et al.
         within = ((flat - mean[:, None]) ** 2).sum(1)
-        self.squares = self.squares + within + beside**2 * (self.count * count / total)
-        self.mean = self.mean + beside * (count / total)
+        self.squares = self.squares + within + delta**2 * (self.count * count / total)
+        self.mean = self.mean + delta * (count / total)
         self.count = total
 
     def add_and_stop(self, layer: nn.Module, inputs: tuple) -> None:

@@ -67,13 +67,13 @@ def _positions(module: Layer, x: torch.Tensor, output: torch.Tensor) -> Position
     return Positions(images * padded.numel(), images * out, images * taken)
 
 
-def multiply_adds(network: nn.Module, places: Mapping[str, Positions]) -> int:
+def multiply_adds(network: nn.Module, positions: Mapping[str, Positions]) -> int:
     """Multiply-adds of one image's forward pass through the convolutions and linear layers."""
     modules = dict(unpack(uncompiled(network)).named_modules())
-    return sum(modules[name].weight.numel() * where.applied for name, where in places.items())
+    return sum(modules[name].weight.numel() * each.applied for name, each in positions.items())
 
 
-def source_flops(plan: Plan, places: Mapping[str, Positions]) -> int:
+def source_flops(plan: Plan, positions: Mapping[str, Positions]) -> int:
     """Operations of one image's forward pass through the source network.
 
     Implicit id_cond layers cost as much as the target's. A transposed convolution's pair is also
@@ -81,7 +81,7 @@ def source_flops(plan: Plan, places: Mapping[str, Positions]) -> int:
     """
     total = 0
     for layer in plan.layers:
-        inside, out, _ = places[layer.name]
+        inside, out, _ = positions[layer.name]
         shape = layer.shape
         if layer.implicit:
             each = shape.equations * out

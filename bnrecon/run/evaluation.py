@@ -64,26 +64,26 @@ def evaluate_source(
         exact_float32(),
         keep_freed_memory(),
     ):
-        wanted, merged, labels = _logits(target, collapsed, data, device, bar)
-        margins = -wanted.topk(2).values.diff()[:, 0]
+        target_logits, collapsed_logits, labels = _logits(target, collapsed, data, device, bar)
+        margins = -target_logits.topk(2).values.diff()[:, 0]
         hardest = torch.zeros(images, dtype=torch.bool)
         hardest[margins.argsort(stable=True)[:tested]] = True
         logits = []
         for x in _batches_of(hardest, data, device):
             logits.append(finite_logits(source(x), "the source network").cpu())
             bar.update(len(x))
-        real = torch.cat(logits)
-    classes, of_target = merged.index_put((hardest,), real).argmax(1), wanted.argmax(1)
-    to_target = _largest(real - wanted[hardest])
+        source_logits = torch.cat(logits)
+    classes = collapsed_logits.index_put((hardest,), source_logits).argmax(1)
+    to_target = _largest(source_logits - target_logits[hardest])
     reserve = _reserve(margins[~hardest], tested, to_target)
-    predictions = Predictions.compare(of_target, classes, labels, tested, reserve)
+    predictions = Predictions.compare(target_logits.argmax(1), classes, labels, tested, reserve)
     return SourceEvaluation(
         100 * int((classes == labels).sum()) / images,
         images,
         tested,
-        _largest(real - merged[hardest]),
+        _largest(source_logits - collapsed_logits[hardest]),
         to_target,
-        _largest(wanted[hardest]),
+        _largest(target_logits[hardest]),
         predictions,
     )
 

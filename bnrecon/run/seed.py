@@ -24,8 +24,9 @@ from bnrecon.run.announcement import source_images
 from bnrecon.run.context import RunContext
 from bnrecon.run.evaluation import SourceEvaluation, evaluate_source
 from bnrecon.run.layer_checkpoint import solved_layers
-from bnrecon.run.seed_files import SolvedLayers, file_digest, read_finished_seed
+from bnrecon.run.seed_files import SolvedLayers, read_finished_seed
 from bnrecon.runtime import files
+from bnrecon.runtime.digests import file_digest
 
 logger = logging.getLogger(__name__)
 

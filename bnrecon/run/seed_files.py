@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import urllib.parse
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reporting.result import SeedRecord
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.runtime import files
+from bnrecon.runtime.digests import file_digest
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.report import SolverReport
 
@@ -113,9 +113,8 @@ def read_seed(
     damaged files aside; the run's lock must be held.
     """
     record = files.read_if_valid(folder / "result.json", SeedRecord.read, repair)
-    if record is not None and (folder.name, record.key) != (
-        f"seed-{record.seed}",
-        record.key if key is None else key,
+    if record is not None and (
+        folder.name != f"seed-{record.seed}" or key not in (None, record.key)
     ):
         other = OTHER_ORIGIN if record.key != key else f"seed {record.seed}"
         if repair:
@@ -160,8 +159,3 @@ def read_finished_seed(folder: Path, key: str, with_source: bool) -> SeedRecord 
             logger.info("seed %d was done before, in %s", record.seed, other)
             return record
     return None
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -30,7 +30,6 @@ class LayerWork(WithUserModules):
     seed: int
     name: str  # the layer's
     part: ClassVar[str] = "layers"
-    data: ClassVar[None] = None  # the run has checked its images
     target: ClassVar[None] = None
     command: ClassVar[str] = "solve"
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
 
@@ -62,6 +64,11 @@ def content_key(content: Mapping[str, Any]) -> str:
 def json_values(content: Mapping[str, Any]) -> dict[str, Any]:
     """A mapping as JSON returns it: tuples as lists, keys as strings."""
     return json.loads(json.dumps(content))
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -8,6 +8,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 LINE = 200  # characters of another library's message within ours
+# How PyTorch, oneDNN, safetensors and the dynamic loader report a lack of memory.
+OUT_OF_MEMORY = re.compile(
+    "(out of|not enough) memory|(can't|cannot) allocate memory"
+    "|could not create a primitive|failed to map segment",
+    re.IGNORECASE,
+)
 
 
 class UserError(ValueError):
@@ -50,6 +56,15 @@ def first_line(error: BaseException) -> str:
     ('first', 'KeyError')
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:LINE]
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error reports a lack of memory; libraries have no common class for it.
+
+    >>> lacks_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
+    True
+    """
+    return isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def nearest(value: object, allowed: Iterable[str]) -> str:

@@ -9,7 +9,6 @@ import itertools
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from safetensors import SafetensorError, safe_open
 
 from bnrecon.runtime.digests import content_key, json_values, tensor_digest
-from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.errors import RunError, lacks_memory
 
 if TYPE_CHECKING:
     import torch
@@ -153,8 +152,6 @@ class Stored:
 
 
 BROKEN = (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError)
-# Messages of torch and safetensors, which have no class for it.
-NO_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory", re.IGNORECASE)
 
 
 def _no_number(word: str) -> None:
@@ -169,13 +166,11 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, Damaged):
         raise
-    except MemoryError:
-        raise Unreadable(f"{path} cannot be read (not enough memory)") from None
     except OSError as error:
         kind = Damaged if error.errno == errno.ELOOP else Unreadable  # a link to itself
         raise kind(f"{path} cannot be read ({error.strerror})") from None
-    except BROKEN as error:
-        if NO_MEMORY.search(str(error)):
+    except (MemoryError, *BROKEN) as error:
+        if lacks_memory(error):
             raise Unreadable(f"{path} cannot be read (not enough memory)") from None
         raise Damaged(f"{path} is damaged ({error.__class__.__name__})") from None
 

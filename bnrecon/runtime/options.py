@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, require_choice
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
@@ -169,8 +169,8 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     ):
         raise UserError(f"{name}={value}: must be {limits_text(limits) or 'finite'}")
     for entry in value if isinstance(value, list) else [value]:
-        if "allowed" in limits and entry not in limits["allowed"]:
-            raise UserError(f"{name}={entry}: {nearest(entry, map(str, limits['allowed']))}")
+        if "allowed" in limits:
+            require_choice(f"{name}=", entry, limits["allowed"])
     if limits.get("folder"):
         check_path(name, value)
     if limits.get("file_name") and not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", value):

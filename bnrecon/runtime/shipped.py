@@ -6,7 +6,6 @@ A wheel holds them as an archive (``setup.py``), which is unpacked at the first 
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import lzma
 import os
@@ -14,6 +13,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from bnrecon.runtime.digests import file_digest
 from bnrecon.runtime.environment import user_cache
 
 DEFAULT_OUTPUTS = Path("outputs")  # default of the option outputs
@@ -33,8 +33,7 @@ def packaged() -> Path | None:
     if not ARCHIVE.is_file():
         return None
     try:
-        digest = hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()
-        folder = user_cache() / f"results-{digest[:16]}"
+        folder = user_cache() / f"results-{file_digest(ARCHIVE)[:16]}"
         if not folder.is_dir():
             _unpack(folder)
     except (OSError, RuntimeError, tarfile.TarError, lzma.LZMAError, EOFError) as error:

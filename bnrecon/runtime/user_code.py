@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
+from bnrecon.runtime.errors import Interrupted, RunError, UserError, lacks_memory, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +125,10 @@ def attribute_errors(registered: Registered) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, RunError, Interrupted, MemoryError):
+    except (UserError, RunError, Interrupted):
         raise
     except Exception as error:
-        if not registered.user_defined or "out of memory" in str(error):
+        if not registered.user_defined or lacks_memory(error):
             raise
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame for frame in frames if registered.is_user_code(frame.filename)]

@@ -70,11 +70,11 @@ def _read(path: str) -> dict[str, torch.Tensor]:
 
 def _misfit(state: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> str | None:
     missing = [name for name in state if name not in weights and not name.endswith(COUNTER)]
-    foreign = [name for name in weights if name not in state]
+    unexpected = [name for name in weights if name not in state]
     if missing:
         return f"it lacks {shorten(missing)}"
-    if foreign:
-        return f"the target has no {shorten(foreign)}"
+    if unexpected:
+        return f"the target has no {shorten(unexpected)}"
     for name, value in weights.items():
         if value.shape != state[name].shape:
             sizes = tuple(value.shape), tuple(state[name].shape)

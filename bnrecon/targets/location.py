@@ -18,9 +18,14 @@ from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import TargetRequest
 from bnrecon.targets.step import TrainingPlan
 
-# Options that decide how a target is trained, but not the result.
-HOW = frozenset(("target.name", "target.weights", "train.time_limit", "train.checkpoint_seconds"))
-HOW |= {"train.precision"}  # the name has its resolved value
+# Options that change how a target is trained, not the result; ``config.schema`` has those of runs.
+VOLATILE = frozenset(
+    {
+        *("target.name", "train.time_limit", "train.checkpoint_seconds"),
+        "target.weights",  # the content counts
+        "train.precision",  # the name has its resolved value
+    }
+)
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "target.safetensors"
 ABOUT = "target.json"
@@ -71,9 +76,9 @@ def device_folder(request: TargetRequest, data: Images, device: str, dtype: torc
     """The folder of a target that this device type trains in this precision."""
     spec = request.data
     content: dict[str, Any] = {"pixels": data.checksum(), "device": device, "dtype": str(dtype)}
-    content |= digests.differences_from_defaults(request.target, HOW, "target.")
+    content |= digests.differences_from_defaults(request.target, VOLATILE, "target.")
     if request.target.weights is None:
-        content |= digests.differences_from_defaults(request.train, HOW, "train.")
+        content |= digests.differences_from_defaults(request.train, VOLATILE, "train.")
     content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
     content |= user_code(request)
     if request.target.initialization == "random_bias":  # formerly drawn from the weights' stream

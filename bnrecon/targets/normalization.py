@@ -19,12 +19,10 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.runtime.module_code import added_code
 from bnrecon.targets.accuracy import image_bar
-from bnrecon.targets.initialization import fold_statistics, freeze, initialize_biases
+from bnrecon.targets.initialization import NORMS, fold_statistics, freeze, initialize_biases
 from bnrecon.targets.module_tree import replace_modules
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetSpec
-
-Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> nn.Module:
@@ -60,11 +58,11 @@ def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> n
 
 
 def _norms(network: nn.Module) -> list[nn.Module]:
-    return [module for module in network.modules() if isinstance(module, Norm)]
+    return [module for module in network.modules() if isinstance(module, NORMS)]
 
 
 def _replacement(norm: nn.Module, target: TargetSpec) -> nn.Module:
-    assert isinstance(norm, Norm)
+    assert isinstance(norm, NORMS)
     if target.initialization in ("zero_bias", "random_bias"):
         if code := added_code(norm, nn.BatchNorm1d):
             raise UserError(
@@ -127,7 +125,7 @@ def _set_scale(norm: nn.Module, mean: torch.Tensor, variance: torch.Tensor) -> N
 
 def _fold(norm: nn.Module, layer: nn.Module) -> None:
     """Move the statistics into the layer; the norm becomes the identity."""
-    assert isinstance(norm, Norm)
+    assert isinstance(norm, NORMS)
     mean, variance = norm.running_mean, norm.running_var
     assert mean is not None
     assert variance is not None
@@ -176,8 +174,7 @@ class _PlainImages:
         self.batch = max(1, min(500, 500 * 32 * 32 // pixels))
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        sizes = self.batch, self.device, self.data.sizes[0]
-        for images in self.data.plain_train_batches(*sizes):
+        for images in self.data.plain_train_batches(self.batch, self.device, self.data.sizes[0]):
             if self.stop is not None and self.stop.reason is not None:
                 raise Interrupted(
                     f"stopped because {self.stop.reason}, while statistics were computed; "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bnrecon.data.spec import DataSpec
+from bnrecon.runtime.digests import differences_from_defaults
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import parse_duration
 from bnrecon.runtime.options import check_fields, option
@@ -157,10 +158,9 @@ class NormalizationVggTarget(VggTarget):
             )
         if self.padding != "zeros":
             raise UserError(f"padding={self.padding}: this target's convolutions have zero padding")
-        changed = {"affine": self.affine is not True, "virtual_batch": self.virtual_batch}
-        changed["initialization"] = self.initialization != "batchnorm"
-        changed["norm_position"] = self.norm_position != "before"
-        conflicting = [name for name, value in changed.items() if value]
+        changed = differences_from_defaults(self)
+        normalization_options = ("affine", "virtual_batch", "initialization", "norm_position")
+        conflicting = [name for name in normalization_options if name in changed]
         if conflicting and self.features != "none":
             raise UserError(
                 f"{conflicting[0]}: a frozen pair keeps its own normalizations; "

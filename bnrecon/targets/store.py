@@ -26,7 +26,7 @@ from bnrecon.targets import location
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_weights
-from bnrecon.targets.location import ABOUT, CHECKPOINT, HOW, WEIGHTS
+from bnrecon.targets.location import ABOUT, CHECKPOINT, VOLATILE, WEIGHTS
 from bnrecon.targets.normalization import initialize_statistics
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
@@ -65,15 +65,15 @@ def obtain_target(
     folder = location.target_folder(request, data, device)
     dtype = location.training_plan(request, device).dtype
     training_folder = location.device_folder(request, data, device.type, dtype)
-    wanted, metadata = _Wanted(request, data, device, training_folder), None
-    network = wanted.build()
+    job, metadata = _TrainingJob(request, data, device, training_folder), None
+    network = job.build()
     if distributed.run_on_first_rank(lambda: location.is_trained(request, data, device)):
-        metadata = distributed.run_on_first_rank_before_others(lambda: wanted.read(folder, network))
+        metadata = distributed.run_on_first_rank_before_others(lambda: job.read(folder, network))
     if metadata is None:
         if request.target.weights is None:
-            wanted.check_batches(network)
+            job.check_batches(network)
         folder = training_folder
-        network, metadata = wanted.train_under_lock(trackers)
+        network, metadata = job.train_under_lock(trackers)
     elif folder != training_folder:
         where = metadata.get("device", "another device"), metadata.get("precision", "its precision")
         logger.info("the stored target %s was trained on %s in %s", folder, *where)
@@ -83,7 +83,7 @@ def obtain_target(
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _TrainingJob:
     """A requested target, and its folder if it is trained here."""
 
     request: TargetRequest
@@ -275,7 +275,7 @@ def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -
     for group in ("target", "train") if request.target.weights is None else ("target",):
         stored = options[group] | about["config"][group]
         for name, asked in options[group].items():
-            if stored[name] != asked and f"{group}.{name}" not in HOW:
+            if stored[name] != asked and f"{group}.{name}" not in VOLATILE:
                 return f"{group}.{name}={stored[name]}, not {asked}"
     return "" if about.get("data_checksum") in (None, data.checksum()) else "other images"
 
