@@ -19,11 +19,10 @@ from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory
-from bnrecon.runtime.options import checked
+from bnrecon.runtime.options import checked, checked_seed
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.units import format_bytes
 
-SEEDS = {"at_least": 0, "below": 2**63}
 NOTED, FAR = 1e-3, 0.1  # functional errors: above the first a note, above the second an error
 
 
@@ -108,7 +107,7 @@ def relu_network(
     width = None if width is None else checked("width", width, int, at_least=1)
     rank = None if rank is None else checked("rank", rank, int, at_least=1)
     density = checked("density", density, float, above=0, at_most=1)
-    radius, seed = checked("radius", radius, float, above=0), checked("seed", seed, int, **SEEDS)
+    radius, seed = checked("radius", radius, float, above=0), checked_seed(seed)
     stages = [stage for target in targets for stage in _stages(target, rank)]
     for target, _ in stages:
         equations = target.weight.numel()

@@ -107,20 +107,20 @@ def _read_linear(name: str, module: nn.Linear, previous: LinearTarget | None) ->
         sizes = f"{inputs} inputs behind {len(previous.bias)} outputs"
         raise UserError(f"layer {name}: {sizes}; they must be equal")
     bias = torch.zeros(outputs) if module.bias is None else module.bias
-    return _checked(name, module.weight, bias, module.weight.dtype)
+    return LinearTarget(name, *_in_float64(name, module.weight, bias), module.weight.dtype)
 
 
-def _checked(
-    name: str, weight: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype
-) -> LinearTarget:
+def _in_float64(
+    name: str, weight: torch.Tensor, bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy both to the host; raise ``UserError`` for numbers that are not real and finite."""
     for tensor in (weight, bias):
         if tensor.is_meta or not tensor.is_floating_point():
             what = "holds no numbers (device meta)" if tensor.is_meta else f"is {tensor.dtype}"
             raise UserError(f"layer {name}: its weight or bias {what}; give real numbers")
     if not (bool(weight.isfinite().all()) and bool(bias.isfinite().all())):
         raise UserError(f"layer {name}: its weight or bias is not finite")
-    weight, bias = (tensor.detach().cpu().double().clone() for tensor in (weight, bias))
-    return LinearTarget(name, weight, bias, dtype)
+    return weight.detach().cpu().double().clone(), bias.detach().cpu().double().clone()
 
 
 def _folded(layer: LinearTarget, name: str, norm: nn.BatchNorm1d) -> LinearTarget:
@@ -131,10 +131,10 @@ def _folded(layer: LinearTarget, name: str, norm: nn.BatchNorm1d) -> LinearTarge
     if len(mean) != len(layer.bias):
         sizes = f"a BatchNorm1d of {len(mean)} behind {len(layer.bias)} outputs"
         raise UserError(f"layer {name}: {sizes}; they must be equal")
-    statistics = _checked(name, variance, mean, layer.dtype)
-    scale = torch.ones_like(mean) if norm.weight is None else norm.weight
-    shift = torch.zeros_like(mean) if norm.bias is None else norm.bias
-    affine = _checked(name, scale, shift, layer.dtype)
-    gain = affine.weight * (statistics.weight + norm.eps).rsqrt()
-    weight, bias = layer.weight * gain[:, None], (layer.bias - statistics.bias) * gain + affine.bias
-    return _checked(layer.name, weight, bias, layer.dtype)
+    scale = torch.ones_like(mean) if norm.weight is None else norm.weight.detach()
+    shift = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach()
+    variance, mean = _in_float64(name, variance, mean)
+    scale, shift = _in_float64(name, scale, shift)
+    gain = scale * (variance + norm.eps).rsqrt()
+    weight, bias = layer.weight * gain[:, None], (layer.bias - mean) * gain + shift
+    return LinearTarget(layer.name, *_in_float64(layer.name, weight, bias), layer.dtype)

@@ -15,15 +15,10 @@ from bnrecon.construction.random_linear import (
     set_affine,
     solve_scales,
 )
-from bnrecon.construction.relu_source import (
-    SEEDS,
-    check_error,
-    functional_error,
-    require_memory,
-)
+from bnrecon.construction.relu_source import check_error, functional_error, require_memory
 from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
-from bnrecon.runtime.options import checked
+from bnrecon.runtime.options import checked, checked_seed
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
 BLOCKS = 4  # per layer, by default
@@ -176,7 +171,7 @@ def skip_chain(
     ([8, 8, 4, 4], True)
     """
     targets, original = read_relu_network(model), copy_in_float64(model)
-    radius, seed = checked("radius", radius, float, above=0), checked("seed", seed, int, **SEEDS)
+    radius, seed = checked("radius", radius, float, above=0), checked_seed(seed)
     refinements = checked("refinements", refinements, int, at_least=0)
     sides = [target.weight.shape[1] for target in targets]
     if block is None:

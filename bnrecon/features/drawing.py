@@ -12,11 +12,11 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.options import checked
+from bnrecon.runtime.options import checked_seed
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.user_code import Registered, attribute_errors
 
-_REPEATED: set[Registered] = set()  # users' distributions that draw the same from the same stream
+_REPRODUCIBLE: set[Registered] = set()  # users' distributions whose draws repeated once
 
 
 @outside_torch_modes
@@ -51,7 +51,7 @@ def draw(
     torch.Size([6, 3])
     """
     kind = distribution(name)
-    checked("seed", seed, int, at_least=0, below=2**63)
+    checked_seed(seed)
     if width < 1:
         raise UserError(f"width={width}: at least one feature is needed")
     kind.check_width(shape, width)
@@ -59,7 +59,7 @@ def draw(
     options = {"strict": strict} if kind.takes_strict else {}
     if kind.registered.user_defined:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
-        if kind.registered not in _REPEATED:
+        if kind.registered not in _REPRODUCIBLE:
             digest = drawn.digest()
             del drawn  # two of them might not fit in memory
             drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
@@ -68,7 +68,7 @@ def draw(
                     f"features {name}: two draws of one layer differ; take all random numbers from "
                     "the stream"
                 )
-            _REPEATED.add(kind.registered)
+            _REPRODUCIBLE.add(kind.registered)
     else:
         pair = kind.draw(shape, width, Stream(seed, layer), **options)
         drawn = pair if isinstance(pair, Features) else Features(shape, width, *pair)
@@ -109,10 +109,10 @@ def _drawn_by_user(
             )
         dense = part.layout == torch.strided and not part.is_meta
         if not (dense and part.is_floating_point() and bool(part.isfinite().all())):
-            given = part.dtype if dense else f"{part.layout}, {part.device}"
+            received = part.dtype if dense else f"{part.layout}, {part.device}"
             raise UserError(
                 f"features {kind.name}: {name} must hold finite floating-point numbers "
-                f"({given} given)"
+                f"({received} given)"
             )
     # A copy: the function may return the same buffer for every layer.
     first, second = (part.detach().to("cpu", torch.float32, copy=True) for part in drawn)

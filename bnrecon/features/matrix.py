@@ -11,8 +11,7 @@ from bnrecon.operators.generated import Generated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.structured import Kronecker, Selection
 from bnrecon.runtime.precision import Precision
-
-CPU = torch.device("cpu")  # where features are drawn
+from bnrecon.runtime.torch_modes import CPU
 
 
 def feature_operator(features: Features, dtype: torch.dtype, device: torch.device) -> Operator:

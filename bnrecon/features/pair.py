@@ -18,10 +18,10 @@ from bnrecon.operators.mapped import mapped_tensor
 from bnrecon.operators.rows import Rows, TableRows
 from bnrecon.operators.signs import GROUP, SignMatrix
 from bnrecon.runtime.digests import parts_digest, tensor_digest
+from bnrecon.runtime.torch_modes import CPU
 
 # Of features that are generated or read at once if they are not in memory.
 RUN_BYTES = {"cpu": 2**23, "cuda": 2**28}
-CPU = torch.device("cpu")
 HASHED_BYTES = 2**25  # of bits in memory at once: 32 blocks, each drawn by a thread
 
 
@@ -202,10 +202,10 @@ def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
 
 
 def identity_weights(
-    shape: LayerShape, kept: torch.Tensor | None = None
+    shape: LayerShape, index: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Feature l = (i, p, j) reads input j and writes output i at tap p; all n, or ``kept``."""
-    l = torch.arange(shape.equations) if kept is None else kept  # noqa: E741 (the papers' index)
+    """Feature l = (i, p, j) reads input j and writes output i at tap p; all n, or ``index``."""
+    l = torch.arange(shape.equations) if index is None else index  # noqa: E741 (the papers' index)
     number = torch.arange(len(l))
     first = torch.zeros(len(l), shape.inputs, dtype=torch.float32)
     first[number, l % shape.inputs] = 1

@@ -35,9 +35,14 @@ class LayerShape:
         """The smallest sufficient width, n - c2 + 1 (Burkholz 2024, Theorem 2.2)."""
         return self.equations - self.outputs + 1
 
+    @property
+    def feature_size(self) -> int:
+        """How many weights of A and B a feature has, c0 + c2 · taps."""
+        return self.inputs + self.outputs * self.taps
+
     def feature_bytes(self, width: int) -> int:
         """Size of the two float32 weights of ``width`` features."""
-        return 4 * width * (self.inputs + self.outputs * self.taps)
+        return 4 * width * self.feature_size
 
 
 def named_width(shape: LayerShape, word: str) -> int | None:

@@ -69,11 +69,6 @@ class KhatriRao(Operator):
         first = first.to(device, stored).contiguous()
         return cls(transposed, first, Precision.of(dtype))
 
-    @staticmethod
-    def copied_bytes(features: int, numbers: int) -> int:
-        """Bytes of a transposed and a rounded copy of ``numbers`` float32 numbers per feature."""
-        return 2 * 4 * features * numbers
-
     @property
     def _widened(self) -> bool:
         """Whether factors are stored in float32 and multiplied in float64."""

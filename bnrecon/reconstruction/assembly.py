@@ -180,8 +180,17 @@ def build_layer(
     layer.set_maps(first, second)
     end = None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1]
     recipe = LayerRecipe(
-        *(source.name, source.norm_name, planned.number, spec.name, planned.seed, spec.strict),
-        *(planned.width, spec.activation, joined_digest(pairs), spec.skip, end),
+        name=source.name,
+        norm=source.norm_name,
+        number=planned.number,
+        features=spec.name,
+        seed=planned.seed,
+        strict=spec.strict,
+        width=planned.width,
+        activation=spec.activation,
+        digest=joined_digest(pairs),
+        skip=spec.skip,
+        reach=end,
     )
     # Each group's report has the seconds of all of them.
     solved = dataclasses.replace(weakest(reports), seconds=solution.report.seconds)
@@ -227,8 +236,8 @@ def _maps(
     else:
         first = moments.first_output(pair)
         unfolded = None if source.module.bias is None else of_group(source.module.bias)
-        beside = pair.skip_weight if pair.skip == "inner" else None
-        second = moments.second_output(of_group(source.gain), unfolded, outer, at_output, beside)
+        skip = pair.skip_weight if pair.skip == "inner" else None
+        second = moments.second_output(of_group(source.gain), unfolded, outer, at_output, skip)
     return (
         AffineMap(inner, region.shift, *first),
         AffineMap(outer, bias - outer * at_output, *second),

@@ -153,17 +153,17 @@ def pack(network: nn.Module) -> nn.Module:
     return network
 
 
-def unpack(model: nn.Module, kept: Callable[[str], bool] = lambda _: False) -> nn.Module:
+def unpack(model: nn.Module, stays_packed: Callable[[str], bool] = lambda _: False) -> nn.Module:
     """Copy a model with its attentions unpacked; return the model itself if there are none.
 
     These are ``nn.MultiheadAttention`` and torchvision's ``ShiftedWindowAttention`` (Swin). In eval
     mode a ``TransformerEncoderLayer`` computes with its parts' weights without calling the parts;
     in the copy it calls them.
 
-    The model is not changed, and the copy shares its tensors. ``kept`` says by name which
-    attentions stay packed.
+    The model is not changed, and the copy shares its tensors. ``stays_packed`` says by name which
+    attentions are left out.
     """
-    modules = {name: module for name, module in model.named_modules() if not kept(name)}
+    modules = {name: module for name, module in model.named_modules() if not stays_packed(name)}
     taken: dict[int, object] = {
         id(module): Attention(module)
         for module in modules.values()

@@ -88,7 +88,7 @@ def _group_seconds(layer: PlannedLayer, rates: Mapping[torch.dtype, float]) -> f
     exact_products = EXACT_BESIDE_INTEGERS if integers else EXACT_PRODUCTS
     exact = exact_products * 2 * n * c1 / (0.9 * rates[torch.float64])
     if name == "closed_form":
-        return 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
+        return 16 * n * shape.feature_size / single
     if name in ("matrix_free", "minimum_norm", "lbfgs"):
         limit = spec.max_iterations or (MAX_ITERATIONS if name == "lbfgs" else MOST_ITERATIONS)
         iterations = min(limit, expected_iterations(c1 / n, spec.tolerance))

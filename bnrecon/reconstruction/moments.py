@@ -105,7 +105,7 @@ class LayerMoments:
         bias: torch.Tensor | None,
         outer: torch.Tensor,
         at_output: torch.Tensor,
-        beside: torch.Tensor | None = None,
+        skip: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance (c2,) of the second normalization's input.
 
@@ -119,14 +119,14 @@ class LayerMoments:
             bias: (c2,), the target's before folding.
             outer: (c2,), the second scales.
             at_output: (c2,), see above.
-            beside: S (c2, c0), a skip connection added only after the normalization.
+            skip: S (c2, c0), a skip connection added only after the normalization.
         """
         count = self.output_count
         mean = self.output_sum / count
         variance = gain**2 * (self.output_squares / count - mean**2)
         middle = gain * (mean - (0 if bias is None else bias.detach().double()))
-        if beside is not None:
-            skip = beside.to(mean)
+        if skip is not None:
+            skip = skip.to(mean)
             at_centre = self.centre_sum / count
             spread = self.centre_products / count - torch.outer(at_centre, at_centre)
             together = self.centre_with_output / count - torch.outer(mean, at_centre)

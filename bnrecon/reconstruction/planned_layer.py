@@ -17,7 +17,6 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.generated import Generated
 from bnrecon.operators.integers import IntegerProducts
-from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.signs import SignMatrix
 from bnrecon.reconstruction import source_layer
 from bnrecon.reconstruction.folding import FoldedLayer
@@ -118,8 +117,8 @@ class PlannedLayer:
         if name != "auto":
             return Choice(name, "", columns)
         orthogonal = distribution(self.features.name).orthogonal
-        limits = (self.room, self.solver.tolerance)
-        return choose(self.rows, columns, orthogonal, *limits, orthogonal, self.device)
+        tolerance, device = self.solver.tolerance, self.device
+        return choose(self.rows, columns, orthogonal, self.room, tolerance, orthogonal, device)
 
     @property
     def solver_memory(self) -> int:
@@ -162,10 +161,10 @@ class PlannedLayer:
         for signs), unless those are on disk too.
         """
         width, device = self.width, self.device
-        numbers = self.shape.feature_bytes(1) // 4
+        numbers = self.shape.feature_size
         if self.storage == "memory":
-            vectors = 2 * VECTOR_BYTES * width
-            return vectors + KhatriRao.copied_bytes(width, 0 if self.implicit else numbers)
+            copies = 0 if self.implicit else 2 * 4 * numbers  # transposed and rounded, in float32
+            return width * (2 * VECTOR_BYTES + copies)
         tiles = Generated.tile_bytes(width, numbers, device)
         if self.storage == "disk":
             return tiles
@@ -177,7 +176,7 @@ class PlannedLayer:
     def rounded_bytes(self, solver: str) -> int:
         """Bytes of one group's rounded features that a solver's iterations read."""
         itemsize = rounded_itemsize(solver, self.rows, self.width, self.device)
-        return itemsize * self.shape.feature_bytes(self.width) // 4
+        return itemsize * self.width * self.shape.feature_size
 
 
 def memory_bytes(layers: Sequence[PlannedLayer]) -> int:

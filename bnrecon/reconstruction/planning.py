@@ -22,11 +22,16 @@ from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
 from bnrecon.runtime.errors import RunError, UserError, require_choice
 from bnrecon.runtime.hardware import available_memory
-from bnrecon.runtime.options import checked
+from bnrecon.runtime.options import checked_seed
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
+from bnrecon.solvers.base import LESS_MEMORY
 from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
+
+# Norms of smaller weights, or of weights above its inverse, under- or overflow in float64.
+SMALLEST = 1e-150
+TRIED = 8  # images of the trial run before layers are solved
 
 
 @one_thread_at_a_time
@@ -69,7 +74,7 @@ def plan_layers(
     """
     features, solver = arguments.feature_spec(features), arguments.solver_spec(solver)
     arguments.check_model(model)
-    seed = checked("seed", seed, int, at_least=0, below=2**63)
+    seed = checked_seed(seed)
     require_choice("unsupported=", unsupported, ("raise", "keep"))
     if features.pruning is not None:
         check_solver(features.pruning, solver)
@@ -97,8 +102,7 @@ def plan_layers(
         beside = stored if unsupported == "raise" else layer.stored_bytes
         shortage = storage.solver_shortage(layer, beside, free)
         if shortage and unsupported == "raise":
-            instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
-            raise RunError(f"{layer.label}: {shortage}; {instead}")
+            raise RunError(f"{layer.label}: {shortage}; {LESS_MEMORY}")
         if shortage := shortage or storage.memory_shortage(layer, free):
             too_large[layer.name] = shortage
         else:
@@ -111,15 +115,23 @@ def plan_layers(
     planned = storage.give_room(planned, free)  # with some layers removed
     if not planned:
         raise_nothing_to_rebuild(refused)
-    kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
-    rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
-    slow = ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
-    slow *= features.name == "ortho_cond" and rows > 20_000
-    notes = [*inventory.notes, *kept, *slow, *fast_path_notes(model)]
-    compiled = target is not asked_for
-    notes += ["the model is compiled, the source network is not: torch.compile it again"] * compiled
+    notes = inventory.notes + _notes(model, planned, refused, compiled=target is not asked_for)
     trial, trial_notes = _try_copy(model, target, planned, images)
     return Plan(planned, notes + trial_notes, model, features, refused, trial)
+
+
+def _notes(
+    model: nn.Module, planned: list[PlannedLayer], refused: dict[str, str], compiled: bool
+) -> list[str]:
+    """What a user should know about a plan."""
+    notes = [f"{name or 'the model'} is left as it is: {why}" for name, why in refused.items()]
+    rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
+    if planned[0].features.name == "ortho_cond" and rows > 20_000:
+        notes.append("ortho_cond factorizes matrices of more than 20,000 rows here: expect hours")
+    notes += fast_path_notes(model)
+    if compiled:
+        notes.append("the model is compiled, the source network is not: torch.compile it again")
+    return notes
 
 
 def _try_copy(
@@ -150,11 +162,6 @@ def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
     if features.width == "minimum" and not distribution(features.name).widths:
         return max(1, minimum_width(shape, features.skip))
     return choose_width(features.name, shape, *asked)
-
-
-# Norms of smaller weights, or of weights above its inverse, under- or overflow in float64.
-SMALLEST = 1e-150
-TRIED = 8  # images of the trial run before layers are solved
 
 
 def _nothing_to_solve(layer: PlannedLayer) -> str | None:

@@ -28,7 +28,7 @@ class ReplacedLayer(nn.Module):
             setattr(self, name, getattr(module, name))
 
     @abstractmethod
-    def _pair(self, x: torch.Tensor) -> torch.Tensor:
+    def _apply_layer(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's outputs for a padded input."""
 
     def forward(
@@ -39,13 +39,13 @@ class ReplacedLayer(nn.Module):
         if not dims:
             if self.folded:
                 refuse_sequences(self, (input,))
-            rows = self._pair(input.reshape(-1, input.shape[-1]))
+            rows = self._apply_layer(input.reshape(-1, input.shape[-1]))
             return rows.reshape(input.shape[:-1] + (self.outputs,))
         if not is_symbolic(input) and input.ndim == dims + 1:
             if self.folded and dims == 1:
                 refuse_unbatched(self, (input,))
             return self(input[None], output_size)[0]
-        output = self._pair(pad(input, self.geometry, output_size))
+        output = self._apply_layer(pad(input, self.geometry, output_size))
         return output if is_symbolic(input) or not input.is_contiguous() else output.contiguous()
 
 
@@ -64,7 +64,7 @@ class TrialLayer(ReplacedLayer):
         self.bias = nn.Parameter(target.bias.to(dtype), requires_grad=False)
         self.eval()
 
-    def _pair(self, x: torch.Tensor) -> torch.Tensor:
+    def _apply_layer(self, x: torch.Tensor) -> torch.Tensor:
         groups = self.geometry.groups
         return apply_kernel(x, self.kernel, self.bias, groups, **self.geometry.movement)
 

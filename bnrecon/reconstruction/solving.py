@@ -101,8 +101,8 @@ def _solve_distributed(
             "the processes have different plans or targets, or only some a checkpoint; build the "
             "same model in each, from the same weights or seed, and the same plan"
         )
-    kept = None if checkpoint is None else OnFirstRank(checkpoint)
-    return solve(system, dataclasses.replace(spec, name=name), kept)
+    shared = None if checkpoint is None else OnFirstRank(checkpoint)
+    return solve(system, dataclasses.replace(spec, name=name), shared)
 
 
 @outside_torch_modes

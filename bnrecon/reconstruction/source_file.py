@@ -79,9 +79,9 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool 
         raise UserError(f"{shorten(others)}: no tensor (get_extra_state); cannot be saved")
     metadata = {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]}
     if full:
-        if elsewhere := [name for name, layer in layers.items() if layer.unheld]:
+        if offloaded := [name for name, layer in layers.items() if layer.offloaded]:
             raise UserError(
-                f"full=True: the frozen weights of {shorten(elsewhere)} are not in memory; rebuild "
+                f"full=True: the frozen weights of {shorten(offloaded)} are not in memory; rebuild "
                 "with storage=memory, or save without full"
             )
         files.write_tensors(path, state, metadata)

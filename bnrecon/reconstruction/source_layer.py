@@ -81,14 +81,14 @@ class SourceLayer(ReplacedLayer):
             first, second = self._as_kernels(pair.weights() for pair in self.pairs)
             self.first = frozen_layer(first, dtype, count)
             self.second = frozen_layer(second, dtype, count, **self.geometry.movement)
-        if self.unheld:  # nothing else in a state dict tells another seed's
+        if self.offloaded:  # nothing else in a state dict tells another seed's
             digest = joined_digest(self.pairs).encode()
             self.register_buffer("drawn", torch.tensor(list(digest), dtype=torch.uint8))
         self.to(module.weight.device).eval()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         key, errors = f"{prefix}drawn", rest[-1]
-        if self.unheld:
+        if self.offloaded:
             if not torch.equal(state_dict.get(key, self.drawn).cpu(), self.drawn.cpu()):
                 errors.append(f"{prefix[:-1] or 'the model'} was rebuilt from other features")
             state_dict[key] = self.drawn
@@ -130,7 +130,7 @@ class SourceLayer(ReplacedLayer):
         present, (first, second) = affine_map.present_map, self.maps or (None, None)
         return present(self.first_norm, first), present(self.second_norm, second)
 
-    def _pair(self, x: torch.Tensor) -> torch.Tensor:
+    def _apply_layer(self, x: torch.Tensor) -> torch.Tensor:
         """Both convolutions and normalizations on a padded input."""
         recorded = is_recorded(x) and not self.training
         stored = self.features.in_memory and not self.implicit
@@ -278,10 +278,9 @@ class SourceLayer(ReplacedLayer):
         return [*norm_values(self.first_norm), *norm_values(self.second_norm)]
 
     @property
-    def unheld(self) -> int:
+    def offloaded(self) -> int:
         """How many frozen weights are not parameters, being regenerated or on disk."""
-        shape, width = self.features.shape, self.features.width
-        each = width * (shape.inputs + shape.outputs * shape.taps)
+        each = self.features.width * self.features.shape.feature_size
         return 0 if self.features.in_memory else len(self.pairs) * each
 
     def holds_drawn_weights(self) -> bool:
@@ -297,7 +296,7 @@ class SourceLayer(ReplacedLayer):
 
     def require_drawn(self) -> None:
         """Raise ``RuntimeError`` if frozen weights in memory are not the features any more."""
-        if self.implicit or self.unheld or torch.compiler.is_compiling():
+        if self.implicit or self.offloaded or torch.compiler.is_compiling():
             return
         held = [w for w in (self.first.weight, self.second.weight) if isinstance(w, nn.Parameter)]
         seen = [(w.data_ptr(), w._version) for w in held if not w.is_inference()]
@@ -336,4 +335,4 @@ def weight_bytes(name: str, shape: LayerShape, width: int, module: Layer) -> int
     itemsize, groups = module.weight.itemsize, getattr(module, "groups", 1)
     shared = itemsize == 4 and groups == 1
     drawn = 4 if holds_weights(name) and not shared and module.weight.device.type == "cpu" else 0
-    return groups * shape.feature_bytes(width) // 4 * (itemsize + drawn)
+    return groups * width * shape.feature_size * (itemsize + drawn)

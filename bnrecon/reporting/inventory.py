@@ -145,10 +145,10 @@ def lock_holder(folder: Path) -> str | None:
     return None
 
 
-def _entry(kind: Callable[..., E], look: Callable[[Path], Mapping[str, Any]], folder: Path) -> E:
+def _entry(kind: Callable[..., E], read: Callable[[Path], Mapping[str, Any]], folder: Path) -> E:
     """A folder's entry; one that cannot be read is damaged, with the reason."""
     try:
-        content = look(folder)
+        content = read(folder)
     except OSError as error:
         content = {"state": "damaged", "detail": f"cannot be read ({error.strerror})"}
     return kind(name=folder.name, folder=folder, size=folder_size(folder), **content)

@@ -99,8 +99,8 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
     mistakes.update(failure.gist for failure in failed if failure.kind == "mistake")
     lines = [f"{text} ({count} times)" if count > 1 else text for text, count in mistakes.items()]
     if failures := [failure for failure in failed if failure.kind == "failed"]:
-        told = [f"{failure.label}: {failure.gist}; see {failure.log}" for failure in failures]
-        for line in (*told, *lines):
+        reasons = [f"{failure.label}: {failure.gist}; see {failure.log}" for failure in failures]
+        for line in (*reasons, *lines):
             logger.error("%s", line)
         raise RunError(f"{lost} failed of {total} tasks; see {details}")
     if lines:

@@ -228,7 +228,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Text:
+class PartText:
     """The content of a part's Markdown file."""
 
     where: str  # the part's position in the paper
@@ -274,7 +274,7 @@ def merge(*decisions: Decisions) -> tuple[dict[str, bool | str], dict[str, Any]]
     return verdicts, numbers
 
 
-def read_text(module: str) -> Text:
+def read_text(module: str) -> PartText:
     """Read the text next to a module, given the module's ``__file__``.
 
     Raises:
@@ -290,7 +290,7 @@ def read_text(module: str) -> Text:
     statements = _statements(sections)
     if len(statements) < len(sections):
         raise ValueError(f"{path}: two claims have one name; write ## Place #name")
-    return Text(where, title, _joined(caption), statements)
+    return PartText(where, title, _joined(caption), statements)
 
 
 def _statements(sections: Iterable[str]) -> dict[str, Statement]:

@@ -22,7 +22,7 @@ TASK: ContextVar[tuple[Path, set[str], list[float]] | None] = ContextVar("task",
 
 
 @contextlib.contextmanager
-def kept_in(folder: Path) -> Iterator[list[float]]:
+def stored_in(folder: Path) -> Iterator[list[float]]:
     """Store pieces in a folder, which is removed if the block ends without an error.
 
     Yields the seconds of the pieces that were read instead of computed.

@@ -135,8 +135,8 @@ class _Keeper:
             self.write(event="started", label=label, part=part)
             return
         self.failed |= event.kind != "done"
-        told = {"seconds": round(event.seconds, 1), "gist": event.gist, "log": event.log}
-        self.write(event=event.kind, label=label, part=part, **told)
+        outcome = {"seconds": round(event.seconds, 1), "gist": event.gist, "log": event.log}
+        self.write(event=event.kind, label=label, part=part, **outcome)
 
     def write(self, **content: object) -> None:
         """Append a line, with the time."""

@@ -17,7 +17,7 @@ from bnrecon.reproduction.request import option_name
 from bnrecon.runtime import hardware
 from bnrecon.targets.store import Trained, obtain_target
 
-Look = Callable[[nn.Module, Images, torch.device], Mapping[str, float]]
+Measure = Callable[[nn.Module, Images, torch.device], Mapping[str, float]]
 
 
 def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
@@ -33,11 +33,11 @@ def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
     return obtain_target(config.target_request, data, device, trackers), data, device
 
 
-def train_one(options: Sequence[str], look: Look | None = None) -> dict[str, Any]:
+def train_one(options: Sequence[str], measure: Measure | None = None) -> dict[str, Any]:
     """Train the network that these options describe, or load the trained one.
 
     Returns width, epochs, accuracies in percent, test images, seconds of training, and what
-    ``look`` computes from the trained network, its images and the device.
+    ``measure`` computes from the trained network, its images and the device.
     """
     trained, data, device = obtain(options)
     config = trained.about["config"]
@@ -48,7 +48,7 @@ def train_one(options: Sequence[str], look: Look | None = None) -> dict[str, Any
         "training_accuracy": trained.about["log"][-1]["accuracy"],
         "images": trained.about["images"],
         "seconds": trained.about["seconds"],
-        **({} if look is None else look(trained.network, data, device)),
+        **({} if measure is None else measure(trained.network, data, device)),
     }
 
 

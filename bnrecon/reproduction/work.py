@@ -216,7 +216,7 @@ class TaskWork(_Stored[TaskResult]):
         started, config = time.monotonic(), self.config
         # A task without options runs on the CPU.
         device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
-        with hardware.use_threads(threads), pieces.kept_in(self.path.with_suffix("")) as saved:
+        with hardware.use_threads(threads), pieces.stored_in(self.path.with_suffix("")) as saved:
             machine = hardware.describe_device(hardware.resolve_device(device))
             rows = self.task.compute().to_dict("records")
             seconds = round(time.monotonic() - started + sum(saved), 1)

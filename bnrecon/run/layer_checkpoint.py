@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bnrecon.runtime import files
-from bnrecon.solvers.checkpoint import Corrected, KrylovState
+from bnrecon.solvers.checkpoint import KrylovState, RefinementState
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ class LayerCheckpoint:
         self._started = self._saved = time.monotonic()
         self._warned = False
 
-    def load(self) -> Corrected | None:
+    def load(self) -> RefinementState | None:
         """The last saved state; a file that is damaged or of another solve is set aside."""
         return files.read_if_valid(self.path, self._read, quarantine_damaged=True)
 
-    def _read(self, path: Path) -> Corrected:
+    def _read(self, path: Path) -> RefinementState:
         tensors, about = files.read_tensors(path)
         inner = about.pop("inner", None)  # states of an earlier version lack it
-        state = Corrected(
+        state = RefinementState(
             tensors["x"],
             tensors["residual"],
             about.pop("iterations"),
@@ -53,7 +53,7 @@ class LayerCheckpoint:
         logger.info("%s: resumes after %d iterations", about.get("name"), made)
         return state
 
-    def save(self, state: Corrected) -> None:
+    def save(self, state: RefinementState) -> None:
         """Write a state, unless the last one is recent; the solve continues if writing fails."""
         if time.monotonic() - self._saved < self.seconds:
             return

@@ -75,7 +75,7 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
         solving_seconds=solving_seconds,
         outside_linear_region=sum(layer.outside for layer in parts),
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-        parameters=sum(p.numel() for p in parameters) + sum(layer.unheld for layer in parts),
+        parameters=sum(p.numel() for p in parameters) + sum(layer.offloaded for layer in parts),
         notes=tuple(notes),
         key=run.seed_key,
         source=file_digest(path),

@@ -91,6 +91,11 @@ def checked(name: str, value: Any, kind: type, **limits: Any) -> Any:
     return kind(value)
 
 
+def checked_seed(seed: Any) -> int:
+    """``checked`` for a seed: 0 to 2^63 - 1."""
+    return checked("seed", seed, int, at_least=0, below=2**63)
+
+
 @contextlib.contextmanager
 def reworded(reword: Callable[[str], str]) -> Iterator[None]:
     """Change the message of a ``UserError`` or ``RunError``, which remains the same object.

@@ -15,10 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LOCK = threading.RLock()
-PROCESSOR = torch.device("cpu")
-CALLERS_DEVICE: ContextVar[torch.device] = ContextVar(
-    "default device of the caller", default=PROCESSOR
-)
+CPU = torch.device("cpu")
+CALLERS_DEVICE: ContextVar[torch.device] = ContextVar("default device of the caller", default=CPU)
 
 
 def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
@@ -43,9 +41,9 @@ def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
             modes.enter_context(torch.inference_mode(False))  # torch.compile takes no mode=False
             for device in ("cpu", "cuda"):
                 modes.enter_context(torch.autocast(device, enabled=False))
-            if default != PROCESSOR:
+            if default != CPU:
                 modes.callback(CALLERS_DEVICE.reset, CALLERS_DEVICE.set(default))
-                modes.enter_context(PROCESSOR)
+                modes.enter_context(CPU)
             return function(*args, **kwargs)
 
     return called
@@ -73,4 +71,4 @@ def callers_default_device() -> contextlib.AbstractContextManager[object]:
     'meta'
     """
     device = CALLERS_DEVICE.get()
-    return contextlib.nullcontext() if device == PROCESSOR else device
+    return contextlib.nullcontext() if device == CPU else device

@@ -34,6 +34,7 @@ class Answer(NamedTuple):
 
 Solve = Callable[..., Answer]  # (system, spec), and a checkpoint if it can resume
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # missing in torch's stubs
+LESS_MEMORY = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class KrylovState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Corrected:
+class RefinementState:
     """The complete state of ``iterative.refine`` after a correction."""
 
     x: torch.Tensor  # (c1,), the scales so far
@@ -48,10 +48,10 @@ class Corrected:
 class Checkpoint(Protocol):
     """Stores the state of one solve for a later process."""
 
-    def load(self) -> Corrected | None:
+    def load(self) -> RefinementState | None:
         """Return the state that was saved last; ``None`` without one of this solve."""
 
-    def save(self, state: Corrected) -> None:
+    def save(self, state: RefinementState) -> None:
         """Save a state, or skip it: this is called after every iteration.
 
         The next iteration changes tensors of ``state.inner`` in place.
@@ -64,11 +64,11 @@ class OnFirstRank:
 
     checkpoint: Checkpoint
 
-    def load(self) -> Corrected | None:
+    def load(self) -> RefinementState | None:
         """Return the first process's state."""
         return distributed.run_on_first_rank(self.checkpoint.load)
 
-    def save(self, state: Corrected) -> None:
+    def save(self, state: RefinementState) -> None:
         """Save a state, in the first process."""
         if distributed.rank_and_world_size()[0] == 0:
             self.checkpoint.save(state)
@@ -79,8 +79,8 @@ class InnerCheckpoint:
     """The checkpoint of one inner solve, saved with the state of the last correction."""
 
     outer: Checkpoint  # stores both
-    corrected: Corrected  # the last correction's state; ``inner`` is this solve's
+    refinement: RefinementState  # after the last correction; ``inner`` is this solve's
 
     def save(self, state: KrylovState) -> None:
         """Save the inner solve's state."""
-        self.outer.save(replace(self.corrected, inner=state))
+        self.outer.save(replace(self.refinement, inner=state))

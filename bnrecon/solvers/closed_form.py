@@ -42,7 +42,7 @@ def closed_form(system: System, _spec: SolverSpec) -> Answer:
     return Answer(x, 0)
 
 
-def _minimum_width(system: System, pivot: Eliminated) -> torch.Tensor:
+def _minimum_width(system: System, eliminated: Eliminated) -> torch.Tensor:
     weight = system.weight
     shared = weight[:, 0]
     live = weight.abs().amax(1) > 0
@@ -58,6 +58,6 @@ def _minimum_width(system: System, pivot: Eliminated) -> torch.Tensor:
     private[1:, 0] = False  # the features that Eq. 3 leaves out; feature 0 itself is the shared one
     ratios[0, 0] = 1.0
     x = ratios[private]
-    table = system.matrix.matvec(x).reshape(pivot.row_shape)
-    reached = table[pivot.fixed, pivot.pivots[pivot.fixed]]
+    table = system.matrix.matvec(x).reshape(eliminated.row_shape)
+    reached = table[eliminated.fixed, eliminated.pivots[eliminated.fixed]]
     return x * (system.rhs[-1] / torch.where(reached == 0, 1, reached))

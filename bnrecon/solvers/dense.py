@@ -16,7 +16,7 @@ from bnrecon.solvers.spec import SolverSpec
 
 MOST_STEPS = 400  # of GMRES, unless ``SolverSpec.max_iterations`` is set
 RESTART = 60  # GMRES vectors before a restart: 2 · 60 · 8 n bytes
-APART = 2  # singular values that the approximate inverse treats separately
+DEFLATED = 2  # singular values that the approximate inverse treats separately
 CORRECTIONS = 10  # of the float64 LU, at most; one suffices unless κ(M) nears 1e16
 
 
@@ -75,10 +75,11 @@ def refined(system: System, spec: SolverSpec) -> Answer:
     (``approximate_inverse``).
     """
     factors = _factors(system.operator.to(FLOAT32))
-    return corrected(system, spec, approximate_inverse(system.operator.matvec, factors))
+    inverse = approximate_inverse(system.operator.matvec, factors)
+    return preconditioned_gmres(system, spec, inverse)
 
 
-def corrected(
+def preconditioned_gmres(
     system: System,
     spec: SolverSpec,
     precondition: Callable[[torch.Tensor], torch.Tensor],
@@ -123,7 +124,7 @@ def approximate_inverse(
     n, device = len(factors.triangles), factors.triangles.device
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.empty(0, n, dtype=torch.float64, device=device) for _ in range(2))
-    for _ in range(min(APART, n)):
+    for _ in range(min(DEFLATED, n)):
         start = torch.randn(n, dtype=torch.float64, generator=generator).to(device)
         left = _extended(left, solve(_orthogonal(start, right), transposed=True))
         right = _extended(right, solve(left[-1]))
@@ -167,19 +168,20 @@ def gmres(
     ``show`` is called with iterations and residual. Returns x (n,) and the iterations.
     """
     x = torch.zeros(matrix.shape[1], dtype=rhs.dtype, device=rhs.device)
-    whole = rhs.norm()
-    target, spent, last = tolerance * whole, 0, float("inf")
-    while spent < max_iterations:
+    rhs_norm = rhs.norm()
+    target, iterations, previous_norm = tolerance * rhs_norm, 0, float("inf")
+    while iterations < max_iterations:
         residual = rhs - matrix.matvec(x)
-        size = residual.norm()
-        if size <= target or not size < 0.9 * last:
+        residual_norm = residual.norm()
+        if residual_norm <= target or not residual_norm < 0.9 * previous_norm:
             break
-        last = float(size)
-        steps = min(RESTART, max_iterations - spent)
+        previous_norm = float(residual_norm)
+        steps = min(RESTART, max_iterations - iterations)
         basis = torch.empty(steps + 1, len(rhs), dtype=rhs.dtype, device=rhs.device)
         directions = torch.empty(steps, len(x), dtype=rhs.dtype, device=rhs.device)
-        basis[0] = residual / size
-        least = max(0.5 * target, 1e-14 * size)  # float64 cannot gain more before a restart
+        basis[0] = residual / residual_norm
+        # float64 cannot gain more before a restart
+        threshold = max(0.5 * target, 1e-14 * residual_norm)
         hessenberg = torch.zeros(steps + 1, steps, dtype=rhs.dtype, device=rhs.device)
         for k in range(steps):
             directions[k] = precondition(basis[k])
@@ -189,16 +191,16 @@ def gmres(
                 vector = vector - overlap @ basis[: k + 1]
                 hessenberg[: k + 1, k] += overlap
             hessenberg[k + 1, k] = vector.norm()
-            spent += 1
+            iterations += 1
             # On the CPU, whose least squares has a driver for rank deficiency.
             small = hessenberg[: k + 2, : k + 1].cpu()
-            start = torch.zeros(k + 2, 1, dtype=rhs.dtype)
-            start[0] = float(size)
-            weights = torch.linalg.lstsq(small, start, driver="gelsd").solution
-            residual_norm = float((small @ weights - start).norm())
-            show(spent, residual_norm / float(whole))
-            if residual_norm <= least or hessenberg[k + 1, k] <= 1e-14:
+            projected = torch.zeros(k + 2, 1, dtype=rhs.dtype)
+            projected[0] = float(residual_norm)
+            weights = torch.linalg.lstsq(small, projected, driver="gelsd").solution
+            estimate = float((small @ weights - projected).norm())
+            show(iterations, estimate / float(rhs_norm))
+            if estimate <= threshold or hessenberg[k + 1, k] <= 1e-14:
                 break
             basis[k + 1] = vector / hessenberg[k + 1, k]
         x = x + weights[:, 0].to(rhs) @ directions[: k + 1]
-    return x, spent
+    return x, iterations

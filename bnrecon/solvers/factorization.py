@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 
 from bnrecon.runtime.hardware import onednn_is_faster
-from bnrecon.runtime.torch_modes import PROCESSOR
+from bnrecon.runtime.torch_modes import CPU
 from bnrecon.solvers.base import LinAlgError
 
 LARGEST = 46_340  # for LAPACK's 32-bit indices: n² must stay below 2^31
@@ -54,8 +54,8 @@ Factorization: TypeAlias = Lapack | Panels
 def factorize(matrix: torch.Tensor) -> Factorization:
     """LU with partial pivoting in the memory of ``matrix``, which must be stored by columns.
 
-    Unknowns are limited by ``largest``, in float64 by ``lapacks_largest``. Raises ``LinAlgError``
-    if it is exactly singular.
+    Unknowns are limited by ``largest``, in float64 by ``LARGEST``. Raises ``LinAlgError`` if it is
+    exactly singular.
     """
     if not matrix.T.is_contiguous():
         raise ValueError(
@@ -72,7 +72,7 @@ def panels_pay(unknowns: int, device: torch.device) -> bool:
 
 def panel_memory(unknowns: int) -> int:
     """Bytes of an LU by panels besides the matrix: copies of a panel, and tiles."""
-    if not panels_pay(unknowns, PROCESSOR):
+    if not panels_pay(unknowns, CPU):
         return 0
     return 20 * PANEL * unknowns + 12 * TILE**2
 
@@ -81,11 +81,6 @@ def largest(device: torch.device) -> float:
     """The most unknowns of a matrix in float32: panels have 64-bit indices, LAPACK 32-bit ones."""
     panels = device.type == "cpu" and torch.backends.mkldnn.is_available()
     return math.inf if panels else LARGEST
-
-
-def lapacks_largest(_device: torch.device) -> float:
-    """The most unknowns that LAPACK supports, on any device."""
-    return LARGEST
 
 
 def by_lapack(matrix: torch.Tensor) -> Lapack:

@@ -21,7 +21,7 @@ from bnrecon.operators.system import System
 from bnrecon.runtime.hardware import has_fast_int8
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, INT8, TF32, Precision, precision_schedule
 from bnrecon.solvers.base import Answer, Unsuitable
-from bnrecon.solvers.checkpoint import Checkpoint, Corrected, InnerCheckpoint
+from bnrecon.solvers.checkpoint import Checkpoint, InnerCheckpoint, RefinementState
 from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls, craig, integer_cgls
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
@@ -174,20 +174,25 @@ def refine(
     schedule, integers = _schedule(exact, inner, scaling)
     limit = spec.max_iterations or MOST_ITERATIONS
     start = None if checkpoint is None else checkpoint.load()
-    start = start or Corrected(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
-    x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
+    start = start or RefinementState(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
+    x, residual, iterations = start.x.to(rhs), start.residual.to(rhs), start.iterations
     level, reduction = max(0, len(schedule) - start.precisions_remaining), start.reduction
     names, resumed = start.names, start.inner
-    whole, size = float(rhs.norm()), float(residual.norm())
-    target = 0.5 * spec.tolerance * whole
+    rhs_norm, residual_norm = float(rhs.norm()), float(residual.norm())
+    target = 0.5 * spec.tolerance * rhs_norm
     solve_inner: Inner | None = None
 
-    def corrected(correction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(correction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         direction = exact.rmatvec(correction.to(rhs)) if dual else correction.to(rhs)
-        return _corrected(exact, x, residual, direction if scaling is None else scaling * direction)
+        direction = direction if scaling is None else scaling * direction
+        return _line_search(exact, x, residual, direction)
 
     with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", spec.tolerance) as bar:
-        while level < len(schedule) and size > target and spent < limit:
+
+        def show(steps: int, inner_residual: float) -> None:
+            bar.show(iterations + steps, inner_residual * residual_norm / rhs_norm)
+
+        while level < len(schedule) and residual_norm > target and iterations < limit:
             if solve_inner is None:
                 # Operators that gain nothing by bf16 stay in float32.
                 precision, solve_inner = _inner_solve(
@@ -195,40 +200,37 @@ def refine(
                 )
                 if resumed is not None and names[-1:] != (precision.name,):
                     # It ran in another machine's precision: only its iterate is used.
-                    x, residual = corrected(resumed.x)
-                    spent, size, resumed = spent + resumed.step, float(residual.norm()), None
+                    x, residual = update(resumed.x)
+                    iterations, resumed = iterations + resumed.step, None
+                    residual_norm = float(residual.norm())
                     continue
             names += (precision.name,) if names[-1:] != (precision.name,) else ()
             usual = GAIN.get(schedule[level].name, 0.0) if reduction is None else reduction
-            wanted, before = max(usual, 0.8 * target / size), size
-
-            def show(
-                iterations: int, part: float, before: float = before, done: int = spent
-            ) -> None:
-                bar.show(done + iterations, part * before / whole)
-
-            at = Corrected(x, residual, spent, len(schedule) - level, reduction, names, resumed)
+            required = max(usual, 0.8 * target / residual_norm)
+            remaining = len(schedule) - level
+            state = RefinementState(x, residual, iterations, remaining, reduction, names, resumed)
             resumed = None
             correction, steps = solve_inner(
-                (residual / size).to(precision.vectors),
-                wanted,
-                limit - spent,
+                (residual / residual_norm).to(precision.vectors),
+                required,
+                limit - iterations,
                 show,
-                checkpoint=None if checkpoint is None else InnerCheckpoint(checkpoint, at),
+                checkpoint=None if checkpoint is None else InnerCheckpoint(checkpoint, state),
             )
-            spent += steps
-            from_zero = not bool(x.any())
-            x, residual = corrected(correction)
-            size = float(residual.norm())
-            if size <= target and not from_zero:  # an updated residual is recomputed first
+            iterations += steps
+            from_zero, previous_norm = not bool(x.any()), residual_norm
+            x, residual = update(correction)
+            residual_norm = float(residual.norm())
+            if residual_norm <= target and not from_zero:  # an updated residual is recomputed first
                 residual = rhs - exact.matvec(x)
-                size = float(residual.norm())
-            gained = size / before
+                residual_norm = float(residual.norm())
+            gained = residual_norm / previous_norm
             if gained > 0.5:
                 level, reduction, solve_inner, integers = level + 1, None, None, None
-            elif gained > 2 * wanted:
+            elif gained > 2 * required:
                 reduction = min(0.25, gained)
-    return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
+    at_limit = iterations >= limit and residual_norm > target
+    return Answer(x, iterations, norm, " then ".join(names), at_limit)
 
 
 def _schedule(
@@ -271,7 +273,7 @@ def _inner_solve(
     return operator.precision, partial(inner, rounded, **limits)
 
 
-def _corrected(
+def _line_search(
     exact: Operator, x: torch.Tensor, residual: torch.Tensor, direction: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The next x + α d and the residual r - α M d, where α minimizes its norm."""

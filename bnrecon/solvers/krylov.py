@@ -56,21 +56,22 @@ def cgls(
     if not energy > 0:
         return x, step  # b is orthogonal to M's range
     for step in range(done + 1, max_iterations + 1):
-        looking = step % every == 0
+        checking = step % every == 0
         image = operator.matvec(direction)
-        length = ratio(energy, torch.dot(image, image))
-        x.addcmul_(length, direction)
-        residual.addcmul_(length, image, value=-1)
-        if looking:
+        alpha = ratio(energy, torch.dot(image, image))
+        x.addcmul_(alpha, direction)
+        residual.addcmul_(alpha, image, value=-1)
+        if checking:
             size = float(residual.norm())
             show(step, size)
             if not size > gain or progress.stagnates(size, step):
                 break
         gradient = operator.rmatvec(residual)
         energy, previous = torch.dot(gradient, gradient), energy
-        if looking and not energy > tiny * first:
+        if checking and not energy > tiny * first:
             break
-        direction = gradient + ratio(energy, previous) * direction
+        beta = ratio(energy, previous)
+        direction = gradient + beta * direction
         progress.save(KrylovState(x, residual, direction, energy, first, step))
     return x, step
 
@@ -100,9 +101,9 @@ def craig(
     every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
     for step in range(done + 1, max_iterations + 1):
         image = operator.rmatvec(direction)
-        length = ratio(energy, torch.dot(image, image))
-        y.addcmul_(length, direction)
-        residual.addcmul_(length, operator.matvec(image), value=-1)
+        alpha = ratio(energy, torch.dot(image, image))
+        y.addcmul_(alpha, direction)
+        residual.addcmul_(alpha, operator.matvec(image), value=-1)
         energy, previous = torch.dot(residual, residual), energy
         lowest = torch.minimum(lowest, energy)  # it may fall and rise between checks
         if step % every == 0:
@@ -110,7 +111,8 @@ def craig(
             show(step, size)
             if not gain < size < 1e8 or progress.stagnates(least, step):
                 break
-        direction = residual + ratio(energy, previous) * direction
+        beta = ratio(energy, previous)
+        direction = residual + beta * direction
         progress.save(KrylovState(y, residual, direction, energy, lowest, step))
     return y, step
 
@@ -178,7 +180,7 @@ class Progress:
 
     def resume(self, rhs: torch.Tensor) -> KrylovState | None:
         """Return the state to resume from, on b's device; ``None`` if the solve has not begun."""
-        state = None if self.checkpoint is None else self.checkpoint.corrected.inner
+        state = None if self.checkpoint is None else self.checkpoint.refinement.inner
         if state is None:
             return None
         self.mark = state.marked, state.marked_at
@@ -203,9 +205,9 @@ def begin_at_zero(operator: Products, rhs: torch.Tensor) -> KrylovState:
     return KrylovState(rhs.new_zeros(operator.shape[1]), rhs.clone(), gradient, energy, energy)
 
 
-def ratio(above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+def ratio(numerator: torch.Tensor, denominator: torch.Tensor) -> torch.Tensor:
     """The quotient of two energies; 0 if both have vanished, as they may between checks.
 
     The iteration then makes no step.
     """
-    return above / below.clamp_min(torch.finfo(below.dtype).tiny)
+    return numerator / denominator.clamp_min(torch.finfo(denominator.dtype).tiny)

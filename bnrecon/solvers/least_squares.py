@@ -31,9 +31,9 @@ def least_squares(system: System, spec: SolverSpec) -> Answer:
     if min(rows, columns) > LARGEST:
         size = rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)
         limit = spec.max_iterations or MOST_ITERATIONS
-        until = (0.1 * spec.tolerance, limit)
+        gain = 0.1 * spec.tolerance
         with ResidualBar(f"least squares {rows} x {columns}", spec.tolerance) as bar:
-            x, steps = cgls(operator, rhs / size, *until, bar.show, 1e-10, float("inf"))
+            x, steps = cgls(operator, rhs / size, gain, limit, bar.show, 1e-10, float("inf"))
         at_limit = steps >= limit
         reached = f"as far as {limit} iterations got" if at_limit else "minimum norm of the scales"
         return Answer(size * x, steps, f"least squares, {reached}", "float64", at_limit)

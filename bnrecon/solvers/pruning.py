@@ -101,8 +101,8 @@ def prune_to(
             whole = solve(system, spec)
             order = _largest_first(whole.scale.abs() * system.operator.column_norms())
         if method == "magnitude" and whole is not None:
-            kept = order[:count]
-            scale = _spread(system, kept, whole.scale[kept])  # as they are
+            support = order[:count]
+            scale = _spread(system, support, whole.scale[support])  # as they are
             solution = _reported(system, spec, scale, whole.report)
         else:
             solution = refit(system, spec, order[:count])
@@ -133,28 +133,37 @@ def check_solver(method: str, spec: SolverSpec) -> None:
         )
 
 
-def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:
-    """Solve again with the features ``kept`` (k,) alone: exactly for k >= n, else least squares.
+def refit(system: System, spec: SolverSpec, support: torch.Tensor) -> Solution:
+    """Solve again with the features ``support`` (k,): exactly for k >= n, else least squares.
 
     Least squares is CGLS in float64 on columns of norm 1, until the gradient has fallen to 1e-5 of
     its initial size.
     """
-    part = select_columns(system.operator, kept)
+    part = select_columns(system.operator, support)
     rows, columns = part.shape
     if columns >= rows:
         restricted = dataclasses.replace(system, operator=part, matrix=part, orthogonal=False)
         solution = solve(restricted, dataclasses.replace(spec, name="auto"))
-        return Solution(_spread(system, kept, solution.scale), solution.report)
+        return Solution(_spread(system, support, solution.scale), solution.report)
     operator = _normalized(part)
     size = system.rhs.norm().clamp_min(torch.finfo(system.rhs.dtype).tiny)
     limit = spec.max_iterations or MOST_ITERATIONS
-    until = (spec.tolerance, limit)
+    b = system.rhs / size
     with ResidualBar(f"refitting {columns} features", spec.tolerance) as bar:
-        y, steps = cgls(operator, system.rhs / size, *until, bar.show, FLAT, math.inf)
-    scale = _spread(system, kept, size * operator.scaling * y)
-    how = ("least squares", "float64", "fewer features than equations")
-    report = SolverReport("least_squares", 0.0, steps, 0.0, False, *how)
-    return _reported(system, spec, scale, dataclasses.replace(report, at_limit=steps >= limit))
+        y, steps = cgls(operator, b, spec.tolerance, limit, bar.show, FLAT, math.inf)
+    scale = _spread(system, support, size * operator.scaling * y)
+    report = SolverReport(
+        solver="least_squares",
+        relative_residual=0.0,
+        iterations=steps,
+        seconds=0.0,
+        converged=False,
+        norm="least squares",
+        precision="float64",
+        reason="fewer features than equations",
+        at_limit=steps >= limit,
+    )
+    return _reported(system, spec, scale, report)
 
 
 def shrink(system: System, count: int) -> torch.Tensor:
@@ -165,14 +174,14 @@ def shrink(system: System, count: int) -> torch.Tensor:
     whole = system.operator.to(FLOAT32)
     columns = whole.shape[1]
     rhs = (system.rhs / system.rhs.norm().clamp_min(torch.finfo(system.rhs.dtype).tiny)).float()
-    kept = torch.arange(columns, device=rhs.device)
+    support = torch.arange(columns, device=rhs.device)
     rounds = max(1, math.ceil(math.log(count / columns) / math.log(ROUND)))
     for number in range(1, rounds + 1):
-        operator = _normalized(select_columns(whole, kept))
+        operator = _normalized(select_columns(whole, support))
         y, _ = cgls(operator, rhs, ROUND_GAIN, ROUND_STEPS, flat=ROUND_GAIN)
         remaining = round(columns * (count / columns) ** (number / rounds))
-        kept = kept[_largest_first(y.abs())[:remaining]]
-    return kept
+        support = support[_largest_first(y.abs())[:remaining]]
+    return support
 
 
 def least_l1(operator: Operator, rhs: torch.Tensor) -> torch.Tensor:
@@ -239,10 +248,10 @@ def _largest_first(values: torch.Tensor) -> torch.Tensor:
     return values.sort(descending=True, stable=True).indices
 
 
-def _spread(system: System, kept: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Put values of the kept features among zeros, (c1,)."""
+def _spread(system: System, support: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Put values of the features ``support`` (k,) among zeros, (c1,)."""
     scale = torch.zeros(system.operator.shape[1], dtype=values.dtype, device=values.device)
-    return scale.index_copy_(0, kept, values)
+    return scale.index_copy_(0, support, values)
 
 
 def _reported(

@@ -15,7 +15,7 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.user_code import Registered, attribute_errors, unregistered
 from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
 from bnrecon.solvers.base import Answer, Solve, Unsuitable, require_square
-from bnrecon.solvers.factorization import lapacks_largest, largest
+from bnrecon.solvers.factorization import LARGEST, largest
 from bnrecon.solvers.spec import SolverSpec
 
 # What solver=auto chooses from.
@@ -63,13 +63,14 @@ def _built_in(function: Solve, memory: Callable[[int, int], int], **traits: Any)
 
 
 SQUARE_SYSTEMS: dict[str, Any] = {"check": require_square, "square": True}
+LAPACK_LU: dict[str, Any] = SQUARE_SYSTEMS | {"largest": lambda _: LARGEST}
 SOLVERS = {
     solver.name: solver
     for solver in (
         _built_in(
             closed_form.closed_form, closed_form.memory, check=closed_form.check, products=True
         ),
-        _built_in(dense.lu, dense.lu_memory, **SQUARE_SYSTEMS, largest=lapacks_largest),
+        _built_in(dense.lu, dense.lu_memory, **LAPACK_LU),
         _built_in(dense.refined, dense.refined_memory, **SQUARE_SYSTEMS, largest=largest),
         _built_in(
             iterative.matrix_free,
@@ -90,10 +91,8 @@ SOLVERS = {
         _built_in(
             lbfgs.lbfgs, lbfgs.lbfgs_memory, norm="the one LBFGS reaches from zero", products=True
         ),
-        _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, **SQUARE_SYSTEMS, largest=lapacks_largest),
-        _built_in(
-            lbfgs.lu_lbfgs_defaults, lbfgs.lu_memory, **SQUARE_SYSTEMS, largest=lapacks_largest
-        ),
+        _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, **LAPACK_LU),
+        _built_in(lbfgs.lu_lbfgs_defaults, lbfgs.lu_memory, **LAPACK_LU),
         _built_in(lbfgs.svd_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
         _built_in(lbfgs.svd_lu_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
     )

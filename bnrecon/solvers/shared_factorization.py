@@ -104,11 +104,12 @@ class SharedFactorization:
     def _answer(self, system: System, spec: SolverSpec) -> Answer:
         name = "LU in float32 for several targets"
         if not isinstance(system.operator, Eliminated):
-            return dense.corrected(system, spec, self._inverse, name)
+            return dense.preconditioned_gmres(system, spec, self._inverse, name)
         # The error of the composed weight may be a hundred times the residual of an eliminated
         # system, and corrections by K end just below the tolerance.
         further = dataclasses.replace(spec, tolerance=spec.tolerance / 100)
-        answer = dense.corrected(system, further, self._bordered(system.operator), name)
+        inverse = self._bordered(system.operator)
+        answer = dense.preconditioned_gmres(system, further, inverse, name)
         residual = (system.rhs - system.operator.matvec(answer.x)).norm()
         missed = bool(residual > spec.tolerance / 10 * system.rhs.norm())
         return answer._replace(at_limit=answer.at_limit and missed)

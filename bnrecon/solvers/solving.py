@@ -13,9 +13,9 @@ from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory, exact_float32, threads_for
 from bnrecon.runtime.precision import FLOAT64
-from bnrecon.runtime.torch_modes import PROCESSOR, outside_torch_modes
+from bnrecon.runtime.torch_modes import CPU, outside_torch_modes
 from bnrecon.runtime.units import format_bytes
-from bnrecon.solvers.base import LinAlgError, Solution, require_memory
+from bnrecon.solvers.base import LESS_MEMORY, LinAlgError, Solution, require_memory
 from bnrecon.solvers.checkpoint import Checkpoint
 from bnrecon.solvers.diagnosis import diagnose
 from bnrecon.solvers.iterative import expected_iterations
@@ -45,7 +45,7 @@ def choose(
     memory: float,
     tolerance: float = 1e-10,
     patterned: bool = False,
-    device: torch.device = PROCESSOR,
+    device: torch.device = CPU,
 ) -> Choice:
     """Pick the solver for a system.
 
@@ -140,8 +140,8 @@ def solve(
         return Solution(scale, report)
     if spec.name == "auto":
         device, patterned = system.rhs.device, isinstance(system.matrix, Selection | Kronecker)
-        limits = (available_memory(device), spec.tolerance)
-        choice = choose(rows, columns, system.orthogonal, *limits, patterned, device)
+        memory = available_memory(device)
+        choice = choose(rows, columns, system.orthogonal, memory, spec.tolerance, patterned, device)
         return _solve_as_chosen(choice, system, spec, checkpoint)
     return solve_with(lookup(spec.name), system, spec, checkpoint)
 
@@ -165,8 +165,7 @@ def solve_with(
     rows, columns = system.operator.shape
     solver.require(rows, columns, system.orthogonal, system.rhs.device)
     need = solver.memory(rows, columns)
-    instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
-    require_memory(need, system.rhs.device, solver.name, instead)
+    require_memory(need, system.rhs.device, solver.name, LESS_MEMORY)
     started = time.perf_counter()
     resumed = (checkpoint,) if solver.resumable else ()
     operations = rows * columns * (1 if solver.products else min(rows, columns))
@@ -184,13 +183,13 @@ def solve_with(
     residual = relative_residual(system, x)
     converged = residual <= spec.tolerance
     report = SolverReport(
-        solver.name,
-        residual,
-        answer.iterations,
-        seconds,
-        converged,
-        answer.norm or solver.norm,
-        answer.precision,
+        solver=solver.name,
+        relative_residual=residual,
+        iterations=answer.iterations,
+        seconds=seconds,
+        converged=converged,
+        norm=answer.norm or solver.norm,
+        precision=answer.precision,
         diagnosis="" if converged else diagnose(system),
         at_limit=answer.at_limit,
         memory=need,

@@ -103,9 +103,9 @@ def reported(study: str) -> pd.DataFrame:
         entries = dict(read_reported(f"bnrecon.studies.{study}"))
     except FileNotFoundError:
         raise UserError(f"study={study}: no numbers of this paper are compared") from None
-    places = entries.pop("where")
+    where = entries.pop("where")
     rows = [
-        {"entry": entry, "name": " ".join(name), "where": places[entry], "text": str(value)}
+        {"entry": entry, "name": " ".join(name), "where": where[entry], "text": str(value)}
         for entry, content in entries.items()
         for name, value in _leaves(content)
     ]

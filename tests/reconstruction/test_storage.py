@@ -79,7 +79,7 @@ def test_every_storage_gives_the_same_network(name, storage, options):
         # Each solution is as close to the minimum-norm one as float32 products are.
         assert (scales[0] - scales[1]).norm() < 1e-5 * scales[0].norm()
         assert other.frozen_digest() == one.frozen_digest()
-        assert other.unheld == sum(w.numel() for pair in one.pairs for w in pair.weights())
+        assert other.offloaded == sum(w.numel() for pair in one.pairs for w in pair.weights())
         assert not any(name.endswith("first.weight") for name in other.state_dict())
     with torch.no_grad():
         difference = (stored.network(x) - made.network(x)).abs().max()

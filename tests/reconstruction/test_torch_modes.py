@@ -19,7 +19,7 @@ from bnrecon.features import LayerShape
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction import gather
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.torch_modes import CALLERS_DEVICE, PROCESSOR
+from bnrecon.runtime.torch_modes import CALLERS_DEVICE, CPU
 from bnrecon.solvers import pruning
 from bnrecon.solvers.register import SOLVERS
 
@@ -64,7 +64,7 @@ def elsewhere(model, images):
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "closed_form"])
 def test_every_solver(model, images, elsewhere, solver):
     rebuilt = bnrecon.reconstruct(model, solver=solver, images=images)
-    assert {parameter.device for parameter in rebuilt.network.parameters()} == {PROCESSOR}
+    assert {parameter.device for parameter in rebuilt.network.parameters()} == {CPU}
     assert max(layer.relative_error for layer in rebuilt.layers) < 1e-2
 
 
@@ -115,7 +115,7 @@ def test_error_restores_both_settings(model, elsewhere):
     with pytest.raises(UserError):
         bnrecon.reconstruct(model, "no such features")
     assert torch.get_default_device().type == "meta"
-    assert CALLERS_DEVICE.get() == PROCESSOR
+    assert CALLERS_DEVICE.get() == CPU
 
 
 def test_three_separate_calls(model, images, elsewhere):

@@ -14,7 +14,7 @@ from fake_tasks import task_work
 from bnrecon.reproduction import engine, pieces
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.pages import write
-from bnrecon.reproduction.pieces import kept_in, piece
+from bnrecon.reproduction.pieces import piece, stored_in
 from bnrecon.reproduction.request import read
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
@@ -204,7 +204,7 @@ def test_interrupted_task_resumes_from_its_pieces(tmp_path):
 @pytest.mark.parametrize("changed", ["settings", "commit", "versions"])
 def test_piece_of_other_settings_or_versions_is_recomputed(changed, tmp_path, monkeypatch):
     def one(settings, number):
-        with contextlib.suppress(Interrupted), kept_in(tmp_path / "task") as saved:
+        with contextlib.suppress(Interrupted), stored_in(tmp_path / "task") as saved:
             tensor = piece("x", settings, lambda: {"x": torch.tensor(number)})["x"]
             raise Interrupted("stopped")
         return int(tensor), len(saved)

@@ -13,7 +13,7 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.engine import plan
 from bnrecon.reproduction.pages import write
-from bnrecon.reproduction.parts import Text
+from bnrecon.reproduction.parts import PartText
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.task_store import TaskResult
 from bnrecon.run import main_job
@@ -142,7 +142,7 @@ def test_run_ships_and_the_users_takes_precedence(packaged):
     assert not dataclasses.replace(work, config=elsewhere).is_finished()
     made = study_of(
         part=RunTable(
-            Text("Table 0", "Digits", "", {}),
+            PartText("Table 0", "Digits", "", {}),
             lambda scale, options: [Row({"target": "digits"}, RUN)],
         )
     )

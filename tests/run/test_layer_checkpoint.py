@@ -17,10 +17,12 @@ from bnrecon.run import main_job
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime import files
-from bnrecon.solvers.checkpoint import Corrected, KrylovState
+from bnrecon.solvers.checkpoint import KrylovState, RefinementState
 
 ABOUT = {"name": "conv", "key": "k", "seed": 0}
-STATE = Corrected(torch.arange(3.0).double(), torch.ones(2).double(), 7, 1, 0.25, ("bfloat16",))
+STATE = RefinementState(
+    torch.arange(3.0).double(), torch.ones(2).double(), 7, 1, 0.25, ("bfloat16",)
+)
 ENERGY = torch.tensor(0.1)  # float32, shared by two fields as after the first iteration
 INNER = KrylovState(torch.arange(3.0), torch.ones(2), torch.ones(3), ENERGY, ENERGY, 5, 0.1, 4)
 

@@ -65,15 +65,15 @@ def test_drifted_residual_does_not_end_the_solve(monkeypatch):
 
     The first call is no update, as it starts from x = 0.
     """
-    corrected, updates = iterative._corrected, []
+    line_search, updates = iterative._line_search, []
 
     def drifted(exact, x, residual, direction):
         updates.append(residual)
         if len(updates) == 2:
             return x, 0 * residual
-        return corrected(exact, x, residual, direction)
+        return line_search(exact, x, residual, direction)
 
-    monkeypatch.setattr(iterative, "_corrected", drifted)
+    monkeypatch.setattr(iterative, "_line_search", drifted)
     system = random_system()
     assert solve(system, SolverSpec("matrix_free")).report.converged
     assert len(updates) > 2

@@ -8,7 +8,7 @@ from repository import OUTPUTS
 
 from bnrecon.config import composition
 from bnrecon.reproduction import commands
-from bnrecon.reproduction.parts import Text, read_reported
+from bnrecon.reproduction.parts import PartText, read_reported
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.study import SCALES, Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
@@ -180,7 +180,7 @@ def test_study_of_runs_is_computed_once(cifar, tmp_path, monkeypatch):
         for row in PARTS["table1"].rows("smoke", [f"data.root={cifar}", f"outputs={tmp_path}"])
         if row.labels["target"] == "relu" and row.labels["features"] in ("he_normal", "orthogonal")
     ]
-    small = RunTable(Text("Table 1", "Two targets", "", {}), lambda scale, options: rows)
+    small = RunTable(PartText("Table 1", "Two targets", "", {}), lambda scale, options: rows)
     monkeypatch.setattr(Study, "part", lambda self, name: small)
     options = ["table1", "scale=smoke", f"data.root={cifar}", f"outputs={tmp_path}"]
     text = commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text

@@ -13,7 +13,7 @@ from torch import nn
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.construction.sparse_invertibility import predicted_density
 from bnrecon.reporting.statistics import proportion_interval
-from bnrecon.reproduction.pieces import kept_in
+from bnrecon.reproduction.pieces import stored_in
 from bnrecon.runtime.errors import Interrupted
 from bnrecon.studies import registry
 from bnrecon.studies.giannou2023 import batched_training, theorem2, theorem3
@@ -270,11 +270,11 @@ def test_runs_share_one_selected_setting(tmp_path, monkeypatch):
     sizes = Sizes(512, 128, 256, 2, 2, selecting=2)
     samples = draw_samples(4, sizes, [0, 1])
     first, second = draw_source(4, 16, 1.0, [0, 1])
-    with contextlib.suppress(Interrupted), kept_in(tmp_path):
+    with contextlib.suppress(Interrupted), stored_in(tmp_path):
         trained = train_sources(first, second, samples, sizes)
         raise Interrupted("stopped")
     monkeypatch.setattr(batched_training, "train", lambda *_: 1 / 0)
-    with kept_in(tmp_path):
+    with stored_in(tmp_path):
         assert train_sources(first, second, samples, sizes).tried == trained.tried
     tried = pd.DataFrame(trained.tried)
     settings = tried.groupby(["learning_rate", "schedule"])["validation"].mean()

@@ -211,11 +211,11 @@ def _picture(page: Page) -> Markup | None:
         return None
     figure = figures.drawn(page.draw, page.heading.command)
     part, image = page.heading.part, figures.image(figure, "svg")
-    said = " ".join(map(errata.plain, _texts(page, "")))
+    caption = " ".join(map(errata.plain, _texts(page, "")))
     return Markup('<img src="data:image/svg+xml,{}" width="{:.0f}" alt="{}">').format(
         urllib.parse.quote(image, safe=" =/:;,()"),
         figure.get_figwidth() * PIXELS,
-        f"{part.where}: {part.title}. {said}",
+        f"{part.where}: {part.title}. {caption}",
     )
 
 

@@ -48,11 +48,11 @@ def read_errata(text: str) -> Errata:
         if token.type.startswith("heading_"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
     tokens = tokens[3:] if tokens and tokens[0].tag == "h2" else tokens  # the page has a title
-    html = LINK.sub(_kept_link, parser.renderer.render(tokens, parser.options, {}))
+    html = LINK.sub(_page_link, parser.renderer.render(tokens, parser.options, {}))
     return Errata(Markup(html), anchors)
 
 
-def _kept_link(link: re.Match[str]) -> str:
+def _page_link(link: re.Match[str]) -> str:
     """Keep a link to an anchor of the page or to the web; replace one to another file by text."""
     start, target, text = link.groups()
     if start == "#":

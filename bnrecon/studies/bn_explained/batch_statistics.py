@@ -91,7 +91,16 @@ def measure_statistics(
         "own_fourth": float(m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4),
     }
     for name, values in (("mean", means), ("variance", variances)):
-        squares = np.square(np.concatenate(values) - np.concatenate(values).mean())
-        moments[f"measured_{name}"] = float(squares.sum() / (draws - 1))
-        moments[f"{name}_error"] = float(squares.std() / draws**0.5)
+        variance, error = sample_variance(np.concatenate(values))
+        moments |= {f"measured_{name}": variance, f"{name}_error": error}
     return moments
+
+
+def sample_variance(values: np.ndarray) -> tuple[float, float]:
+    """The unbiased variance of values (N,), and its standard error sqrt((m4 - m2²) / N).
+
+    >>> sample_variance(np.array([0.0, 2.0]))
+    (2.0, 0.0)
+    """
+    squares = np.square(values - values.mean())
+    return float(squares.sum() / (len(values) - 1)), float(squares.std() / len(values) ** 0.5)

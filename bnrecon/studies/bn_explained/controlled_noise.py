@@ -1,8 +1,4 @@
-"""Section 5: training with BatchNorm statistics that vary more than those of a batch.
-
-The noise is sized by Eq. 13, as in Figure 7. Its effect on the variance of a network's statistics
-is measured.
-"""
+"""Section 5: training with BatchNorm statistics that vary more than those of a batch."""
 
 from __future__ import annotations
 
@@ -91,7 +87,7 @@ def reported(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"reported_accuracy": printed if row["kind"] == "trained" else None}
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
+def caption_numbers(rows: pd.DataFrame) -> dict[str, Any] | str:
     """The caption's values."""
     trained, measured = split(rows)
     if trained.empty or measured.empty:
@@ -233,7 +229,7 @@ PART = part(
     summarize,
     draw,
     decide,
-    numbers=fill_caption,
+    numbers=caption_numbers,
     options=OPTIONS,
     reported=reported,
     excerpt=lambda table: table[table["test accuracy"] != "not measured"].filter(regex=SHOWN),

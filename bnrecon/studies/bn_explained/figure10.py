@@ -10,11 +10,12 @@ import pandas as pd
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, join, only, part, read_text, sweep
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.errors import Diverged
 from bnrecon.studies.bn_explained.trained_networks import NOT_AUGMENTED, describe
 
+TEXT = read_text(__file__)
 STARTS = {
     "zero_bias": "zero bias",
     "random_bias": "random bias",
@@ -126,7 +127,7 @@ def _gain(
     return intervals.paired_difference_by(final, "start", better, start, value)
 
 
-def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
+def caption_numbers(rows: pd.DataFrame) -> dict[str, Any] | str:
     """The caption's values."""
     trained = rows[~rows["diverged"].astype(bool)]
     if trained.empty:
@@ -209,8 +210,7 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     chosen = rows[rows["kind"] == "test"].drop_duplicates("start")
     edge = chosen[chosen["rate"].isin([tried.min(), tried.max()])]["start"]
     names = ", ".join(STARTS[start] for start in edge)
-    edge_of = f" The selected rate is at the edge of those tried for {names}"
-    return f"{edge_of}: a wider range may differ." if names else ""
+    return " " + TEXT.sentence("edge", names=names) if names else ""
 
 
 BY_START = {("start", "_title"): tuple(STARTS.items())}
@@ -234,5 +234,5 @@ TASKS = join(
 UNUSED = ["validation accuracy by learning rate", "rate", "training accuracy"]
 EXCERPT = only(drop=[*UNUSED, "first half of the epochs"])
 PART = part(
-    __file__, TASKS, summarize, draw, decide, fill_caption, options=OPTIONS, excerpt=EXCERPT
+    __file__, TASKS, summarize, draw, decide, caption_numbers, options=OPTIONS, excerpt=EXCERPT
 )

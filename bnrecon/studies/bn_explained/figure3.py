@@ -21,9 +21,10 @@ from bnrecon.reporting.figures import PAGE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, join, merge, only, part, sweep
+from bnrecon.reproduction.parts import Decisions, join, merge, only, part, read_text, sweep
 from bnrecon.studies.bn_explained.planar import SETTINGS, draw_layers, square
 
+TEXT = read_text(__file__)
 CENTRE = (1.0, 1.0)  # off the origin, where all folded hyperplanes of zero bias meet
 REACH = 2.5  # the window is [-REACH, REACH]²
 INNER = (3 - 5**0.5) / 2  # radius of the inner corners: the sides of a pentagram
@@ -239,7 +240,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     finished = ((_conclude, counts), (_compare_ways, compared))
     width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
     size = {"depth": DEPTH, "width": width, "radius": RADIUS, "reach": REACH}
-    size |= {"excess": EXCESS, "limit": RIM, "samples": SAMPLES, "exact": "", "off": ""}
+    size |= {"excess": EXCESS, "limit": RIM, "samples": SAMPLES, "exact": ""}
     return merge(({}, size), *(conclude(some) for conclude, some in finished if len(some)))
 
 
@@ -283,19 +284,20 @@ def _compare_ways(compared: pd.DataFrame) -> Decisions:
     """Compare sampling the ball with the local map, and that with the exact partition."""
     wide = compared[compared["width"] == compared["width"].max()]
     share = wide["sampled"].sum() / wide["local"].sum()
-    exact = off = ""
+    exact = ""
     small = compared.dropna(subset=["units"]) if "units" in compared else compared[:0]
     if len(small):
         units, last = small["units"].sum(), small[small["layer"] == LAYERS[-1]]
         norm = last[last["setting"] == SETTINGS[-1]]
-        exact = (
-            f" At width {int(small['width'].iloc[0])} the map finds "
-            f"{100 * small['local'].sum() / units:.0f}% of the exact partition's. Neither sees "
-            f"facets: {norm['facets'].sum() / norm['units'].sum():.0f} a unit at layer "
-            f"{LAYERS[-1]} with BN."
+        exact = " " + TEXT.sentence(
+            "exact partition",
+            width=int(small["width"].iloc[0]),
+            share=100 * small["local"].sum() / units,
+            facets=norm["facets"].sum() / norm["units"].sum(),
+            layer=LAYERS[-1],
+            off=100 * small["deviation"].sum() / units,
         )
-        off = f" At a point the two differ by {100 * small['deviation'].sum() / units:.0f}%."
-    numbers = {"samples": SAMPLES, "share": 100 * share, "exact": exact, "off": off}
+    numbers = {"samples": SAMPLES, "share": 100 * share, "exact": exact}
     return {"Sect. 3.3, counting in 2D": bool(share > 0.9)}, numbers
 
 

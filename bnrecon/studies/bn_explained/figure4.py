@@ -21,9 +21,9 @@ from bnrecon.partition import (
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
-from bnrecon.reproduction import intervals, parts
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.parts import Decisions, Task, merge, part, refuse_compared
+from bnrecon.reproduction.parts import Decisions, Task, merge, only, part, refuse_compared
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained.planar import SETTINGS
 from bnrecon.targets.building import build_target
@@ -81,10 +81,10 @@ def draw_points(data: InMemoryImages, kind: str, count: int, seed: int) -> torch
     image's mean, spectrum and channel covariances stay, its objects do not.
     """
     generator = torch.Generator().manual_seed(seed)
-    if kind == "Gaussian":
+    if kind == GAUSSIAN:
         return torch.randn(count, *data.shape, generator=generator)
     images = list(data.plain_train_batches(count, CPU, (seed + 1) * count))[-1]
-    if kind == "training":
+    if kind == TRAINING:
         return images
     noise = torch.fft.rfft2(torch.randn(count, 1, *data.shape[1:], generator=generator))
     phase = noise / noise.abs()
@@ -119,7 +119,7 @@ def measure_seed(
                 for layer in fold_distances(network, inputs, probes=probes, seed=seed)
             ]
             rows += [row | line for line in _curves(distances)]
-            if checked and images_kind != KINDS[2]:
+            if checked and images_kind != SMOOTH:
                 some = inputs[:checked]
                 row["points"] = len(some)
                 rows += [row | line for line in _check(network, some, distances, batches)]
@@ -140,7 +140,7 @@ def _prepare(
     parts = build_target(config.target_request, data).named_children()
     stages = nn.Sequential(*(module for name, module in parts if name.startswith(STAGES)))
     batches = TrainingImages(data, pixels)
-    if setting == SETTINGS[2]:
+    if setting == NORM:
         set_statistics(stages, batches)
     return stages.eval(), batches
 
@@ -356,5 +356,5 @@ def _check_sampling(rows: pd.DataFrame) -> Decisions:
 
 
 FORMATS = dict.fromkeys(NAMES.values(), ".0f")
-EXCERPT = parts.only(drop=[*NAMES.values()])  # they are in the figure
+EXCERPT = only(drop=[*NAMES.values()])  # they are in the figure
 PART = part(__file__, tasks, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)

@@ -94,11 +94,10 @@ def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
         for statistic, (predicted, exact) in _predicted(kind, samples).items():
             values, noisy = drawn_by[statistic]
             density, edges = np.histogram(values, bins, density=True)
-            squares = np.square(noisy - noisy.mean())
+            variance, error = batch_statistics.sample_variance(noisy)
             row = {"unit": unit, "kind": kind, "statistic": statistic, "batch": WANTED[kind]}
             row |= {"draws": draws, "average": float(values.mean())}
-            row |= {"variance": float(noisy.var(ddof=1)), "predicted": predicted, "exact": exact}
-            row |= {"error": float(squares.std() / draws**0.5)}
+            row |= {"variance": variance, "predicted": predicted, "exact": exact, "error": error}
             rows += [
                 row | {"left": float(low), "right": float(high), "density": float(value)}
                 for low, high, value in zip(edges, edges[1:], density, strict=False)

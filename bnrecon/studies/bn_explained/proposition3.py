@@ -6,16 +6,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Figure, draw_legend, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, join, only, part, sweep
-from bnrecon.studies.bn_explained.small_networks import SLOPES, digit_vectors, draw_network
+from bnrecon.studies.bn_explained import small_networks as small
 
 WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
 BATCHES = {"smoke": (2, 8), "laptop": (2, 4, 8, 16, 64), "paper": (2, 4, 8, 16, 64)}
 NETWORKS = {"smoke": 10, "laptop": 400, "paper": 2000}
 DEPTHS = (2, 4)  # L; the last layer has no normalization
-SLOPE = SLOPES["leaky ReLU"]
+SLOPE = small.SLOPES["leaky ReLU"]
 
 
 def is_one_sided(outputs: np.ndarray) -> bool:
@@ -34,7 +34,7 @@ def counterexample() -> pd.DataFrame:
     """
     points = np.array([[1.0, -1.0], [-1.0, 1.0]])
     h = (points - points.mean(0)) / points.std(0)
-    outputs = np.where(h >= 0, h, SLOPE * h) @ np.ones(2)
+    outputs = small.activate(h, SLOPE) @ np.ones(2)
     row = {"kind": "counterexample", "depth": 2, "width": 2, "batch": 2, "networks": 1}
     row |= {"one_sided": int(is_one_sided(outputs)), "smallest_output": float(outputs.min())}
     return pd.DataFrame([row])
@@ -42,12 +42,12 @@ def counterexample() -> pd.DataFrame:
 
 def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.DataFrame:
     """One row: random networks, each with the statistics of its own mini-batch of digits."""
-    images = digit_vectors()
+    images = small.digit_vectors()
     one_sided = 0
     for seed in range(networks):
         generator = np.random.Generator(np.random.Philox(seed))
         points = images[generator.choice(len(images), batch, replace=False)]
-        network = draw_network(points, (width,) * (depth - 1), SLOPE, generator)
+        network = small.draw_network(points, (width,) * (depth - 1), SLOPE, generator)
         one_sided += is_one_sided(network(points) @ generator.normal(size=width))
     row = {"kind": "random", "depth": depth, "width": width, "batch": batch}
     return pd.DataFrame([row | {"networks": networks, "one_sided": one_sided}])
@@ -97,7 +97,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set(ylim=(-0.02, 100), xlabel="size B of the mini-batch", title=f"L = {depth}")
     panels[0].set_ylabel("mini-batches on one side, %")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
+    draw_legend(figure, 6)
     return figure
 
 

@@ -99,7 +99,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-def measured(table: pd.DataFrame) -> pd.DataFrame:
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     """The rows trained here, without the difference of two printed columns."""
     trained = table[table["fixed"] != "not measured"]
     return trained.drop(columns="fixed - learned, reported")
@@ -132,5 +132,5 @@ PART = part(
     decide=decide,
     options=OPTIONS,
     reported=reported,
-    excerpt=measured,
+    excerpt=excerpt,
 )

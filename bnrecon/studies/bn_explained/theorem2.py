@@ -24,7 +24,6 @@ COUNTS = {  # of pairs, with their names in the table
     "other_empty": "two sides: F or F' empty",
 }
 THRESHOLDS = 41  # of a scan over [-2 sigma, 2 sigma] around the batch mean
-CORNER = 0.1  # slope of the counterexample's leaky ReLU
 INPUT = (0.1, 0.0)  # x of the counterexamples
 WIDTHS = {"smoke": ((4,), (3, 2)), "laptop": ((8,), (5, 5)), "paper": ((8,), (5, 5), (4, 4, 4))}
 SEEDS = {"smoke": 3, "laptop": 40, "paper": 200}
@@ -100,8 +99,8 @@ def _check_corollary(
     segments = small.fold(pieces, weight, outputs.mean())
     span = np.abs(points).max()
     low, high = segments.low.clip(-span, span), segments.high.clip(-span, span)
-    kept = low < high
-    middle = ((low + high) / 2)[kept, None] * segments.direction[kept] + segments.origin[kept]
+    shown = low < high
+    middle = ((low + high) / 2)[shown, None] * segments.direction[shown] + segments.origin[shown]
     on_line = np.abs(network(middle) @ weight - outputs.mean()).max(initial=0) / outputs.std()
     on_point = max(
         float(small.fold(pieces, weight, output).distances(point[None])[0])
@@ -154,7 +153,8 @@ def opposite_sides() -> tuple[small.SmallNetwork, np.ndarray, np.ndarray]:
     Its batch statistics are those of the inputs (-1, 0) and (1, 0).
     """
     layer = small.Layer(np.array([[1.0, 0.0]]), np.zeros(1), np.ones(1))
-    return small.SmallNetwork((layer,), CORNER), np.array(INPUT), np.array([-0.5, 1.0])
+    network = small.SmallNetwork((layer,), small.SLOPES["leaky ReLU"])
+    return network, np.array(INPUT), np.array([-0.5, 1.0])
 
 
 def counterexamples() -> pd.DataFrame:

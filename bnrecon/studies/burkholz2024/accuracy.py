@@ -1,9 +1,4 @@
-"""Why the paper's solver loses accuracy: LU, LBFGS and float32 by size (Burkholz 2024, Sect. 3.1).
-
-With he_normal features at minimum width, a layer's system is solved by float32 LU, by LBFGS from
-there as in the paper, and by the same LU factors corrected in float64 (``refined``). Each rebuilt
-weight is composed in float64, which shows the solution's error, and in float32 as the network does.
-"""
+"""Errors of LU, LBFGS and refinement by a system's size (Burkholz 2024, Sect. 3.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ from bnrecon.reproduction.parts import Decision, Decisions, Task, part, read_tex
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer
-from bnrecon.solvers.dense import approximate_inverse, corrected
+from bnrecon.solvers.dense import approximate_inverse, preconditioned_gmres
 from bnrecon.solvers.factorization import by_lapack
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize, minimize_weight_error
 from bnrecon.solvers.spec import SolverSpec
@@ -51,9 +46,11 @@ LAYERS = {"smoke": STAGES[:2], "laptop": STAGES, "paper": STAGES}
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Three tasks for each size and seed, small sizes first; two use PyTorch's settings."""
     refuse_compared(options, {"target.width"})
-    by_defaults = ", PyTorch's settings", measure_defaults, dict[str, int]()
-    by_the_letter = ", composed weights", measure_literal, dict[str, int]()
-    kinds = (("", measure, {"limit": LIMITS[scale]}), by_defaults, by_the_letter)
+    kinds: list[tuple[str, Callable[..., pd.DataFrame], dict[str, int]]] = [
+        ("", measure, {"limit": LIMITS[scale]}),
+        (", PyTorch's settings", measure_defaults, {}),
+        (", composed weights", measure_literal, {}),
+    ]
     return [
         Task(
             f"width {width}, seed {seed}{name}",
@@ -166,7 +163,7 @@ def _solutions(system: System, spec: SolverSpec) -> Solutions:
             products, rhs, start = (exact.matvec, exact.rmatvec), system.rhs, start.double()
             yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
         refined, inverse = SolverSpec("refined"), approximate_inverse(exact.matvec, factors)
-        yield _timed(REFINED, lambda: corrected(system, refined, inverse))
+        yield _timed(REFINED, lambda: preconditioned_gmres(system, refined, inverse))
 
 
 def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:
@@ -299,10 +296,14 @@ def _sizes(rows: pd.DataFrame) -> str:
     return ", ".join(f"{n:,}" for n in sorted(rows["n"].unique()))
 
 
+def excerpt(table: pd.DataFrame) -> pd.DataFrame:
+    """The solutions' errors of the smallest and the largest systems."""
+    ends = table["n"].isin([table["n"].min(), table["n"].max()])
+    return table[ends & (table["step"] != LBFGS_IN_FLOAT64)][["n", "step", ERRORS[0]]]
+
+
 ERRORS = ("error in float64", "error in the float32 network")
 FORMATS = dict.fromkeys(ERRORS, ".1e") | {"cancellation": ".0e"}
-MORE: dict[str, Any] = {"formats": FORMATS}
-MORE["excerpt"] = lambda table: table[  # of the smallest and largest systems
-    (table["step"] != LBFGS_IN_FLOAT64) & table["n"].isin([table["n"].min(), table["n"].max()])
-][["n", "step", ERRORS[0]]]
-PART = part(__file__, tasks, summarize, draw, decide, caption_numbers, **MORE)
+PART = part(
+    __file__, tasks, summarize, draw, decide, caption_numbers, formats=FORMATS, excerpt=excerpt
+)

@@ -59,7 +59,7 @@ def _count_source(
     sized = [(layer.folded.target.shape, layer.width) for layer in layers]
     return {
         "trainable": sum(width + 2 * shape.outputs for shape, width in sized),
-        "frozen": sum(shape.feature_bytes(width) // 4 for shape, width in sized),
+        "frozen": sum(width * shape.feature_size for shape, width in sized),
         "operations": estimate.source_flops(Plan(layers, []), positions) // 2,
         "map_bytes": max(4 * layer.width * positions[layer.name].inside for layer in layers),
     }

@@ -159,7 +159,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     most = int((at["rebuilt"] > at["draws"] / 2).sum())
     pairs = zip(refuting["reachable_dimensions"], refuting["n"], strict=True)
     reached = " and ".join("{} of {}".format(*pair) for pair in pairs)
-    note = f"{len(refuting)} settings within the conditions reach {reached} dimensions (erratum 4)"
+    note = TEXT.sentence("refuted", settings=len(refuting), reached=reached)
     verdict = "confirmed" if 0 < most == len(at) else "undecided"
     numbers = {"notes": _describe(rows), "most": most, "settings": len(at)}
     numbers |= {"counterexamples": "none" if refuting.empty else note}

@@ -17,19 +17,21 @@ EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 def decide(cells: Sequence[Cell]) -> Decisions:
     """Does a network keep L times its L layers' bound? Decided where the layers keep theirs."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
-    kept, beside = list[float](), list[float]()  # the largest logit differences over the bound
+    # The largest logit differences over the bound
+    converged, unconverged = list[float](), list[float]()
     for cell in smooth:
         if (result := cell.result) is not None:
             bound = len(result.seeds[0].layers) * cell.config.features.epsilon
             share = result.evaluation.largest_difference_to_target / bound
-            (beside if result.unconverged else kept).append(share)
-    if not kept:
+            (unconverged if result.unconverged else converged).append(share)
+    if not converged:
         return []
-    within = all(share <= 1 for share in kept)  # NaN is not
-    holds = "confirmed" if len(kept) + len(beside) == len(smooth) else "undecided"
-    listed = ", ".join(f"{share:.0%}" for share in beside)
-    words = f"; by {listed} where some layers exceed it" if beside else ""
-    numbers = {"kept": count_of(len(kept), "network"), "most": max(kept), "others": words}
+    within = all(share <= 1 for share in converged)  # NaN is not
+    holds = "confirmed" if len(converged) + len(unconverged) == len(smooth) else "undecided"
+    listed = ", ".join(f"{share:.0%}" for share in unconverged)
+    words = f"; by {listed} where some layers exceed it" if unconverged else ""
+    numbers = {"kept": count_of(len(converged), "network"), "most": max(converged)}
+    numbers["others"] = words
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 
 

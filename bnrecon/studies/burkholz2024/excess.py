@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.result import RunResult
-from bnrecon.reporting.wording import BoundFormatter
 from bnrecon.reproduction.intervals import decide_within
 from bnrecon.reproduction.parts import Decisions, only, read_reported, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends
 
+TEXT = read_text(__file__)
 REPORTED = read_reported(__package__)["excess"]
 N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
 SMALLER = "not at the paper's size"
@@ -67,10 +67,7 @@ def _excess(cell: Cell) -> int:
 
 def _spell(results: Sequence[RunResult]) -> str:
     least, most = farthest_ends([result.loss for result in results])
-    if least == most == 0:
-        return "every loss is 0.00 ± 0.00"
-    words = "every interval of a loss lies within {!d:z.2f} to {!u:z.2f}"
-    return BoundFormatter().format(words, least, most)
+    return TEXT.sentence("no loss" if least == most == 0 else "losses", least=least, most=most)
 
 
 def draw(cells: Sequence[Cell]) -> Figure:
@@ -108,7 +105,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
 
 DROPPED = ["max. error as assembled", "layers not converged"]
 PART = RunTable(
-    read_text(__file__),
+    TEXT,
     list_rows(
         "excess features",
         ("target=vgg18", "data=cifar10", "features=he_normal", "solver=lbfgs"),

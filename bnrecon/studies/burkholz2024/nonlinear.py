@@ -92,17 +92,17 @@ def _inputs(
 ) -> dict[str, torch.Tensor]:
     """Each layer's inputs when the network sees these images."""
     names = {network.get_submodule(layer.name): layer.name for layer in layers}
-    held: dict[str, torch.Tensor] = {}
+    recorded: dict[str, torch.Tensor] = {}
 
-    def hold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        held[names[module]] = inputs[0].clone()
+    def record(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        recorded[names[module]] = inputs[0].clone()
 
-    handles = [module.register_forward_pre_hook(hold) for module in names]
+    handles = [module.register_forward_pre_hook(record) for module in names]
     with torch.inference_mode(), exact_float32():
         network(images)
     for handle in handles:
         handle.remove()
-    return {name: value.clone() for name, value in held.items()}
+    return {name: value.clone() for name, value in recorded.items()}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:

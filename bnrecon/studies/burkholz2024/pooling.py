@@ -16,7 +16,7 @@ from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 WIDTH, SEED, GROUPS, EPOCHS = "target.width", "train.seed", "target.groups", "train.epochs"
 COMMON = ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto")
 AS_TABLE_1 = ("evaluate=collapsed", "seeds=[0]")
-
+TEXT = read_text(__file__)
 SUGGESTED = "0"  # the training seed whose result led to the others
 ACCURACY, SAME = "accuracy: target", ["target width", "epochs", "training seed"]
 
@@ -66,12 +66,10 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         added += [mean_interval(later)] if later else []
     if not listed:
         return []
-    decided_by = (
-        f" Training seed {SUGGESTED} had suggested it, so only the seeds added later decide. "
-        f"These alone: {', '.join(map(str, added))}."
-    )
-    numbers = {"gains": "; ".join(listed)}
-    numbers["decided_by"] = decided_by if added else ""
+    numbers = {"gains": "; ".join(listed), "decided_by": ""}
+    if added:
+        alone = ", ".join(map(str, added))
+        numbers["decided_by"] = " " + TEXT.sentence("decided by", seed=SUGGESTED, alone=alone)
     return {"Beyond Sect. 3.2: the plan": intervals.decide(added)}, numbers
 
 
@@ -100,4 +98,4 @@ def excerpt(lines: pd.DataFrame) -> pd.DataFrame:
     return accuracies.rename(columns="accuracy, {}".format).reset_index()
 
 
-PART = RunTable(read_text(__file__), _rows, None, decide, excerpt)
+PART = RunTable(TEXT, _rows, None, decide, excerpt)

@@ -152,8 +152,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     targets = rows["activation"].unique()
     lines = []
     for method, label in LABELS.items():
-        kept = rows[rows["method"] == method]
-        for share, group in kept.groupby("share", sort=False):
+        of_method = rows[rows["method"] == method]
+        for share, group in of_method.groupby("share", sort=False):
             drawn = 1.0 if method == WEIGHTS else OVERSAMPLING  # c1 / n
             by_target = group.groupby("activation", sort=False)
             losses = {name: loss_of(of_target) for name, of_target in by_target}

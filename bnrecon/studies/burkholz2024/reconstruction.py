@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reporting.wording import BoundFormatter, count_of, span
+from bnrecon.reporting.wording import count_of, span
 from bnrecon.reproduction import intervals, page
 from bnrecon.reproduction.parts import (
     Decision,
@@ -230,11 +230,8 @@ def _losses(name: str, cells: Sequence[Cell], margin: float) -> Iterator[Decisio
         return
     several = any(loss.n > 1 for loss in finished)
     least, most = farthest_ends(finished)
-    means = [loss.mean for loss in finished]
-    ends = BoundFormatter().format("every interval within {!d:z.2f} to {!u:z.2f}", least, most)
-    if not several:
-        ends = "one seed each, so no verdict"
-    between = span(means, "z.2f")
+    ends = TEXT.sentence("intervals" if several else "one seed", least=least, most=most)
+    between = span((loss.mean for loss in finished), "z.2f")
     once = "" if several else "one seed: "
     numbers = {"means": f"{between}, {ends}", "range": between, "once": once}
     yield name, intervals.decide_within(losses, margin), numbers | _networks(cells)

@@ -13,7 +13,7 @@ import torch
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
-from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.parts import Decisions, only, part, sweep
 
@@ -219,7 +219,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set(title=f"({letter}) {name}", xlabel=f"c1 - (n - c2 + 1), n = {first['n']}")
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    draw_legend(figure, 2, "lower")
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.suptitle(
         f"{draws} draws a point, 95% intervals; dotted: minimum width (Theorem 2.2); dashed: n "

@@ -7,9 +7,11 @@ import pandas as pd
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.parts import Decisions, only, part
+from bnrecon.reproduction.parts import Decisions, only, part, read_text
 from bnrecon.studies.giannou2023 import comparison
 from bnrecon.studies.giannou2023.teacher import SIZES
+
+TEXT = read_text(__file__)
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
@@ -27,20 +29,23 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "factor": (errors["baseline"] / errors["student"]).min(),
         "constant": int((chosen["schedule"] == "constant").sum()),
         "rates": comparison.largest_rates(rows),
-        "fairest": "SGD has few steps, and a larger rate may do better",
-        "schedules": "The other runs do not compare schedules",
+        "fairest": TEXT.sentence("few steps"),
+        "schedules": TEXT.sentence("no comparison"),
     }
     if gains:
         tried = rows[rows["method"] == "tried"].groupby(["side", "run"])["mse"].min()
         least = (tried / errors["student"]).min()
-        numbers["fairest"] = f"With each run's best setting on test samples it is {least:.2g}"
-        higher = span((-gain.mean for gain in gains.values()), "z.2f")
-        clear = sum(gain.sign != 0 for gain in gains.values())
-        runs, share = next(iter(gains.values())).n, comparison.median_share
-        own = span((100 * share(side, "baseline") for _, side in rows.groupby("side")), ".1f")
-        numbers["schedules"] = f"Its mean test error is higher than the better other's by {higher} "
-        numbers["schedules"] += f"percent of the variance (SGD's error: {own}); the 95% interval "
-        numbers["schedules"] += f"(n={runs}) excludes 0 at {clear} of {len(gains)} widths"
+        numbers["fairest"] = TEXT.sentence("best setting", least=least)
+        share = comparison.median_share
+        shares = (100 * share(group, "baseline") for _, group in rows.groupby("side"))
+        numbers["schedules"] = TEXT.sentence(
+            "by interval",
+            higher=span((-gain.mean for gain in gains.values()), "z.2f"),
+            error=span(shares, ".1f"),
+            runs=next(iter(gains.values())).n,
+            clear=sum(gain.sign != 0 for gain in gains.values()),
+            widths=len(gains),
+        )
     verdicts = {"both": teacher == student == sides, "student": student == sides}
     return verdicts | {"schedule": intervals.decide(map(gains.get, sides))}, numbers | SIZES
 
@@ -67,5 +72,7 @@ def constant_gains(rows: pd.DataFrame) -> dict[int, Interval]:
 
 
 TASKS = comparison.compared_tasks("side")
-MORE = {"excerpt": only(drop=comparison.ELSEWHERE)}
-PART = part(__file__, TASKS, comparison.summarize_methods, comparison.draw_panel, decide, **MORE)
+EXCERPT = only(drop=comparison.ELSEWHERE)
+PART = part(
+    __file__, TASKS, comparison.summarize_methods, comparison.draw_panel, decide, excerpt=EXCERPT
+)

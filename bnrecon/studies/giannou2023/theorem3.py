@@ -277,5 +277,5 @@ def decide_step_4(rows: pd.DataFrame) -> Decision:
 
 
 SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}
-MORE = {"excerpt": only(drop=["singular draws", "draws per density"])}
-PART = part(__file__, tasks, summarize, draw, decide, numbers=lambda _: SMALL_LISTED, **MORE)
+EXCERPT = only(drop=["singular draws", "draws per density"])
+PART = part(__file__, tasks, summarize, draw, decide, lambda _: SMALL_LISTED, excerpt=EXCERPT)

@@ -154,8 +154,7 @@ def _fitted(name: str, rows: pd.DataFrame) -> Decision:
         for row in rows[fitted.any(axis=1) & ~alike].itertuples()
     ]
     densest = max((float((weight != 0).double().mean()) for weight in weights), default=0.0)
-    nonzero = f"Up to {densest:.0%} of such a target's weights are nonzero."
-    numbers["dense"] = nonzero if weights else ""
+    numbers["dense"] = TEXT.sentence("nonzero", densest=densest) if weights else ""
     named = rows[(fitted["best"]) & ~alike]["target"].unique()
     continuous = rows["target"].isin(DENSE) & ~alike
     numbers["named"] = " and ".join(named)

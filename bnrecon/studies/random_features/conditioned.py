@@ -1,10 +1,7 @@
 """Table 1: training with weights multiplied by fixed, ill-conditioned factors.
 
-A layer W = s ∘ w with fixed factors s takes steps -η s² ∘ ∇L(W) for a rate η. With mean(s²) = 1
-they go as far along the gradient as without factors, on average over weights, and are sqrt(mean s⁴)
-times as long. No learning rate matches both. So the largest condition number is trained at two
-rates, and compared with networks without factors whose steps go as far along the gradient, or are
-as long. The initial weights have heavier tails at any rate.
+A layer W = s ∘ w takes steps -η s² ∘ ∇L(W). With mean(s²) = 1 they go as far along the gradient as
+without factors, but are sqrt(mean s⁴) times as long. No rate η matches both: each is compared.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import nn
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, below, part, read_text, sweep
 from bnrecon.targets.collapsed_pair import CollapsedPair
@@ -269,7 +269,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set(ylim=(-1e-18, 10), yticks=[0, 1e-15, 1e-10, 1e-5, 1])
         axes.set(xlabel="step of SGD", title=f"({letter}) {precision}, a small VGG on digits")
     panels[0].set_ylabel("relative difference of gradients")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    draw_legend(figure, 2, "lower")
     return figure
 
 

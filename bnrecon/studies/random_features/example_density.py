@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bnrecon.reporting.figures import COLUMN, PALETTE, Figure, new_figure
+from bnrecon.reporting.figures import COLUMN, PALETTE, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.parts import Decision, Decisions, below, part, read_reported, sweep
 from bnrecon.studies.random_features import sparse_matching
@@ -98,7 +98,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     axes.annotate("$p$ in print", (DENSITY, 0.15), (3, 0), **style)
     axes.set(xlim=(densities[0], 1), ylim=(0, 1.02), title=f"$c_2={OUTPUTS}$, $d={DEGREE}$")
     axes.set(xlabel="feature density $p$", ylabel="probability of a match")
-    figure.legend(loc="outside lower center", ncols=1)
+    draw_legend(figure, side="lower")
     return figure
 
 

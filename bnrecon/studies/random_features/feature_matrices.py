@@ -81,8 +81,8 @@ def target_weight(
     if name in ORTHOGONAL:
         shape = LayerShape(outputs, inputs)
         first, second = draw(name, shape, shape.equations, 1_000_000 + seed, 0).weights()
-        kept = Stream(seed, 1_001).order(shape.equations, "hidden")[:hidden]
-        return second[:, kept].reshape(outputs, -1).double() @ first[kept].double()
+        chosen = Stream(seed, 1_001).order(shape.equations, "hidden")[:hidden]
+        return second[:, chosen].reshape(outputs, -1).double() @ first[chosen].double()
     second = target_weight(name, outputs, hidden, 2 * seed)
     first = target_weight(name, hidden, inputs, 2 * seed + 1)
     return second @ first / hidden**0.5

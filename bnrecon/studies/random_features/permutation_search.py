@@ -10,7 +10,7 @@ import torch
 
 from bnrecon.construction import alignment
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.parts import Text
+from bnrecon.reproduction.parts import PartText
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
 
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
@@ -107,7 +107,7 @@ def fit_targets(
     return pd.DataFrame(rows)
 
 
-def say_shared(text: Text, rows: pd.DataFrame) -> dict[str, str]:
+def say_shared(text: PartText, rows: pd.DataFrame) -> dict[str, str]:
     """The caption's words on rows with a shared feature, which small sizes lack."""
     shared = rows[rows["features"] == SHARED]
     if shared.empty:

@@ -1,8 +1,4 @@
-"""Sect. 5: training the scales of dense random features from scratch, and their steps.
-
-The paper trains for 300 and 500 epochs, where weight decay makes a start fade
-(``bnrecon/targets/relative_step.md``): shorter trainings do not decide its statements on those.
-"""
+"""Sect. 5: training the scales of dense random features from scratch, and their steps."""
 
 from __future__ import annotations
 

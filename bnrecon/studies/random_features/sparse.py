@@ -140,8 +140,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
         numbers |= {"density": density, "width": width, "epochs": epochs}
         if loss is not None:
             narrow = width < USUAL_WIDTH  # cannot refute statements on usual networks
-            said = ("narrow", "undecided") if narrow else ("in practice", decide_loss(loss))
-            decisions += [(*said, numbers)] if density == DENSITIES[0] else []
+            claim = ("narrow", "undecided") if narrow else ("in practice", decide_loss(loss))
+            decisions += [(*claim, numbers)] if density == DENSITIES[0] else []
             decisions.append(("loss", decide_loss(loss), numbers))
     return decisions
 
@@ -154,12 +154,12 @@ def _illustrate(trained: pd.DataFrame) -> dict[str, Any] | None:
         {p: paired_difference_by(trained, "setting", SCALES[p], named[p]) for p in DENSITIES}
         for named in (MASKED, SELECTED)
     )
-    found = {p: one for p, one in other.items() if one is not None}
-    if not found:
+    computed = {p: one for p, one in other.items() if one is not None}
+    if not computed:
         return None
     apart = [f"{abs(one.mean):.2f}" for one in same.values() if one is not None]
     numbers = {"width": int(trained["width"].iloc[0]), "apart": " and ".join(apart) or "not run"}
-    return numbers | {"points": ", ".join(f"{one} at p = {p:g}" for p, one in found.items())}
+    return numbers | {"points": ", ".join(f"{one} at p = {p:g}" for p, one in computed.items())}
 
 
 def decide_loss(loss: Interval) -> str:

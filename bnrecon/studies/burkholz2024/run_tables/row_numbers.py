@@ -169,8 +169,8 @@ def mcnemar_p(cells: Sequence[Cell]) -> str | None:
     values = [seed.p_value for seed in counted]
     notes = [f"smallest of {len(values)}"] if len(values) > 1 else []
     if len(cells) > 1:
-        told = [seed.only_target_right + seed.only_source_right for seed in counted]
-        chance = sum(mcnemar_below(SIGNIFICANT, images) for images in told)
+        discordant = [seed.only_target_right + seed.only_source_right for seed in counted]
+        chance = sum(mcnemar_below(SIGNIFICANT, images) for images in discordant)
         below = sum(p < SIGNIFICANT for p in values)
         notes.append(f"{below} below {SIGNIFICANT}, by chance {chance:.2g}")
     return f"{min(values):.2g}" + (f" ({'; '.join(notes)})" if notes else "")

@@ -16,7 +16,7 @@ from bnrecon.reporting.figures import Figure
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction import page
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.reproduction.parts import Decisions, Text, read_text, refuse_compared
+from bnrecon.reproduction.parts import Decisions, PartText, read_text, refuse_compared
 from bnrecon.reproduction.request import option_group, option_name, result_options
 from bnrecon.reproduction.study import PartRequest
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers, verdicts
@@ -40,7 +40,7 @@ class RunTable:
     """A table of runs, bound to ``PART`` in one file of a paper's folder."""
 
     # Position, title and claims; a caption in addition to the common explanation of columns
-    text: Text
+    text: PartText
     # From the scale and the user's options; ``UserError`` for an option in which rows differ
     rows: Callable[[str, Sequence[str]], Sequence[Row]]
     # Draws the finished rows; ``None`` for no figure
