@@ -67,8 +67,8 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     command = shlex.join(["bnrecon", "run", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
     sweeps = Path(runs[0].config.outputs) / "sweeps"
-    option = "outputs" if folder.parent == sweeps else "hydra.sweep.dir"
-    checks.require_folder(option, plan.folder)
+    chosen = any(word.startswith("hydra.sweep.dir=") for word in arguments.words)
+    checks.require_folder("hydra.sweep.dir" if chosen else "outputs", plan.folder)
     if (folder / "table.md").exists() and not _was_computed_there(batch):
         raise UserError(
             f"hydra.sweep.dir={folder}: has a table.md that is not this sweep's; "

@@ -61,10 +61,9 @@ class Cluster:
             Detached: they are submitted, and this command is not to wait for them.
         """
         watches = self._hand_out(stages)
-        if self._options.detach and (
-            going_on := [watch for watch in watches if not watch.has_ended()]
-        ):
-            raise Detached(self._where(going_on, "the same command without --detach"))
+        active = [watch for watch in watches if not watch.has_ended()]
+        if self._options.detach and active:
+            raise Detached(self._where(active, "the same command without --detach"))
         try:
             while watches:
                 for watch in watches:

@@ -16,7 +16,7 @@ from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 from bnrecon.reconstruction.report import NOTED, OutputDifference
 from bnrecon.reconstruction.substitution import leaves, share_parameters
-from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
+from bnrecon.runtime.errors import Interrupted, RunError, first_line, lacks_memory, shorten
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import callers_default_device, one_thread_at_a_time
@@ -120,9 +120,11 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
     try:
         with callers_default_device():
             return network(images)
-    except (Interrupted, MemoryError, torch.OutOfMemoryError):
+    except Interrupted:
         raise
     except Exception as error:
+        if lacks_memory(error):
+            raise
         what = f"{type(error).__name__}: {first_line(error)}"
         raise RunError(
             f"with its layers replaced the network does not run ({what}): the model's own code "

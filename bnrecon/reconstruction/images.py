@@ -12,12 +12,19 @@ from torch import nn
 from bnrecon.data.spec import IMAGE_KEYS
 from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line, shorten
+from bnrecon.runtime.errors import (
+    Interrupted,
+    RunError,
+    UserError,
+    first_line,
+    lacks_memory,
+    shorten,
+)
 from bnrecon.runtime.torch_modes import callers_default_device
 
 END = object()  # marks the end of a user's batches
 # Errors that say what is wrong.
-CLEAR_ERRORS = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)
+CLEAR_ERRORS = (UserError, RunError, Interrupted)
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
@@ -81,6 +88,8 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
     except CLEAR_ERRORS:
         raise
     except Exception as error:  # the user's forward can raise anything
+        if lacks_memory(error):
+            raise
         raise UserError(
             f"images of shape {tuple(images.shape[1:])}: the model does not take them "
             f"({first_line(error)}); the first dimension of a batch counts its images"
@@ -100,6 +109,8 @@ def _each_batch(images: Any) -> Iterator[Any]:
     except CLEAR_ERRORS:
         raise
     except Exception as error:  # the user's loader
+        if lacks_memory(error):
+            raise
         what = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"images: iterating over them raised an error ({what})") from error
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bnrecon.reconstruction.refusal import layer_label
-from bnrecon.runtime.errors import UserError, first_line
+from bnrecon.runtime.errors import UserError, first_line, lacks_memory
 
 NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
@@ -49,9 +49,9 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
         # ``deepcopy`` refuses tensors with a history.
         copied = {id(t): t.detach().clone() for t in tensors if t.grad_fn is not None}
         return copy.deepcopy(model, copied | dict(replaced)).eval()
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
     except Exception as error:  # the user's objects can raise anything
+        if lacks_memory(error):
+            raise
         what, hint = _uncopied(model, replaced)
         raise UserError(f"{what} cannot be copied ({first_line(error)}); {hint}") from error
 

@@ -64,6 +64,8 @@ def lacks_memory(error: BaseException) -> bool:
     >>> lacks_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
     True
     """
+    if isinstance(error, ValueError):  # of a user's code, whatever it says
+        return False
     return isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
 
 

@@ -60,6 +60,12 @@ def test_impossible_argument_is_named(arguments, named):
     assert "features." not in str(caught.value)
 
 
+def test_lack_of_memory_in_a_loader_is_not_the_loaders_mistake():
+    """PyTorch's allocator raises a plain RuntimeError on the CPU."""
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        bnrecon.reconstruct(small_network(), images=(torch.empty(2**55) for _ in range(2)))
+
+
 def test_numpy_numbers_are_accepted_and_saved(tmp_path):
     model, spec = small_network(), FeatureSpec(excess=np.int64(3))
     rebuilt = bnrecon.reconstruct(model, spec, seed=np.int64(2))

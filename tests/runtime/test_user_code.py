@@ -18,7 +18,12 @@ from bnrecon.features.register import DISTRIBUTIONS, register_features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.user_code import PACKAGE, import_user_modules
+from bnrecon.runtime.user_code import (
+    PACKAGE,
+    Registered,
+    attribute_errors,
+    import_user_modules,
+)
 from bnrecon.solvers.base import Answer
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.targets.location import target_folder
@@ -160,6 +165,19 @@ def test_installed_code_is_a_users_too(tmp_path, monkeypatch):
         UserError, match=r"features mine: ZeroDivisionError: .* \(.*mylab/parts.py:\d+\)"
     ):
         draw("mine", LayerShape(3, 4), 12, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ValueError("seed 3: not enough memory cells"), UserError),
+        (RuntimeError("can't allocate memory: you tried 8 bytes"), RuntimeError),
+        (MemoryError(), MemoryError),
+    ],
+)
+def test_a_lack_of_memory_is_no_mistake_in_a_users_code(error, raised):
+    with pytest.raises(raised), attribute_errors(Registered("features mine", len)):
+        raise error
 
 
 # Runs and targets
