@@ -111,7 +111,7 @@ LAPTOP: Mapping[str, Sequence[Targets]] = {
         Targets(32),
         of_205_epochs("minimum", features=OTHERS),
         of_205_epochs("minimum"),
-        of_205_epochs("paper", ("relu",), ("he_uniform",)),
+        of_205_epochs("paper", ("relu", "tanh"), ("he_uniform",)),
         Targets(64, scale="paper", ways=("exact",)),
     ),
 }
