@@ -195,5 +195,6 @@ def _message(error: BaseException) -> str:
     """The error and its position; a syntax error has its own."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}:{error.lineno})"
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    last = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)][-1]
     return f"{error} ({last.filename}:{last.lineno})"

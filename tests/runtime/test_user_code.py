@@ -107,6 +107,15 @@ def test_decorator_without_parentheses_is_refused(name):
         getattr(bnrecon, name)(lambda *arguments: None)
 
 
+def test_error_of_an_import_has_the_users_line(tmp_path, monkeypatch):
+    (tmp_path / "bare.py").write_text(
+        "from bnrecon import register_features\n\n\n@register_features\ndef mine(): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"register_features: write a name.*bare\.py:4\)"):
+        import_user_modules(["bare"])
+
+
 def test_replacing_a_name_of_another_file_is_reported(tmp_path, caplog):
     lines = "import bnrecon\nbnrecon.register_features('mine')(len)\n"
     lines += "bnrecon.register_data('mine')(len)\n"
