@@ -76,7 +76,8 @@ class Operator(Products, abc.ABC):
         """
         rows, columns = self.shape
         transposed = torch.empty(columns + more, rows, dtype=self.dtype, device=self.device)
-        block = max(1, CHUNK_BYTES["cpu"] // (max(1, rows) * transposed.element_size()))
+        size = CHUNK_BYTES["cpu"] // 4  # of a block, which is copied up to three times
+        block = max(1, size // (max(1, rows) * transposed.element_size()))
         for start in range(0, columns, block):
             part = slice(start, min(start + block, columns))
             transposed[part] = self.columns(part)
