@@ -66,7 +66,6 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     words = (*hydra_app.flags(arguments), *arguments.words)
     command = shlex.join(["bnrecon", "run", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
-    sweeps = Path(runs[0].config.outputs) / "sweeps"
     chosen = any(word.startswith("hydra.sweep.dir=") for word in arguments.words)
     checks.require_folder("hydra.sweep.dir" if chosen else "outputs", plan.folder)
     if (folder / "table.md").exists() and not _was_computed_there(batch):
@@ -74,6 +73,7 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
             f"hydra.sweep.dir={folder}: has a table.md that is not this sweep's; "
             "give another folder"
         )
+    sweeps = Path(runs[0].config.outputs) / "sweeps"
     if options.cluster is not None and folder.parent != sweeps:
         raise UserError(
             f"hydra.sweep.dir={folder}: with cluster=, give a folder in {sweeps}, where bnrecon "
