@@ -112,6 +112,64 @@ def test_rank_n_does_not_reach_every_target():
     assert 1.12 < ratios.max() <= 9 / 8
 
 
+def test_narrow_layer_inside_the_chain_is_a_counterexample():
+    """A kernel first and outer layers wide enough; what follows the second has 2 x 2 entries."""
+    widths = (18, 2, 18, 2)
+    assert sum(widths) == 36 + 4
+    assert generic_rank(draw_deep(2, 9, widths, 0)) == 2 * 2 + 18 - 1 == 21
+
+
+def test_rank_n_is_not_enough_at_the_theorems_width():
+    """Widths (4, 12, 4), n + L + 1 in all: a solution would be a zero divisor of the quaternions.
+
+    h_i^T X h_i = 0 for all i and sums X of the features h_i h_j^T, i != j. The products
+    h_i[g] h_i[k] depend on the class g xor k alone, so the sums of X = diag(1/γ3) W diag(1/γ1) over
+    classes vanish. With W the signs of quaternion units they are the components of a product.
+    """
+    h = torch.tensor([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]], dtype=DOUBLE)
+    signs = torch.tensor(
+        [[1, 1, 1, 1], [1, -1, 1, -1], [1, -1, -1, 1], [1, 1, -1, -1]], dtype=DOUBLE
+    )
+    pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
+    left, right = torch.stack([h[i] for i, _ in pairs], 1), torch.stack([h[j] for _, j in pairs])
+    assert 4 + len(pairs) + 4 == 16 + 3 + 1
+    assert generic_rank([torch.eye(4, dtype=DOUBLE), right, left]) == 16
+    units = torch.arange(4)
+    classes = F.one_hot(units[:, None] ^ units, 4).to(DOUBLE)  # (g, k, class)
+    assert not torch.einsum("gkc,gf,fk->cf", classes, left, right).any()
+    p, q = gaussian(100, 4, seed=0), gaussian(100, 4, seed=1)
+    products = torch.einsum("gkc,gk,ng,nk->nc", classes, signs, p, q)
+    torch.testing.assert_close(products.norm(dim=1), p.norm(dim=1) * q.norm(dim=1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_eigenvalues_solve_what_the_search_misses(seed):
+    """2x2 outputs and inputs, a 3x3 kernel first, widths (18, 10, 10, 2): the study's draws.
+
+    With W A^-1 = Y, X = D4 D D3 C D2 has X B_j γ1_j = Y_j for every feature j, so that
+    (X_1 - Y_1j/Y_2j X_2) B_j = 0: 18 equations for the 20 entries of X. For an X that solves them
+    and r = X_1/X_2, an eigenvalue δ of δ C^T diag(D_1) γ3 = diag(r) C^T diag(D_2) γ3 is the ratio
+    of the last two scales, and the others follow by division.
+    """
+    generator = torch.Generator().manual_seed(10_000 + seed)
+    target = torch.randn(2, 18, generator=generator, dtype=DOUBLE)
+    weights = first, second, third, last = draw_deep(2, 9, (18, 10, 10, 2), seed)
+    y = target @ torch.linalg.inv(first)
+    equations = torch.cat([second, -(y[0] / y[1]) * second]).T
+    plane = torch.linalg.svd(equations).Vh[-2:]
+    errors = []
+    for angle in torch.linspace(0, torch.pi, 41, dtype=DOUBLE)[:-1]:
+        x = (torch.stack([angle.cos(), angle.sin()]) @ plane).reshape(2, 10)
+        pencil = torch.linalg.solve(third.T * last[0], (x[0] / x[1])[:, None] * third.T * last[1])
+        values, vectors = torch.linalg.eig(pencil)
+        for index in torch.nonzero(values.imag == 0)[:, 0]:
+            inner = vectors[:, index].real
+            scales = [y[1] / (x[1] @ second), x[1] / (third.T @ (last[1] * inner)), inner]
+            scales.append(torch.stack([values[index].real, torch.ones((), dtype=DOUBLE)]))
+            errors.append((compose_deep(weights, scales) - target).norm() / target.norm())
+    assert min(errors) < 1e-11
+
+
 def test_two_layers_are_theorem_2_2():
     """The linear system of Lemma 2.1 has the same solution, up to a factor between layers."""
     outputs, inputs = 3, 4

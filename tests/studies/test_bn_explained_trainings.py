@@ -165,7 +165,7 @@ UNCLEAR = [-1.0, 1.0, 0.5, -0.5, 0.1]
 @pytest.mark.parametrize(
     ("gains", "verdicts"),
     [
-        (GAINS, ["confirmed", "undecided", "contradicted", SIZE]),
+        (GAINS, ["confirmed", "undecided", SIZE, SIZE]),
         (LOSSES, ["contradicted", "undecided", SIZE, SIZE]),
         (UNCLEAR, ["undecided", "undecided", "undecided", SIZE]),
     ],

@@ -105,7 +105,10 @@ def test_each_width_is_judged_separately_and_one_network_decides_nothing():
     cells = both([(9, 9, 9)] * 3, [(1, 1, 2), (1, 1, 1), (1, 1, 1)])
     cells += both([(7,)], [(2,)], width="64")
     verdicts = [claim.verdict for claim in CLAIMS(cells)]
-    assert verdicts == ["confirmed"] * 3 + ["undecided"] * 3
+    smaller = "not at the paper's size"  # the paper's sentence is about problems of its size
+    assert verdicts == ["confirmed", smaller, "confirmed"] + ["undecided"] * 3
+    at_its_size = both([(9, 9, 9)] * 3, [(1, 1, 1)] * 3, width="64")
+    assert [claim.verdict for claim in CLAIMS(at_its_size)] == ["confirmed"] * 3
     losses, variations, more = CLAIMS(cells)[3:]
     for claim in (losses, variations):
         assert "mean losses 0.00, one seed each, so no verdict (1 of 16 cells)" in claim.evidence
@@ -177,8 +180,8 @@ def test_lbfgs_with_over_n_features_is_near_perfect_where_every_loss_is_zero(los
     finished = sum(loss is not None for loss in losses)
     assert f"({finished} of 2 widths from c1 - n = 40 on, n = 2,304)" in claim.evidence
     assert "at most 1.0e-05" in claim.evidence
-    assert "15 (0 above n): 0.50 ± 0.01 (n=3); 55 (40 above n): 0.00" in printed.evidence  # not 415
-    assert "0.50 ± 0.01 (n=3), 15 features above" in printed.number
+    assert "above the minimum: 55 (40 above n): 0.00 ± 0.01 (n=3)." in printed.evidence
+    assert "0.00 ± 0.01 (n=3), 55 features above" in printed.number
 
 
 def smooth(value, difference, unconverged=0):

@@ -266,10 +266,15 @@ def test_one_pooled_interval_decides_on_similar_distributions(same, verdict):
 def test_greedy_pass_decides_whether_only_sparse_targets_fit(same, other, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
     is_own = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
-    sign = (rows["features"] == "ER sign") & (rows["target"] == "ER sign")
+    sign = (rows["features"] == "ID cond") & (rows["target"] == "ER sign")
     rows.loc[is_own, "greedy"] = same
     rows.loc[sign, "greedy"] = other
     assert decided(alignment.PART.claims(rows), "Only highly sparse").verdict == verdict
+    # With a shared feature errors of 0 are limits (erratum 31), which refute nothing.
+    shared = rows[rows["features"] == "ID cond"].assign(features=permutation_search.SHARED)
+    claims = alignment.PART.claims(pd.concat([rows, shared]))
+    verdicts = [claim.verdict for claim in claims if "Only highly sparse" in claim.statement]
+    assert verdicts == [verdict, "undecided" if verdict == "contradicted" else verdict]
 
 
 def test_products_through_more_channels_than_outputs_have_full_rank():

@@ -173,11 +173,11 @@ def _decide_large(trained: pd.DataFrame, factor: float) -> Decisions:
     changes = _changes(trained, factor, 1 - 0.05 / count)
     lowered = [intervals.decide([-change]) for change in changes.values() if change is not None]
     raised = len(lowered) == count and set(lowered) == {"contradicted"}
-    verdict = "contradicted" if raised else "undecided"
+    verdict = "confirmed" if "confirmed" in lowered else "contradicted" if raised else "undecided"
     numbers = {"largest": factor, "data_sets": count, "changes": _with_ends(changes)}
-    small = trained["width"].max() < DAWNBENCH
-    agrees = "not at the paper's size" if small else "confirmed"
-    return {"large": agrees if "confirmed" in lowered else verdict}, numbers
+    if verdict != "undecided" and trained["width"].max() < DAWNBENCH:
+        verdict = "not at the paper's size"
+    return {"large": verdict}, numbers
 
 
 def _changes(

@@ -10,18 +10,17 @@ from bnrecon.reproduction.intervals import decide_within
 from bnrecon.reproduction.parts import Decisions, only, read_reported, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
-from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, farthest_ends
+from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, SMALLER, farthest_ends
 
 TEXT = read_text(__file__)
 REPORTED = read_reported(__package__)["excess"]
 N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
-SMALLER = "not at the paper's size"
 
 
 def decide(cells: Sequence[Cell]) -> Decisions:
     """Decide what adding features gains; only at the paper's size."""
     above = [cell for cell in cells if _excess(cell) > 0]
-    few = [cell for cell in cells if cell.result is None or _above(cell.result) < LESS_THAN[1]]
+    few = [cell for cell in above if cell.result is None or _above(cell.result) < LESS_THAN[1]]
     results, few_results = results_of(above), results_of(few)
     if not results or not few_results:
         return []

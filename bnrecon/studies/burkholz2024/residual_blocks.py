@@ -73,10 +73,11 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
-    """The first line, of one block, then those with as many blocks as outputs."""
+    """The narrowest sources, with as many blocks as outputs."""
     most = table.groupby("target")["blocks"].transform("max")
-    ends = table[(table.index == 0) | (table["blocks"] == most)]
-    return ends.drop(columns=["(c0 + c2)² / (c0 c2)", "scales", "largest error", "draws"])
+    return table[table["blocks"] == most].drop(
+        columns=["(c0 + c2)² / (c0 c2)", "scales", "largest error", "draws"]
+    )
 
 
 def times_two_layers(rows: pd.DataFrame) -> pd.Series:
@@ -91,9 +92,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     fewest = factor.groupby([rows["target"], rows["before"]]).min()
     fewer = bool((fewest < PAPERS_FACTOR).all() and (error <= NO_ERROR).all())
 
-    one, most = rows["blocks"] == 1, rows["blocks"] == narrowest
-    groups = {"one": empty & one, "one_filled": ~empty & one}
-    groups |= {"most": empty & most, "most_filled": ~empty & most}
+    most = rows["blocks"] == narrowest
+    groups = {"most": empty & most, "most_filled": ~empty & most}
     numbers: dict[str, Any] = {name: span(factor[row], ".2f") for name, row in groups.items()}
     numbers |= {"error": error.max(), "draws": rows["seed"].nunique()}
     numbers |= {"factor": factor.max(), "width": rows["widest"][factor.idxmax()]}

@@ -141,6 +141,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     medians = errors.groupby("side").median()
     numbers = {name: f"{count} of {runs}" for name, count in counts.items()}
     numbers |= {"shares": span(medians["random", OPENING] / medians["random", 0.0], ".2f")}
+    numbers["gain"] = (errors["random", OPENING] / errors["dense", 0.0]).min()
     for name, pair in (("by_side", "conditioning"), ("by_side_closed", "conditioning_closed")):
         first, second = PAIRS[pair]
         by_side = (errors[first] < errors[second]).groupby(level="side").sum()

@@ -42,6 +42,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
             "by interval",
             higher=span((-gain.mean for gain in gains.values()), "z.2f"),
             error=span(shares, ".1f"),
+            average=-mean_interval([gain.mean for gain in gains.values()]),
             runs=next(iter(gains.values())).n,
             clear=sum(gain.sign != 0 for gain in gains.values()),
             widths=len(gains),

@@ -127,7 +127,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     others = dense[dense["features"] != "ID cond"]
     pooled = _pooled(dense, "greedy")
     return [
-        _fitted("fitted", rows),
+        _fitted("fitted", rows[rows["features"] == "ID cond"]),
         *([_fitted("fitted shared", every_shared)] if len(shared) else []),
         _approximation(dense),
         ("greedy", intervals.decide([pooled], LEAST_DRAWS), _compared(dense, "greedy")),
@@ -146,7 +146,7 @@ def _channels(rows: pd.DataFrame) -> int:
 def _fitted(name: str, rows: pd.DataFrame) -> Decision:
     """What the searches fit without error: ID cond features ID cond targets, and others."""
     alike = rows["features"].isin(permuting.SINGLE_ENTRIES) & (rows["target"] == "ID cond")
-    fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
+    fitted = rows[["unpermuted", "greedy", "printed_masks", "best"]] < permuting.NONE
     id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
     numbers: dict[str, Any] = {"of": alike.sum(), "of_others": (~alike).sum()}
     weights = [
@@ -156,11 +156,11 @@ def _fitted(name: str, rows: pd.DataFrame) -> Decision:
     densest = max((float((weight != 0).double().mean()) for weight in weights), default=0.0)
     numbers["dense"] = TEXT.sentence("nonzero", densest=densest) if weights else ""
     named = rows[(fitted["best"]) & ~alike]["target"].unique()
-    continuous = rows["target"].isin(DENSE) & ~alike
     numbers["named"] = " and ".join(named)
-    numbers["continuous"] = f"{fitted['best'][continuous].sum()} of {continuous.sum()}"
-    numbers["by_greedy"] = others["greedy"]
-    verdict = bool(id_cond["greedy"] and densest < SPARSE)
+    numbers |= {"by_greedy": others["greedy"], "by_masks": others["printed_masks"]}
+    verdict: bool | str = bool(id_cond["greedy"] and densest < SPARSE)
+    if name == "fitted shared" and not verdict:
+        verdict = "undecided"  # these fits are limits, and the paper may not share a feature
     return name, verdict, numbers | {"id_cond": id_cond, "others": others}
 
 

@@ -36,7 +36,7 @@ PARTITION = "found with the partition of A.2.4"
 def simulate(draws: int) -> pd.DataFrame:
     """One row per statement and setting; large targets are drawn a twentieth as often."""
     few = max(50, draws // 20)
-    rows = (*_bound_rows(draws, few), *_width_rows(draws, few), *_disjoint_rows(few))
+    rows = (*_bound_rows(draws, few), *_width_rows(draws, few), *_disjoint_rows(draws))
     return pd.DataFrame(rows)
 
 
@@ -95,7 +95,7 @@ def _width_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
             yield _simulated(theorem, setting, density, bound, target, *sizes)
 
 
-def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
+def _disjoint_rows(draws: int) -> Iterator[dict[str, Any]]:
     """The text's k for disjoint supports, and that of Theorem 4.2's reasoning."""
     outputs, degree, density, failure = SPECIAL
     fits, each = density**degree, (1 - failure) ** (1 / outputs)  # p^d and (1 - δ)^{1/c2}
@@ -108,7 +108,7 @@ def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
         k = math.ceil(factor)
         setting = f"c2 = {outputs}, d = {degree}, {DISJOINT}, k = {k}"
         bound = ("at least", 1 - failure)
-        yield _simulated(statement, setting, density, bound, target, outputs * k, few)
+        yield _simulated(statement, setting, density, bound, target, outputs * k, draws)
 
 
 def _always(target: np.ndarray) -> sparse_matching.MakeTarget:

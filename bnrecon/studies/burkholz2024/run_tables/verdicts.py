@@ -10,6 +10,7 @@ from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval
 
 EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
+SMALLER = "not at the paper's size"
 RESERVE = 2.0  # needed by untested images, see ``Predictions.reserve``
 SIGNIFICANT = 0.05  # p of McNemar's test
 CLOSE = 1e-9  # sums of decimal numbers are off by less
