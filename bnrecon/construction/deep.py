@@ -27,11 +27,11 @@ def least_total_width(equations: int, layers: int) -> int:
 def balanced_widths(total: int, outputs: int, layers: int, fan_in: int = 1) -> tuple[int, ...]:
     """Widths c_1 … c_L of this total: c_L = c2, the others as equal as possible.
 
-    Two layers must be wider than condition (iii) of the theorem, c_l >= c0, says. The rows of W'
+    Condition (iii) of the theorem, c_l >= c0, is too weak, for two layers at least. The rows of W'
     lie in the row space of C_1, which no scale changes: general targets need c_1 >= c0 · taps. Its
     columns lie, up to the c2 last scales, in the column space of C_L: c_(L-1) < c2 is possible only
-    if c0 · taps · (c2 - c_(L-1)) < c2. ``fan_in`` meets the first condition; the second is the
-    caller's, who can check it with ``generic_rank``.
+    if c0 · taps · (c2 - c_(L-1)) < c2. ``fan_in`` meets the first condition. More are necessary
+    (erratum 4): the caller can check the widths with ``generic_rank``.
 
     Args:
         total: the sum of all widths.

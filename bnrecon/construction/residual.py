@@ -40,7 +40,7 @@ def layer_system(
       scales stay 1 and M γ = W - s. For n - c2 <= c1 < n they are eliminated, with pivot p of each
       output: (M γ)_r - (w_r / w_p) (M γ)_p = (w_r / w_p) s_p - s_r.
 
-    The right-hand side of Eq. (3) is illegible in our copy after its first term; the formula above
+    The right-hand side of Eq. (3) has, as extracted, only the first term (erratum 2); the one above
     follows from the definition. ``orthogonal`` says whether M^T M = I at width n, ``distributed``
     whether processes of torch.distributed divide the features.
 

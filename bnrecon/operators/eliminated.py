@@ -19,7 +19,7 @@ class Eliminated(Operator):
     With a skip connection of kernel s inside the second normalization (``skip``), W = outer ∘ (M x
     + s), the equations are inhomogeneous,
     ``(M x)_r - (w_r / w_p) (M x)_p = (w_r / w_p) s_p - s_r``, and no further one is needed: n - c2
-    equations. This is Burkholz 2024, Eq. (3), whose last term is illegible in the available text.
+    equations. This is Burkholz 2024, Eq. (3), with its second term (erratum 2).
 
     ``weight`` is the target as (c2, entries), entries in the order of M's rows; ``skip`` likewise.
     """

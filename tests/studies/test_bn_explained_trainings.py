@@ -192,6 +192,7 @@ def test_one_data_set_shows_detrimental_jitter():
     assert noise_verdicts(*mixed)[2] == SIZE  # narrow
     wide = [rows.assign(width=64) for rows in mixed[:2]]
     assert noise_verdicts(*wide, mixed[2])[2] == "confirmed"
+    assert noise_verdicts(noise_rows(GAINS).assign(width=64), mixed[2])[2] == "contradicted"
     # mean -0.5, s = 0.35, n = 5: the half-width is 0.43 at 95%, and 0.55 at 97.5%
     weak = list(0.35 * np.array([-1.0, -1.0, 0.0, 1.0, 1.0]) - 0.5)
     assert noise_verdicts(noise_rows(weak), measured_rows(9.0))[2] == SIZE

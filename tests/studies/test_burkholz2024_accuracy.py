@@ -207,12 +207,12 @@ def test_exponent_is_the_slope_of_a_seeds_logarithms():
 
 
 def test_minimum_width_is_a_separate_point(layer, few_iterations):
-    rows = pd.concat([excess_layers.measure(LAYER, SEED, s, ()) for s in (None, 20.0)])
-    assert rows["excess"].tolist() == [-3, 29]  # of 4 outputs
-    assert rows["share"].isna().tolist() == [True, False]
-    assert rows["error"].iloc[0] > 10 * rows["error"].iloc[1]
+    rows = pd.concat([excess_layers.measure(LAYER, SEED, s, ()) for s in (None, 0.0, 20.0)])
+    assert rows["excess"].tolist() == [-3, 0, 29]  # of 4 outputs
+    assert rows["share"].isna().tolist() == [True, False, False]
+    assert rows["error"].iloc[0] > 10 * rows["error"].iloc[2]
     table = excess_layers.PART.summary(rows)
-    assert table["share of n"].tolist() == ["minimum width", "20%"]
+    assert table["share of n"].tolist() == ["minimum width", "0%", "20%"]
     assert excess_layers.measure(LAYER, SEED, 0.05, ()).iloc[0]["excess"] == 1
     with style():
         assert image(excess_layers.PART.draw(rows.iloc[:1]), "png")[1:4] == b"PNG"
@@ -239,6 +239,17 @@ def test_gain_from_more_features_is_decided_at_each_size(power, verdict):
     claims = excess_layers.PART.claims(solves(power))
     assert [claim.verdict for claim in claims] == [verdict] * 4
     assert ["n = 100,000" in claim.evidence for claim in claims] == [False, True] * 2
+
+
+def test_gain_is_split_into_fixed_second_scales_and_more_features():
+    """Paired by seed: a factor of 4 from the minimum width to n features, of 5 from there on."""
+    rows = solves(-1.0)
+    none, few = rows[rows["share"].isna()], rows[rows["share"] == 0.5]
+    few = few.assign(error=none["error"].to_numpy() / 20)
+    equal = none.assign(share=0.0, error=none["error"] / 4)
+    claim = excess_layers.PART.claims(pd.concat([none, few, equal]))[0]
+    assert "by a factor of 20 (20 to 20) (3 paired" in claim.evidence
+    assert "fixed too, by 4 (4 to 4); from there on by 5 (5 to 5)" in claim.evidence
 
 
 def test_iterations_at_the_limit_are_lower_bounds():

@@ -128,7 +128,7 @@ def test_cells_without_counted_predictions_are_not_compared():
     assert len(CLAIMS(cells)) == 2
     cells = both([(None, 1, 1), (8, 8, 8), (8, 8, 9), (8, 8, 8)], [(1, 1, 1)] * 4)
     assert CLAIMS(cells)[2].verdict == "undecided"
-    assert "3 of 4 cells)" in CLAIMS(cells)[2].evidence
+    assert "(3 of the 4 cells run)" in CLAIMS(cells)[2].evidence
 
 
 def test_shipped_evidence_matches_the_shipped_runs(shipped_outputs):
@@ -180,7 +180,7 @@ def test_lbfgs_with_over_n_features_is_near_perfect_where_every_loss_is_zero(los
     finished = sum(loss is not None for loss in losses)
     assert f"({finished} of 2 widths from c1 - n = 40 on, n = 2,304)" in claim.evidence
     assert "at most 1.0e-05" in claim.evidence
-    assert "above the minimum: 55 (40 above n): 0.00 ± 0.01 (n=3)." in printed.evidence
+    assert "): 55 (40 above n): 0.00 ± 0.01 (n=3)." in printed.evidence
     assert "0.00 ± 0.01 (n=3), 55 features above" in printed.number
 
 

@@ -22,7 +22,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     above = [cell for cell in cells if _excess(cell) > 0]
     few = [cell for cell in above if cell.result is None or _above(cell.result) < LESS_THAN[1]]
     results, few_results = results_of(above), results_of(few)
-    if not results or not few_results:
+    if not few_results:
         return []
     losses = [None if cell.result is None else cell.result.loss for cell in above]
     layers = [layer for result in results for layer in result.layers]

@@ -10,13 +10,23 @@ import pandas as pd
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import geometric_mean, paired_difference
-from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_reported, sweep, table
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean, paired_difference
+from bnrecon.reproduction.parts import (
+    Decision,
+    Decisions,
+    only,
+    part,
+    read_reported,
+    read_text,
+    sweep,
+    table,
+)
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.layers import STAGES, TARGETS, single_layer
 
+TEXT = read_text(__file__)
 REPORTED = read_reported(__package__)["excess"]
 # The paper's 80 and 120 features are beyond the minimum width. This is c1 - n, in percent of n.
 BOUNDS = [
@@ -24,20 +34,23 @@ BOUNDS = [
     for extra in REPORTED["parameters"]
 ]
 # c1 - n in percent of n, large shares first, as they converge early; ``None`` is the minimum width.
+# At 0 second scales are fixed as they are beyond n, but no feature is added.
+USUAL = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.0, None)
 SHARES: Mapping[str, tuple[float | None, ...]] = {
-    "smoke": (20.0, 5.0, None),
-    "laptop": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, None),
-    "paper": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, None),
+    "smoke": (20.0, 5.0, 0.0, None),
+    "laptop": USUAL,
+    "paper": USUAL,
 }
 LIMITED = "stopped by the limit"
 PAPERS = "paper: 80 to 120 beyond its minimum"
-MINIMUM_AT = 0.02  # position of the minimum width on the figure's logarithmic axis
-# Seeds by target width w; n = 9 w². On an idle thread, 2,000 iterations take half a minute at width
-# 32, seven minutes at width 64.
+MINIMUM_AT, EQUAL_AT = 0.01, 0.022  # positions of n - c2 + 1 and n on the logarithmic axis
+# Seeds by target width w; n = 9 w². On an idle thread, 2,000 iterations take ten seconds at width
+# 32, three minutes at width 64.
+THREE = {32: (0, 1, 2), 64: (0, 1, 2)}
 SEEDS: Mapping[str, Mapping[int, tuple[int, ...]]] = {
     "smoke": {4: (0, 1)},
-    "laptop": {32: (0, 1, 2), 64: (0,)},
-    "paper": {32: (0, 1, 2), 64: (0, 1, 2)},
+    "laptop": THREE,
+    "paper": THREE,
 }
 
 
@@ -53,7 +66,9 @@ def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) 
     """
     shape = single_layer(layer, seed, 0, options).target.shape
     n = shape.equations
-    excess = shape.minimum_width - n if share is None else max(1, round(share / 100 * n))
+    excess = shape.minimum_width - n
+    if share is not None:
+        excess = max(1, round(share / 100 * n)) if share else 0
     single = single_layer(layer, seed, excess, options)
     solution = solve(single.system, SolverSpec("lbfgs"))
     error, assembled = single.errors(single.system.scales(solution.scale))
@@ -88,18 +103,20 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, (left, right) = new_figure(1, 2, (PAGE, 3.1))
     for (n, group), colour in zip(rows.groupby("n"), PALETTE, strict=False):
         for axes, column in ((left, "error"), (right, "iterations")):
-            middle = group.groupby("share")[column].apply(lambda v: geometric_mean(v).mean)
+            more = group[group["share"] > 0]
+            middle = more.groupby("share")[column].apply(lambda v: geometric_mean(v).mean)
             axes.plot(middle.index, middle, color=colour)
             layers = group["seed"].nunique()
             label = f"n = {n:,}, {layers} layer{'s' if layers > 1 else ''}"
-            positions = group["share"].fillna(MINIMUM_AT)
+            positions = group["share"].replace(0, EQUAL_AT).fillna(MINIMUM_AT)
             axes.plot(positions, group[column], "o", color=colour, label=label)
     right.axhline(MAX_ITERATIONS, color="grey", linestyle=":", label="limit of iterations")
     for letter, axes in zip("ab", (left, right), strict=True):
         axes.axvspan(*BOUNDS, color="#e6e6e6", label=PAPERS)
         axes.set_xscale("log")
-        shares = sorted(rows["share"].dropna().unique())
-        axes.set_xticks([MINIMUM_AT, *shares], ["n - c2 + 1", *(f"{s:g}" for s in shares)])
+        shares = sorted(rows.loc[rows["share"] > 0, "share"].unique())
+        names = ["n - c2 + 1", "0", *(f"{share:g}" for share in shares)]
+        axes.set_xticks([MINIMUM_AT, EQUAL_AT, *shares], names)
         axes.xaxis.minorticks_off()
         axes.set(xlabel="c1 - n, % of n; leftmost: the minimum width", title=f"({letter})")
     left.set(yscale="log", ylabel="relative error ‖W′ − W‖ / ‖W‖")
@@ -118,16 +135,24 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def _ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """One size's solves at the minimum width and at the smallest share (the paper's); numbers."""
-    none, share = rows[rows["share"].isna()], rows["share"].min()
-    few = rows[rows["share"] == share]
-    numbers = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS, "few": share}
+    none, share = rows[rows["share"].isna()], rows.loc[rows["share"] > 0, "share"].min()
+    few, equal = rows[rows["share"] == share], rows[rows["share"] == 0]
+    numbers = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS, "few": share, "parts": ""}
+    if {*none["seed"]} & {*equal["seed"]} & {*few["seed"]}:
+        fixed, more = _factor(none, equal), _factor(equal, few)
+        numbers["parts"] = " " + TEXT.sentence("parts", fixed=fixed, more=more)
     return none, few, numbers | {"none_stopped": _stopped(none), "few_stopped": _stopped(few)}
+
+
+def _factor(worse: pd.DataFrame, better: pd.DataFrame) -> GeometricMean:
+    """By how much the errors of one setting exceed another's, paired by seed."""
+    errors = pd.merge(worse, better, on="seed")
+    return geometric_mean(errors["error_x"] / errors["error_y"])
 
 
 def _more_accurate(none: pd.DataFrame, few: pd.DataFrame, numbers: dict[str, Any]) -> Decision:
     """Whether a few more features than the minimum width reduce the error, by seed."""
-    errors = pd.merge(none, few, on="seed")
-    factor = geometric_mean(errors["error_x"] / errors["error_y"])
+    factor = _factor(none, few)
     numbers = numbers | {"factor": factor, "pairs": factor.logarithm.n}
     return "accurate", intervals.decide([factor.logarithm]), numbers
 
@@ -162,5 +187,5 @@ TASKS = sweep(
 )
 FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
 DROPPED = ["c1 - n", "layers", "error in the float32 network", LIMITED]
-EXCERPT = only("share of n", "minimum width", "0.05%", "2%", drop=DROPPED)
+EXCERPT = only("share of n", "minimum width", "0%", "0.05%", "2%", drop=DROPPED)
 PART = part(__file__, TASKS, summarize, draw, decide, formats=FORMATS, excerpt=EXCERPT)

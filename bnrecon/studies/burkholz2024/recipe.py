@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decisions, Task, part, read_reported
 from bnrecon.reproduction.trainings import training_tasks
 
@@ -94,17 +92,15 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
-    """Decide plan by gains over activations; numbers for padding and BatchNorm's position."""
+    """Numbers for the plan, padding and BatchNorm's position; one training each decides nothing."""
     accuracy = tabulate(rows, "accuracy")
     plans = accuracy.reindex([FIRST, THIRD])
-    gains = (plans.loc[THIRD] - plans.loc[FIRST]).dropna().tolist()
+    gains = (plans.loc[THIRD] - plans.loc[FIRST]).dropna()
     verdicts: dict[str, bool | str] = {}
-    numbers: dict[str, object] = {"activations": len(gains)}
-    if gains:
-        interval = mean_interval(gains)
-        verdicts["plan"], numbers["gain"] = intervals.decide([interval]), interval
-        numbers["better"] = sum(gain > 0 for gain in gains)
-    # One training each does not decide the other two.
+    numbers: dict[str, object] = {}
+    if len(gains):
+        numbers["gains"] = ", ".join(f"{gain:.2f} ({name})" for name, gain in gains.items())
+        verdicts["plan"] = "undecided"
     wide = accuracy.reindex(index=[THIRD, CENTRED], columns=["tanh", "sigmoid"])
     tanh, sigmoid, _, centred = wide.to_numpy(float).ravel()
     if tanh == tanh and sigmoid == sigmoid and centred == centred:

@@ -104,7 +104,7 @@ LAPTOP: Mapping[str, Sequence[Targets]] = {
         of_205_epochs("paper", ("relu",)),
         of_205_epochs("minimum", features=OTHERS),
         of_205_epochs("minimum"),
-        of_205_epochs("paper", ("sigmoid",), ("he_uniform",)),
+        of_205_epochs("paper", ("leaky_relu", "sigmoid"), ("he_uniform",)),
         Targets(64, scale="paper", ways=("exact",)),
     ),
     "cifar100": (

@@ -145,7 +145,7 @@ def _channels(rows: pd.DataFrame) -> int:
 
 def _fitted(name: str, rows: pd.DataFrame) -> Decision:
     """What the searches fit without error: ID cond features ID cond targets, and others."""
-    alike = rows["features"].isin(permuting.SINGLE_ENTRIES) & (rows["target"] == "ID cond")
+    alike = rows["target"] == "ID cond"
     fitted = rows[["unpermuted", "greedy", "printed_masks", "best"]] < permuting.NONE
     id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
     numbers: dict[str, Any] = {"of": alike.sum(), "of_others": (~alike).sum()}
@@ -159,7 +159,7 @@ def _fitted(name: str, rows: pd.DataFrame) -> Decision:
     numbers["named"] = " and ".join(named)
     numbers |= {"by_greedy": others["greedy"], "by_masks": others["printed_masks"]}
     verdict: bool | str = bool(id_cond["greedy"] and densest < SPARSE)
-    if name == "fitted shared" and not verdict:
+    if name == "fitted shared":
         verdict = "undecided"  # these fits are limits, and the paper may not share a feature
     return name, verdict, numbers | {"id_cond": id_cond, "others": others}
 
@@ -172,7 +172,9 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     means = dense.groupby("c1")["missing"].mean()
     counts = ", ".join(f"{mean:.1f} of {n - width}" for width, mean in means.items())
     verdict = intervals.decide([50 - share], LEAST_DRAWS)
-    return "approximation", verdict, {"counts": counts, "share": share}
+    missing = " or ".join(str(n - width) for width in means.index)
+    numbers = {"counts": counts, "share": share, "n": n, "missing": missing}
+    return "approximation", verdict, numbers
 
 
 def _with_one_shared(shared: pd.DataFrame, others: pd.DataFrame) -> Decision:
