@@ -15,7 +15,7 @@ SCALE = "laptop"  # of parts that are not complete at the paper's size
 LINK = "../../outputs"  # from a document
 INTERVALS = (
     "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, not corrected for "
-    "their number, unless noted; in print the paper's."
+    "multiple comparisons, unless noted; in print the paper's."
 )
 
 LARGER = ", parts that say so at the paper's size by `scale=paper`"

@@ -115,10 +115,10 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.axvspan(*BOUNDS, color="#e6e6e6", label=PAPERS)
         axes.set_xscale("log")
         shares = sorted(rows.loc[rows["share"] > 0, "share"].unique())
-        names = ["n - c2 + 1", "0", *(f"{share:g}" for share in shares)]
+        names = ["minimum", "0", *(f"{share:g}" for share in shares)]
         axes.set_xticks([MINIMUM_AT, EQUAL_AT, *shares], names)
         axes.xaxis.minorticks_off()
-        axes.set(xlabel="c1 - n, % of n; leftmost: the minimum width", title=f"({letter})")
+        axes.set(xlabel="c1 - n, % of n; minimum: c1 = n - c2 + 1", title=f"({letter})")
     left.set(yscale="log", ylabel="relative error ‖W′ − W‖ / ‖W‖")
     right.set_ylim(bottom=0)
     right.set_ylabel("iterations of LBFGS")
