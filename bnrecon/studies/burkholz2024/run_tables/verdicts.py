@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Reported:
         """
         mean, half_width = rebuilt.split(" ± ")
         decimals = [len(text.partition(".")[2]) for text in (str(target), mean, half_width)]
-        rounding = sum(0.5 * 10.0**-places for places in decimals)
+        rounding = math.fsum(0.5 * 10.0**-places for places in decimals)
         return cls(target, float(mean), float(half_width), rounding, rebuilt, width)
 
     @property
