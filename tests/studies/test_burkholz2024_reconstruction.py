@@ -104,6 +104,19 @@ def test_solvers_are_compared_cell_by_cell(paper, minimum, verdict, monkeypatch)
     assert " of 10,000; difference" in claim.evidence
 
 
+@pytest.mark.parametrize(("cells", "verdict"), [(2, "confirmed"), (3, "undecided")])
+def test_target_of_another_training_is_no_printed_cell(cells, verdict, monkeypatch):
+    monkeypatch.setattr(reconstruction, "CELLS", cells)
+    targets = ("relu, 205 epochs", "tanh, 205 epochs", "relu")
+    rebuilt = [
+        cell(way, differ=(differ,) * 3, target=target)
+        for way, differ in (("paper", 9), ("minimum", 1))
+        for target in targets
+    ]
+    *_, claim = CLAIMS(rebuilt)
+    assert claim.verdict == verdict
+
+
 def test_each_width_is_judged_separately_and_one_network_decides_nothing():
     cells = both([(9, 9, 9)] * 3, [(1, 1, 2), (1, 1, 1), (1, 1, 1)])
     cells += both([(7,)], [(2,)], width="64")

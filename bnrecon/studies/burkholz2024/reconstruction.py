@@ -316,7 +316,7 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
         "more": sum(one > other for one, other in pairs),
         "pairs": count_of(len(pairs), "cell"),
     }
-    whole = len(pairs) == len(paper) >= CELLS
+    whole = len(pairs) == len(paper) and _networks(paper)["finished"] == CELLS
     yield "more", intervals.decide([difference if whole else None]), numbers
 
 
