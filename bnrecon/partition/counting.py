@@ -92,7 +92,8 @@ def fold_distances(
         seed: of the probes.
 
     Returns:
-        For each activation layer the distances (n, units), infinite where the gradient is zero.
+        For each activation layer the distances (n, units), infinite where the gradient is zero;
+        of a unit that cancels only up to rounding, they are noise.
     """
     parts = list(_distances_in_batches(network, points, probes, seed))
     return [torch.cat(layer) for layer in zip(*parts, strict=True)]
@@ -183,8 +184,9 @@ def count_by_sampling(
 ) -> np.ndarray:
     """How many units change sign among samples of a ball: counts (n, activation layers).
 
-    This is the paper's count, a lower bound: a zero set in the ball is seen only if it separates a
-    sample from the centre, which gets rare in high dimension (``detection_probability``).
+    "Batch Normalization Explained", Sect. 3.3, samples too, but counts facets. A lower bound: a
+    zero set is seen if it separates a sample from the centre, which gets rare in high dimension
+    (``detection_probability``).
 
     Args:
         network: piecewise affine; see ``PiecewiseAffine``.

@@ -17,7 +17,7 @@ CHORDS = 4_000  # lines to compare in all pairs; of more lines, as many at rando
 
 @outside_torch_modes
 def forecast(network: nn.Module, slice_: Slice) -> int:
-    """Estimate how many regions ``partition`` will return, in the time of one forward pass.
+    """Estimate how many regions ``partition`` will return, without cutting any.
 
     Every unit's zero line is that of its affine map at the window's centre; a pooling's is where
     its two largest values there are equal. L lines that cross a convex window, of which I pairs
@@ -53,15 +53,15 @@ def forecast(network: nn.Module, slice_: Slice) -> int:
     return 1 + count + pairs
 
 
-def fitting_share(network: nn.Module, slice_: Slice, most: int) -> float:
-    """The power of 1/2 by which a window that has more than ``most`` regions should fit."""
+def fitting_share(network: nn.Module, slice_: Slice, most: int) -> float | None:
+    """The power of 1/2 by which a window with more than ``most`` regions should fit, if any."""
     share, centre = 0.5, slice_.window.mean(0)
     while share > 1e-9:
         window = centre + share * (slice_.window - centre)
         if forecast(network, replace(slice_, window=window)) <= most:
-            break
+            return share
         share /= 2
-    return share
+    return None
 
 
 def _values_at_corners(network: nn.Module, slice_: Slice) -> np.ndarray:
@@ -74,9 +74,12 @@ def _values_at_corners(network: nn.Module, slice_: Slice) -> np.ndarray:
         for _, node, source in steps.walk(state):
             units = source.flatten(1)
             if steps.kinds[node] != "activation":
-                pools = units[:, steps.members(node, source.shape)]
-                largest = pools[0].topk(2).indices.expand(len(pools), -1, -1)
-                units = pools.gather(2, largest).diff(dim=2)[..., 0]
+                members = steps.members(node, source.shape)  # a padded one is repeated
+                at_centre = units[0, members]
+                first = members.gather(1, at_centre.argmax(1, keepdim=True))
+                others = torch.where(members == first, -torch.inf, at_centre)
+                second = members.gather(1, others.argmax(1, keepdim=True))
+                units = (units[:, second] - units[:, first])[..., 0]
             values.append(units[1:])
             state[node] = steps.hold(node, source, source[:1].flatten(1))
     return torch.cat(values, 1).numpy()

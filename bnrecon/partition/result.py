@@ -85,11 +85,12 @@ class Regions(Sequence[Region]):
             np.stack([-sides[..., 1], sides[..., 0]], 2) / np.where(length, length, 1)[..., None]
         )
         offset = (normal * corners).sum(2)
-        low, high = corners.min(1), corners.max(1)
+        rounding = 1e-14 * np.abs(corners).max()  # of points on a common edge
+        low, high = corners.min(1) - rounding, corners.max(1) + rounding
         for index, point in enumerate(points):
             near = np.flatnonzero(((low <= point) & (point <= high)).all(1))
             depth = np.where(length[near] > 0, normal[near] @ point - offset[near], np.inf).min(1)
-            if len(near) and depth.max() >= 0:
+            if len(near) and depth.max() >= -rounding:
                 regions[index] = near[depth.argmax()]
         return regions
 
@@ -99,7 +100,8 @@ class Folds:
     """Segments of folded hyperplanes: where a unit is zero, within one region of earlier layers.
 
     They are the facets F_{l,k,w} of "Batch Normalization Explained", Eq. 11. For a pooling they are
-    where another value becomes the maximum.
+    where another value becomes the maximum. Along an edge of earlier regions or of the window, a
+    segment is recorded from each side where the unit is positive: twice for |x|, never for -|x|.
 
     Attributes:
         layer: (S,), index into ``Partition.layers``.
@@ -156,12 +158,13 @@ class Partition:
         lines = maps[:, output] if other is None else maps[:, output] - maps[:, other]
         corners = self.regions.polygons.vertices
         reach = np.abs(corners).max()
-        scale = np.abs(maps).max(axis=(1, 2)) * max(reach, 1.0)
-        tolerance = np.maximum(reach * thresholds(lines, np.zeros(len(lines))), 1e-13 * scale)
+        scale = np.abs(maps * [1.0, reach, reach]).max(axis=(1, 2))
+        half = np.ptp(self.slice.window, axis=0).max() / 2
+        tolerance = np.maximum(half * thresholds(lines, np.zeros(len(lines))), 1e-13 * scale)
         rows = np.flatnonzero(np.logical_or(*crossings(values_at(lines, corners), tolerance)))
         polygons, lines, tolerance = self.regions.polygons.take(rows), lines[rows], tolerance[rows]
         ends = chords(polygons, values_at(lines, polygons.vertices), lines[:, 1:], tolerance)
-        return ends[np.hypot(*(ends[:, 1] - ends[:, 0]).T) > 1e-10 * reach]
+        return ends[np.hypot(*(ends[:, 1] - ends[:, 0]).T) > 1e-10 * half]
 
     def draw(
         self,

@@ -97,6 +97,9 @@ def slice_along(
         directions: (2, *input shape), not parallel. They are made orthonormal (Gram-Schmidt).
         window: (k, 2), the vertices of a convex polygon in the orthonormal coordinates.
 
+    Raises:
+        UserError: the directions are parallel or of another shape, or the window is not convex.
+
     The whole plane of a network with two inputs, from (-1, -1) to (1, 1):
 
     >>> square = slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], rectangle((-1, -1), (1, 1)))

@@ -32,13 +32,16 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
     Returns:
         The network.
 
+    Raises:
+        UserError: a BatchNorm keeps no statistics, or as for ``adapt_layers``.
+
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     >>> inputs = torch.randn(50, 2)
     >>> outputs = set_statistics(network, inputs).eval()(inputs)
     >>> bool(outputs.mean(0).abs().max() < 1e-5)
     True
     """
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     norms = [module for module in network.modules() if isinstance(module, kinds)]
     if any(norm.running_mean is None for norm in norms):
         raise UserError("a BatchNorm has track_running_stats=False: it has no statistics to set")

@@ -78,10 +78,10 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
             collector = _descend(steps, slice_, centre, scale, max_regions)
         except _TooMany:
             share = fitting_share(network, slice_, max_regions)
+            hint = f"; a smaller one should fit at {share:g} times its sides" if share else ""
             raise UserError(
                 f"more than max_regions={max_regions} regions, by a forecast "
-                f"{forecast(network, slice_):,}; give a larger max_regions or a smaller window, "
-                f"which should fit at {share:g} times its sides"
+                f"{forecast(network, slice_):,}; give a larger max_regions or another window{hint}"
             ) from None
         regions, folds = collector.collect(centre, scale)
         shape = _check(steps, slice_, regions)
@@ -259,6 +259,9 @@ def _record_pooling(
                 over, slack = units.difference(at, i, k)
                 first, last = values_at(over, ends).T
                 same = np.maximum(np.abs(first), np.abs(last)) <= slack
+                if k < j:  # of equal values, such as a repeated one, the first two record it
+                    apart = np.abs(values_at(over, corners.vertices)).max(1) > slack
+                    start = np.where(same & (apart | (k < i)), np.inf, start)
                 zero = first / np.where(first == last, 1.0, first - last)
                 start = np.where(~same & (first < last), np.maximum(start, zero), start)
                 end = np.where(~same & (first > last), np.minimum(end, zero), end)

@@ -27,6 +27,25 @@ def test_forecast_is_exact_for_lines_and_poolings_in_general_position(kind, unit
     assert forecast(network, window) == len(partition(network, window).regions)
 
 
+@pytest.mark.parametrize(
+    ("pool", "count"), [(nn.MaxPool1d(3, 2, padding=1), 2), (nn.MaxPool1d(1), 1)], ids=str
+)
+def test_forecast_of_padded_and_single_windows(pool, count):
+    """Of two units: the second window holds both, the first repeats one."""
+
+    class Windows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.pool = nn.Linear(2, 2, bias=False), pool
+
+        def forward(self, x):
+            return self.pool(self.linear(x).view(-1, 1, 2))
+
+    torch.manual_seed(0)
+    network = Windows()
+    assert forecast(network, plane()) == len(partition(network, plane()).regions) == count
+
+
 @pytest.mark.parametrize("side", [0.25, 1.0])
 @pytest.mark.parametrize(("width", "depth"), [(30, 2), (60, 2), (30, 4)])
 def test_forecast_is_near_for_deep_networks(width, depth, side):
@@ -55,3 +74,11 @@ def test_too_many_regions_suggest_a_smaller_window(depth):
     share = float(re.search(r"at ([\d.]+) times its sides", str(refused.value))[1])
     assert share < 1
     assert 100 < len(partition(network, plane(2 * share * SQUARE)).regions) < 2000
+
+
+def test_no_window_is_suggested_if_none_fits():
+    """All lines pass through the centre."""
+    network = nn.Sequential(nn.Linear(2, 200, bias=False), nn.ReLU())
+    with pytest.raises(UserError, match="max_regions=100 ") as refused:
+        partition(network, plane(), max_regions=100)
+    assert "times its sides" not in str(refused.value)

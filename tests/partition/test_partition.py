@@ -257,6 +257,52 @@ def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
     assert nearest == pytest.approx(0.0, abs=1e-12)  # every boundary ends at the origin
 
 
+class Pooled(nn.Module):
+    """A maximum of values of a linear layer."""
+
+    def __init__(self, weights, pool):
+        super().__init__()
+        self.linear, self.pool = nn.Linear(2, len(weights), bias=False).double(), pool
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.tensor(weights))
+
+    def forward(self, x):
+        return self.pool(self.linear(x).view(x.size(0), 1, -1)).flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "pool"),
+    [
+        ([[1.0, 0.0], [-1.0, 0.0]], nn.MaxPool1d(2)),
+        ([[1.0, 0.0], [-1.0, 0.0]], nn.MaxPool1d(3, 3, padding=1)),  # repeats the first value
+        ([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]], nn.MaxPool1d(3)),  # all equal on the line
+        ([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]], nn.MaxPool1d(3)),
+    ],
+)
+def test_pooling_records_a_fold_once(weights, pool):
+    parts = partition(Pooled(weights, pool), plane())
+    assert len(parts.regions) == 2
+    assert len(parts.folds) == 1
+    assert parts.folds.lengths() == pytest.approx([2.0])
+
+
+def test_points_on_common_edges_and_on_the_window_are_located():
+    parts = partition(random_network(20, 2), plane())
+    for points in (parts.folds.ends.reshape(-1, 2), 2.0 * SQUARE / 2.0):
+        assert (parts.regions.locate(points) >= 0).all()
+    assert (parts.regions.locate(SQUARE * 1.0001) == -1).all()
+
+
+@pytest.mark.parametrize("side", [1.0, 1e-4, 3e-8, 1e-9])
+def test_zero_set_in_a_small_window_away_from_the_origin(side):
+    network = nn.Linear(2, 1).double()
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[0.6, 0.8]], dtype=torch.float64))
+        network.bias.fill_(-140.0)
+    (segment,) = partition(network, plane(100 + side / 2 * SQUARE)).zero_set(0)
+    assert np.hypot(*np.diff(segment, axis=0)[0]) == pytest.approx(1.25 * side, rel=1e-3)
+
+
 def test_torchvision_residual_network_is_partitioned(digits):
     torch.manual_seed(0)
     block = torchvision.models.resnet.BasicBlock(4, 4)
