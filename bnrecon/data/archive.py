@@ -71,7 +71,7 @@ def check_split(
     if images.dtype != np.uint8 or images.ndim != 4:
         actual = f"{images.dtype} of shape {images.shape}"
         raise UserError(f"{name}_x is {actual}; it must be uint8 (N, H, W, C)")
-    if images.shape[3] > 4 and 3 in images.shape[1:3]:
+    if images.shape[3] > 4 and not {1, 3}.isdisjoint(images.shape[1:3]):
         raise UserError(
             f"{name}_x is of shape {images.shape}; it must be (N, H, W, C), and this looks like "
             "(N, C, H, W): transpose it"

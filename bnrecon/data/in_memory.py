@@ -76,7 +76,7 @@ class InMemoryImages:
         Computed from integer histograms, in float64.
         """
         if "moments" not in self._cache:
-            levels = torch.arange(256, dtype=torch.float64) / 255
+            levels = torch.arange(256, dtype=torch.float64, device="cpu") / 255
             channels = (channel.reshape(-1).int() for channel in self.train_x.unbind(-1))
             counts = torch.stack([torch.bincount(values, minlength=256) for values in channels])
             weights = counts.double() / counts.sum(1, keepdim=True)
@@ -115,13 +115,15 @@ class InMemoryImages:
         padded, labels = self._on(device)
         n, (_, height, width) = len(padded), self.shape
         generator, size, (rank, processes) = at.generator(), at.batch_size, at.share
-        order = torch.randperm(n, generator=generator)
-        shifts = torch.randint(2 * self.crop_padding + 1, (2, n), generator=generator)
-        mirrored = torch.rand(n, generator=generator) < (0.5 if self.flip else 0)
-        rows = shifts[0, :, None] + torch.arange(height)
-        columns = shifts[1, :, None] + torch.where(
-            mirrored[:, None], torch.arange(width).flip(0), torch.arange(width)
-        )
+        with torch.device("cpu"):  # the caller's default device and dtype change no draw
+            order = torch.randperm(n, generator=generator)
+            shifts = torch.randint(2 * self.crop_padding + 1, (2, n), generator=generator)
+            chances = torch.rand(n, dtype=torch.float32, generator=generator)
+            mirrored = chances < (0.5 if self.flip else 0)
+            rows = shifts[0, :, None] + torch.arange(height)
+            columns = shifts[1, :, None] + torch.where(
+                mirrored[:, None], torch.arange(width).flip(0), torch.arange(width)
+            )
         order, rows, columns = order.to(device), rows.to(device), columns.to(device)
         for batch in range(at.start, self.batches(size)):
             take = slice(batch * size + rank, (batch + 1) * size, processes)

@@ -95,7 +95,8 @@ class StreamedImages:
         An image's crop also depends on its position in the order.
         """
         first = at.start * at.batch_size
-        order = torch.randperm(len(self.train_files), generator=at.generator()).tolist()
+        count = len(self.train_files)
+        order = torch.randperm(count, device="cpu", generator=at.generator()).tolist()
         order = order[first : self.batches(at.batch_size) * at.batch_size]
         v2 = _transforms()
         augment = v2.Compose(

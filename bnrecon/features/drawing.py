@@ -11,7 +11,8 @@ from bnrecon.features.pair import Features
 from bnrecon.features.portable_random import Stream
 from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
-from bnrecon.runtime.errors import UserError
+from bnrecon.features.spec import SKIPS
+from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.options import checked_seed
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.user_code import Registered, attribute_errors
@@ -44,7 +45,8 @@ def draw(
             temporary file.
 
     Raises:
-        UserError: the distribution is unknown or does not have this width or storage.
+        UserError: the distribution is unknown or does not have this width or storage, or ``skip``
+            is another word.
         RunError: the disk is full.
 
     >>> draw("he_normal", LayerShape(2, 3), width=6, seed=0, layer=0).first.shape
@@ -52,6 +54,7 @@ def draw(
     """
     kind = distribution(name)
     checked_seed(seed)
+    require_choice("skip=", skip, SKIPS)
     if width < 1:
         raise UserError(f"width={width}: at least one feature is needed")
     kind.check_width(shape, width)

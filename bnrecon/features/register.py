@@ -197,7 +197,7 @@ def choose_width(
         excess: c1 - n.
         width: c1 as a number, ``"minimum"`` or ``"maximum"``.
         default: oversampling if none is set; 1 for distributions that have or need at most n
-            features.
+            features. Those with fixed ``widths`` have the first of them.
 
     >>> choose_width("he_normal", LayerShape(4, 3, (3, 3)))
     162
@@ -210,6 +210,8 @@ def choose_width(
     least = 0
     if oversampling is None:
         kind = distribution(name)
+        if kind.widths:
+            return named_width(shape, kind.widths[0]) or 0
         oversampling = 1.0 if kind.orthogonal or kind.at_most_n else default
         least = n + kind.spare if kind.spare else 0
     return max(least, math.ceil(oversampling * n))  # floating point: 1.1 * 50 is above 55

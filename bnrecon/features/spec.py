@@ -26,12 +26,13 @@ class FeatureSpec:
         name: a distribution in ``bnrecon.features.DISTRIBUTIONS``.
         oversampling: c1 / n.
         excess: c1 - n.
-        width: c1 as a number, ``minimum`` (n - c2 + 1, Burkholz 2024, Theorem 2.2) or ``maximum``
-            (n, Theorem 2.3).
+        width: c1 as a number, ``minimum`` (n - c2 + 1, Burkholz 2024, Theorem 2.2; with skip=outer
+            n - c2, except for id_cond) or ``maximum`` (n, Theorem 2.3).
         allow_below_minimum: accept fewer features than the theorems need; layers are then only
             approximated.
         activation: between A and B (Theorem 2.4), one of ``ACTIVATIONS``.
-        epsilon: with tanh and sigmoid, the largest error of a layer's output.
+        epsilon: with tanh and sigmoid, the largest error of a layer's output before rounding. The
+            rounding of a sigmoid in float32 can exceed it far; the layer has then not converged.
         margin: with any activation, the factor by which inputs may exceed the largest one seen.
         skip: where to add a frozen skip connection (Eq. 3): ``inner``, after the second
             normalization, or ``outer``, before it.

@@ -25,7 +25,7 @@ def density(x: np.ndarray, aspect: float) -> np.ndarray:
     """Marchenko and Pastur's density of the min(n, c1) singular values of M.
 
     p(x) = sqrt((x² - λ-²) (λ+² - x²)) / (π min(1, λ) x) on [λ-, λ+]. The paper prints λ for min(1,
-    λ), and the edges λ- = 1 - sqrt(λ), λ+² = 1 + sqrt(λ), with which the integral is not 1.
+    λ), max(c1/n, n/c1) for λ, and the edges 1 - sqrt(λ), λ+² = 1 + sqrt(λ): the integral is not 1.
 
     >>> round(float(density(np.array([1.0]), 1.0)[0]), 4)
     0.5513

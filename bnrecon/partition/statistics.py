@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.torch_modes import outside_torch_modes
+from bnrecon.runtime.torch_modes import callers_default_device, outside_torch_modes
 
 Measure = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 Update = Callable[[nn.Module, torch.Tensor, torch.Tensor], None]
@@ -153,6 +153,7 @@ def _run(
     with contextlib.ExitStack() as hooks:
         for layer in layers:
             hooks.enter_context(layer.register_forward_pre_hook(hook))
+        hooks.enter_context(callers_default_device())
         network(inputs)
 
 

@@ -55,7 +55,7 @@ def reconstruct(
     and the model itself is not changed.
 
     This combines ``plan_layers``, ``solve_layer`` for each layer and ``assemble``, which are public
-    too, and compares both networks' outputs on the first batch of ``images``.
+    too, and compares both networks' outputs on up to 64 images of the first batch.
 
     Args:
         model: any ``nn.Module`` in eval mode, in float32 or float64. The module inside a
@@ -68,7 +68,9 @@ def reconstruct(
         solver: a solver in ``bnrecon.solvers.SOLVERS``, ``"auto"``, or a ``SolverSpec``. A layer
             has converged if the solver's residual and the layer's relative error are within the
             spec's tolerance, and its error in the network's precision is at most 1,000 machine
-            epsilons (1.2e-4 in float32) or the tolerance, whichever is larger.
+            epsilons (1.2e-4 in float32) or the tolerance, whichever is larger. The errors of one
+            output's weights may be 1,000 tolerances, rounded ones also 1,000 epsilons. With tanh
+            and sigmoid the rounded layer must keep to ``FeatureSpec.epsilon``.
         seed: the seed of all features, 0 to 2^63 - 1.
         images: (N, C, H, W), or an iterable of such batches, like a DataLoader, to compute running
             statistics from. Without images, means are 0 and variances 1. An activation needs
@@ -83,8 +85,9 @@ def reconstruct(
         without images); ``.difference`` of outputs; ``.notes``; ``.save``.
 
     Raises:
-        UserError: an argument, the model or a layer is not supported; checked before any work.
-        RunError: a system is singular, memory is insufficient, or a number overflows in the
+        UserError: an argument, the model or a layer is not supported, or the features do not fit
+            into memory; checked before any work.
+        RunError: a system is singular, a solver lacks memory, or a number overflows in the
             network's precision; replacing layers changes what the model computes; or the outputs
             are far from the model's, and ``error.reconstruction`` has the result.
 

@@ -63,7 +63,8 @@ def plan_layers(
         The plan. Its ``model`` is a copy that shares the parameters.
 
     Raises:
-        UserError: an option or a layer is not supported; ``RefusedLayers`` has each layer's reason.
+        UserError: an option or a layer is not supported, or the features do not fit into memory;
+            ``RefusedLayers`` has each layer's reason.
         RunError: memory is insufficient for the solver, or replacing layers changes what the model
             computes.
 

@@ -40,8 +40,9 @@ class LayerReport:
             features.
         assembled_error: the same for the network's parameters in its precision. For several groups,
             both are the largest of any group.
-        converged: whether the solver converged, ``relative_error`` is within its tolerance, and
-            ``assembled_error`` and ``channel_error`` are within rounding.
+        converged: whether the solver converged, ``relative_error`` is within its tolerance (for one
+            output 1,000 times it), ``assembled_error`` and ``channel_error`` are within rounding,
+            and outputs with tanh and sigmoid are within ``FeatureSpec.epsilon``.
         redrawn: how many all-zero features were drawn again.
         rank: of M, computed for strict sparse features if M is small enough; else ``None``.
         convolutions: ``stored``, ``implicit`` (M = I is not formed), ``regenerated`` or
@@ -52,8 +53,8 @@ class LayerReport:
         groups: the number of groups, each rebuilt from separate features.
         kept: how many features of each group may have a nonzero scale; ``None`` without pruning.
         channel_error: the largest ‖(W' - W)_i‖ / ‖W_i‖ of any output i, as assembled. If images
-            were given, each weight is multiplied by the size of its input. ``None`` in files of
-            earlier versions that did not compute it.
+            were given, it is ‖(W' - W)_i D‖ / ‖(W_i D, b_i)‖ for the bias b and the root mean
+            squares D of the inputs. ``None`` in files of earlier versions.
     """
 
     name: str

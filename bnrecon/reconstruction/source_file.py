@@ -263,9 +263,9 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     """Merge A, γ and B of every source layer back into one layer, W' = outer ∘ (B diag(inner) A).
 
     Only the float64 scales and the drawn weights are used; exact while an activation between A and
-    B stays in its linear region. Raises ``UserError`` if a layer's frozen weights have been changed
-    or, unless ``trainable``, if it has hooks, which would be lost; if ``trainable``, for a network
-    in half precision.
+    B stays in its linear region. Raises ``UserError`` if a layer's frozen weights differ from its
+    features (in float32 both may share memory, and change together) or, unless ``trainable``, if it
+    has hooks, which would be lost; if ``trainable``, for a network in half precision.
 
     With ``trainable``, the layers compose B diag(inner) A from the source's scales at every call: a
     training step takes a few times as long as the target's. Values, gradients and running
@@ -280,6 +280,7 @@ def collapse(network: nn.Module, trainable: bool = False) -> nn.Module:
     >>> network.first_norm.weight is rebuilt.network.first_norm.weight
     True
     """
+    check_module(network)
     layers = source_layers(network)
     for name, layer in layers.items():
         if not layer.holds_drawn_weights():

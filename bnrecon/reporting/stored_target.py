@@ -13,6 +13,7 @@ from bnrecon.data import DataSpec, load
 from bnrecon.reporting.result import from_stored
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import shipped_folder
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.targets.building import build_target
 from bnrecon.targets.location import ABOUT, WEIGHTS
 from bnrecon.targets.register import check_family
@@ -28,6 +29,7 @@ SHAPES = {
 }
 
 
+@outside_torch_modes
 def load_target(
     name: str, outputs: str | Path | None = None, root: str | Path | None = None
 ) -> nn.Module:
@@ -71,7 +73,7 @@ def load_target(
     else:
         data = load(data)
     network = build_target(request, data)
-    network.load_state_dict(weights)
+    network.load_state_dict(weights, assign=True)  # in their dtype, not torch's default
     return network.eval()
 
 

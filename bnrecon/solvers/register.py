@@ -104,7 +104,7 @@ def register_solver(
     *,
     memory: Callable[[int, int], int],
     check: Callable[[int, int, bool], None] = _any_system,
-    norm: str = SQUARE,
+    norm: str | None = None,
     square: bool = False,
     version: str | None = None,
 ) -> Callable:
@@ -118,7 +118,7 @@ def register_solver(
         memory: ``memory(rows, columns)`` gives the bytes it needs besides the operator.
         check: ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` for systems it cannot
             solve.
-        norm: which of many solutions it finds.
+        norm: which of many solutions it finds; "not stated" by default, unless ``square``.
         square: whether it needs square systems, so that c1 = n by default.
         version: change it when the solver changes; without it the source file counts.
 
@@ -130,6 +130,7 @@ def register_solver(
     """
     if name == "auto":
         raise UserError("solver=auto chooses among solvers; register yours under another name")
+    described = norm or (SQUARE if square else "not stated")
 
     def add(function: Callable) -> Callable:
         registered = Registered(f"solver {name}", function, version)
@@ -157,7 +158,7 @@ def register_solver(
             with attribute_errors(registered):
                 check(rows, columns, orthogonal)
 
-        SOLVERS[name] = Solver(name, solve, bytes_needed, registered, checked, norm, square)
+        SOLVERS[name] = Solver(name, solve, bytes_needed, registered, checked, described, square)
         return function
 
     return add

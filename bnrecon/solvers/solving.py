@@ -147,7 +147,9 @@ def solve(
 
 
 def check_finite(system: System) -> None:
-    """Raise ``UserError`` for a target or features that are not finite."""
+    """Raise ``UserError`` for a target or features that are not finite, or not in float64."""
+    if kinds := {str(part.dtype) for part in (system.rhs, system.operator)} - {"torch.float64"}:
+        raise UserError(f"the system is in {kinds.pop()}; give matrix and weight in float64")
     if not bool(torch.isfinite(system.rhs).all()):
         raise UserError(
             "the target's weights are not all finite: NaN or infinity cannot be reconstructed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.partition import adapt_layers, set_statistics
 from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.module_code import added_code
+from bnrecon.runtime.options import checked
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.targets.module_tree import change_class, replace_modules
 
 METHODS = ("freeze", "fold")
@@ -26,6 +28,8 @@ class _Frozen(nn.modules.batchnorm._BatchNorm):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        if self.running_mean is None:
+            raise UserError("track_running_stats=False: there are no statistics to freeze")
         self.train(False)
 
     def train(self, mode: bool = True) -> Any:
@@ -52,6 +56,7 @@ class FrozenBatchNorm2d(_Frozen, nn.BatchNorm2d):
     """
 
 
+@outside_torch_modes
 def initialize_from_data(
     network: nn.Module,
     inputs: torch.Tensor | Iterable[torch.Tensor],
@@ -83,10 +88,14 @@ def initialize_from_data(
         network: the network; it is not changed.
         inputs: a tensor (n, *input shape), which runs once, or batches, which run once per layer.
         method: ``freeze`` or ``fold``; a network with BatchNorm is always frozen.
-        eps: added to the variances of a network without BatchNorm.
+        eps: added to the variances of a network without BatchNorm; above 0.
 
     Returns:
         The initialized copy, in the network's mode.
+
+    Raises:
+        UserError: ``eps``, the method, a layer or the inputs are not supported, a layer runs twice
+            or on sequences, or its values are not finite.
 
     >>> network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     >>> inputs = torch.randn(100, 2)
@@ -95,10 +104,13 @@ def initialize_from_data(
     True
     """
     require_choice("method=", method, METHODS)
-    ready = copy.deepcopy(network)
+    eps = checked("eps", eps, float, above=0)
+    ready = copy.deepcopy(getattr(network, "_orig_mod", network))  # not torch.compile's wrapper
     batches = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
     if not len(batches):
         raise UserError("inputs: there are none; statistics need some")
+    if isinstance(batches, torch.Tensor) and len(batches) == 1:
+        raise UserError("inputs: one point has no variance; give two or more")
     _require(ready, nn.modules.batchnorm._BatchNorm, NORMS)
     if any(isinstance(module, NORMS) for module in ready.modules()):
         if method == "fold":
@@ -111,15 +123,7 @@ def initialize_from_data(
     _require(ready, nn.modules.conv._ConvNd, WEIGHTED)
     layers = _hidden_layers(ready, batches if isinstance(batches, torch.Tensor) else batches[0])
     if method == "fold":
-        for layer in layers:
-            kind = nn.Linear if isinstance(layer, nn.Linear) else nn.Conv2d
-            if code := added_code(layer, kind):
-                raise UserError(
-                    f"method=fold: {type(layer).__name__} has {code}; give method=freeze"
-                )
-        weights = [layer.weight for layer in ready.modules() if isinstance(layer, WEIGHTED)]
-        if len(set(weights)) < len(weights):
-            raise UserError("method=fold: two layers share a weight; give method=freeze")
+        _require_foldable(ready, layers)
         # Call forward, not the layer: its hooks must not run twice.
         update = functools.partial(fold_statistics, eps=eps)
         adapt_layers(ready, layers, batches, lambda layer, x: layer.forward(x), update)
@@ -146,6 +150,16 @@ def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module
             bias = Stream(seed, number).uniform((len(layer.weight),), "bias", reach)
         layer.bias = nn.Parameter(bias.to(layer.weight))
     return network
+
+
+def _require_foldable(network: nn.Module, layers: Sequence[nn.Module]) -> None:
+    for layer in layers:
+        kind = nn.Linear if isinstance(layer, nn.Linear) else nn.Conv2d
+        if code := added_code(layer, kind):
+            raise UserError(f"method=fold: {type(layer).__name__} has {code}; give method=freeze")
+    weights = [layer.weight for layer in network.modules() if isinstance(layer, WEIGHTED)]
+    if len(set(weights)) < len(weights):
+        raise UserError("method=fold: two layers share a weight; give method=freeze")
 
 
 def _require(network: nn.Module, kind: type[nn.Module], supported: tuple[type, ...]) -> None:

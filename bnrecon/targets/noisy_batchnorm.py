@@ -30,7 +30,7 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
 
         μ' = μ_B + σ_B r ξ,                       ξ normal,      r² = δ var(m) / σ²_B,
         σ'² = σ²_B (1 - r²) χ²_ν / ν,             δ = 1 / V - 1 / B,
-        ν = 2 (1 + κ / B) / (κ δ),                κ = var(v) / σ⁴_B,
+        ν = 2 / (κ δ),                            κ = var(v) / σ⁴_B,
 
     additive Gaussian and multiplicative chi-square noise (the paper's Section 5), scaled by Eq. 13
     as in the paper's Figure 7. var(m) and κ are estimated from the batch (κ is 2 for Gaussian data
@@ -77,6 +77,8 @@ class NoisyBatchNorm(nn.modules.batchnorm._BatchNorm):
             return super().forward(input)
         if hasattr(self, "parametrizations"):
             raise RuntimeError("NoisyBatchNorm: a parametrized weight or bias cannot get noise")
+        if self.running_mean is not None and self.running_mean.itemsize < 4:
+            raise RuntimeError(f"NoisyBatchNorm in {self.running_mean.dtype}: keep it in float32")
         shift, scale = batch_noise(input, virtual)
         # γ (y - shift) / scale + β for the normalized input y, by another γ and β, so that a
         # subclass can continue from there. They are float32 under autocast: the scale's noise may
@@ -185,7 +187,7 @@ def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tenso
     variance = torch.where(varies, variance, 1)
     between = extra * values.mean(pixels).var(0) / variance  # r²
     kurtosis = torch.where(varies, square.var(0) / variance**2, 1)
-    freedom = 2 * (1 + kurtosis / batch) / (kurtosis * extra).clamp_min(TINY)
+    freedom = 2 / (kurtosis * extra).clamp_min(TINY)
     chi = torch.distributions.Chi2(freedom, validate_args=False).sample() / freedom
     shift = between.sqrt() * torch.randn_like(between)
     scale = ((1 - between) * chi).sqrt()

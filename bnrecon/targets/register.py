@@ -39,8 +39,8 @@ FAMILIES = {name: _built_in(name, builder) for name, builder in BUILT_IN.items()
 def register_target(name: str, version: str | None = None) -> Callable[[Builder], Builder]:
     """Register a family of target networks under a name that ``target.family`` accepts.
 
-    The builder is called as ``builder(shape, classes, width, **options)`` with ``target.width``,
-    which it may ignore, and the options of the target's yaml file.
+    The builder is called as ``builder(shape, classes, width=width, **options)`` with
+    ``target.width``, which it may ignore, and the options of the target's yaml file.
 
     Args:
         name: the family's name.

@@ -117,7 +117,7 @@ def test_archive_holds_images_of_any_size_with_or_without_names(tmp_path):
         load(DataSpec("folder", str(tmp_path), side=8))
 
 
-@pytest.mark.parametrize("shape", [(6, 3, 8, 8), (6, 8, 3, 8)])
+@pytest.mark.parametrize("shape", [(6, 3, 8, 8), (6, 8, 3, 8), (6, 1, 8, 8)])
 def test_images_of_another_layout_are_named(shape):
     with pytest.raises(UserError, match=r"_x is of shape .* transpose it"):
         check_split("train", np.zeros(shape, np.uint8), np.zeros(6, int), 1, shape[1:])

@@ -365,6 +365,7 @@ def test_traits_of_a_users_distribution():
             draw(name, shape, width, 0, 0)
     draw("masked", shape, 6, 0, 0, strict=True)
     assert set(asked) == {True}
+    assert choose_width("named", shape) == 6
     with pytest.raises(UserError, match=r"widths=most.*minimum"):
         register_features("wrong", widths=("most",))
 
@@ -375,6 +376,11 @@ def test_traits_of_a_users_distribution():
 def test_impossible_seeds_and_widths_are_named(values):
     with pytest.raises(UserError, match="|".join(values)):
         draw("he_normal", LayerShape(2, 3), **({"width": 6, "seed": 0, "layer": 0} | values))
+
+
+def test_unknown_skip_is_named():
+    with pytest.raises(UserError, match=r"skip=.*outer"):
+        draw("he_normal", LayerShape(2, 3), 6, 0, 0, skip="middle")
 
 
 @pytest.mark.parametrize("name", ["sign", "sparse_he_normal", "er_sign"])

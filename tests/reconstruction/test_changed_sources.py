@@ -52,6 +52,8 @@ def test_collapse_refuses_undrawn_weights_and_hooks():
     rebuilt.network[0].register_forward_hook(lambda _module, _inputs, output: 2 * output)
     with pytest.raises(UserError, match="hooks"):
         bnrecon.collapse(rebuilt.network)
+    with pytest.raises(UserError, match=r"Reconstruction"):
+        bnrecon.collapse(rebuilt)
     other = bnrecon.reconstruct(chain(), "sign", seed=1)
     other.network.load_state_dict(bnrecon.reconstruct(chain(), "sign").network.state_dict())
     for trainable in (False, True):

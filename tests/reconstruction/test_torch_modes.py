@@ -15,6 +15,8 @@ from torch import nn
 
 import bnrecon
 from bnrecon import construction, partition
+from bnrecon.data import DataSpec, load
+from bnrecon.data.batches import EpochPosition
 from bnrecon.features import LayerShape
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction import gather
@@ -22,6 +24,7 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.torch_modes import CALLERS_DEVICE, CPU
 from bnrecon.solvers import pruning
 from bnrecon.solvers.register import SOLVERS
+from bnrecon.targets.initialization import initialize_from_data
 
 DEVICES = []  # the default device of each run of a model's own code
 
@@ -159,6 +162,11 @@ def set_statistics(inputs):
     return sum_of_parameters(partition.set_statistics(copy.deepcopy(NORMALIZED), inputs))
 
 
+def first_batch():
+    images, labels = next(load(DataSpec("digits")).train_batches(EpochPosition(32, 0, 0), CPU))
+    return images.tolist(), labels.tolist()
+
+
 CONSTRUCTIONS = {
     "relu_network": lambda: sum_of_parameters(construction.relu_network(MODEL).network),
     "rank": lambda: sum_of_parameters(construction.relu_network(MODEL, rank=4).network),
@@ -175,6 +183,10 @@ CONSTRUCTIONS = {
     "random network": lambda: sum_of_parameters(partition.random_network(5, 2)),
     "statistics": lambda: set_statistics(POINTS),
     "batches": lambda: set_statistics([POINTS, POINTS[:1]]),
+    "folded": lambda: sum_of_parameters(initialize_from_data(MODEL, POINTS, method="fold")),
+    "frozen": lambda: sum_of_parameters(initialize_from_data(MODEL, POINTS)),
+    "target": lambda: sum_of_parameters(bnrecon.load_target("cifar10-vgg18-1a99b1df98")),
+    "augmented": first_batch,
 }
 
 

@@ -10,7 +10,7 @@ from random_layer import random_layer
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.precision import FLOAT32
-from bnrecon.solvers import SolverSpec, iterative, register_solver, solve
+from bnrecon.solvers import SOLVERS, SolverSpec, iterative, register_solver, solve
 from bnrecon.solvers.diagnosis import diagnose
 from bnrecon.solvers.solving import relative_residual
 
@@ -30,6 +30,7 @@ def test_solution_has_converged_up_to_the_tolerance(share, converged):
 
     system = random_system()
     report = solve(system, SolverSpec("off", tolerance=1e-4)).report
+    assert SOLVERS["off"].norm == "not stated"
     assert report.relative_residual == pytest.approx(share * 1e-4, rel=1e-6)
     assert report.converged == converged
 

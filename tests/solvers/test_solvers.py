@@ -283,6 +283,18 @@ def test_non_finite_numbers_are_refused(where, bad):
         solve(linear_system(matrix, weight), SolverSpec("auto"))
 
 
+@pytest.mark.parametrize("solver", ["auto", *SOLVERS])
+@pytest.mark.parametrize("kinds", [(torch.float32,) * 2, (torch.float64, torch.float32)])
+def test_only_systems_in_float64_are_solved(solver, kinds):
+    weight, features = (
+        gaussian(3, 2).to(kinds[1]),
+        KhatriRao(*(gaussian(6, size) for size in (3, 2))),
+    )
+    matrix = KhatriRao(features.transposed.to(kinds[0]), features.first.to(kinds[0]))
+    with pytest.raises(UserError, match=r"in torch\.float32; give matrix and weight in float64"):
+        solve(linear_system(matrix, weight), SolverSpec(solver))
+
+
 @pytest.mark.parametrize(("skip", "width"), [("none", 81), ("none", 49), ("outer", 48)])
 def test_weight_of_a_layer_in_training_is_a_target(skip, width):
     weight = gaussian(6, 1, 3, 3)

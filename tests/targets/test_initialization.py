@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchvision
-from networks import Composed, NormAct, recorded
+from networks import Composed, NormAct, recorded, same_state
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
@@ -186,3 +186,23 @@ def test_sequences_and_empty_inputs_are_refused(method):
         initialize_from_data(network, torch.randn(8, 4, 3), method=method)
     with pytest.raises(UserError, match="inputs: there are none"):
         initialize_from_data(network, [], method=method)
+    with pytest.raises(UserError, match="one point has no variance"):
+        initialize_from_data(network, torch.randn(1, 3), method=method)
+
+
+@pytest.mark.parametrize("eps", [-1.0, 0.0, float("nan"), "small"])
+def test_impossible_eps_is_refused(eps):
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    with pytest.raises(UserError, match="eps"):
+        initialize_from_data(network, torch.randn(8, 3), method="fold", eps=eps)
+
+
+def test_compiled_network_is_initialized_as_the_original():
+    network, inputs = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), torch.randn(8, 3)
+    compiled = initialize_from_data(torch.compile(network), inputs, method="fold")
+    assert same_state(compiled, initialize_from_data(network, inputs, method="fold"))
+
+
+def test_norm_without_statistics_is_not_frozen():
+    with pytest.raises(UserError, match="track_running_stats=False"):
+        FrozenBatchNorm1d(3, track_running_stats=False)

@@ -49,6 +49,20 @@ def test_mean_and_variance_vary_as_in_a_batch_of_virtual_size(draw, batch, virtu
     assert ((noisy.mean(0) - real.mean(0)).abs() < 4 * error).all()
 
 
+@pytest.mark.parametrize("draw", [gaussian, correlated])
+def test_the_noise_of_a_small_batch_has_the_variances_of_its_own_estimates(draw):
+    """var(μ') = δ var(m) and var(σ'²) = (1 - r²)² δ var(v), with δ = 1/2 - 1/6."""
+    torch.manual_seed(0)
+    images = draw(6)[:, :1]
+    shift, scale = batch_noise(images.expand(-1, 40_000, -1, -1), 2)
+    mean, square = images.mean((1, 2, 3)), ((images - images.mean()) ** 2).mean((1, 2, 3))
+    variance, delta = square.mean(), 1 / 2 - 1 / 6
+    share = delta * mean.var() / variance
+    assert float(shift.var() / share) == pytest.approx(1, abs=0.03)
+    expected = (1 - share) ** 2 * delta * square.var() / variance**2
+    assert float((scale**2).var() / expected) == pytest.approx(1, abs=0.06)
+
+
 def test_linear_outputs_have_the_noise_of_one_pixel_images():
     values = gaussian(64)
     noise = []
@@ -241,6 +255,14 @@ def test_pruned_scales_stay_and_parametrized_ones_are_refused():
     assert parametrized.eval()(images).isfinite().all()
     with pytest.raises(RuntimeError, match="parametrized"):
         parametrized.train()(images)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_statistics_in_half_precision_are_refused_in_training(kind):
+    layer, images = NoisyBatchNorm2d(2, virtual_batch=8).to(kind), correlated(40).to(kind)
+    assert layer.eval()(images).isfinite().all()
+    with pytest.raises(RuntimeError, match="keep it in float32"):
+        layer.train()(images)
 
 
 def test_conversion_keeps_frozen_statistics():
