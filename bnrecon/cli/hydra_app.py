@@ -151,5 +151,5 @@ def _folders(arguments: argparse.Namespace) -> list[str]:
     content = " ".join(words).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
     folders = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
-    chosen = {option.partition("=")[0] for option in arguments.words}
+    chosen = {option.lstrip("+").partition("=")[0] for option in arguments.words}
     return [f"{option}={path}" for option, path in folders.items() if option not in chosen]

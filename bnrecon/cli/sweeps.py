@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,8 @@ class SweepRun(WithUserModules, RunWork):
     def compute(self) -> str:
         """Do the main job, and print its table."""
         finished = main_job.run(self.config)
-        output.write(finished.text())
+        with contextlib.suppress(OSError):  # the result is stored; the sweep's table is the output
+            output.write(finished.text())
         return f"loss {finished.result.loss}"
 
 
@@ -66,9 +68,9 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     words = (*hydra_app.flags(arguments), *arguments.words)
     command = shlex.join(["bnrecon", "run", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
-    chosen = any(word.startswith("hydra.sweep.dir=") for word in arguments.words)
+    chosen = any(word.lstrip("+").startswith("hydra.sweep.dir=") for word in arguments.words)
     checks.require_folder("hydra.sweep.dir" if chosen else "outputs", plan.folder)
-    if (folder / "table.md").exists() and not _was_computed_there(batch):
+    if chosen and (folder / "table.md").exists() and not _was_computed_there(batch):
         raise UserError(
             f"hydra.sweep.dir={folder}: has a table.md that is not this sweep's; "
             "give another folder"
@@ -173,8 +175,8 @@ def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path)
     labelled = [(run.label, result) for run in runs if (result := run.result()) is not None]
     labels, results = [label for label, _ in labelled], [result for _, result in labelled]
     if results:
-        files.write_text(folder / "table.md", run_tables.markdown(results, labels) + "\n")
         output.write(f"\n{run_tables.terminal(results, labels)}")
+        files.write_text(folder / "table.md", run_tables.markdown(results, labels) + "\n")
     for failure in failures:
         log = f"; log: {failure.log}" if failure.log else ""
         code = CODES[failure.kind]

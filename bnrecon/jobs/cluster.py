@@ -21,6 +21,7 @@ from bnrecon.jobs.work import Batch, Detached, Outcome, Started, Work
 from bnrecon.reporting.wording import count_of
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError, shorten
+from bnrecon.runtime.hardware import processor_count
 from bnrecon.runtime.shipped import DEFAULT_OUTPUTS
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,11 @@ class Cluster:
                     ]
                     numbers = queue.submit(jobs, next(names), after)
                     keys = [job.keys for job in jobs]
-                    submission = submission.with_jobs(dict(zip(numbers, keys, strict=True)))
+                    try:
+                        submission = submission.with_jobs(dict(zip(numbers, keys, strict=True)))
+                    except OSError:  # a full disk; no command would know of them
+                        queue.cancel(numbers)
+                        raise
         except (UserError, RunError):
             if submission.jobs:
                 logger.warning("%s; they go on", _submitted_message(submission, queue.name))
@@ -144,7 +149,7 @@ class Cluster:
         self, number: int, work: Sequence[Work], submission: Submission, targets: tuple[str, ...]
     ) -> Job:
         local = submission.cluster == "local"
-        share = max(1, torch.get_num_threads() // self._processes)
+        share = max(1, min(torch.get_num_threads(), processor_count()) // self._processes)
         return Job(
             planner=self._batch.planner,
             words=self._batch.words,

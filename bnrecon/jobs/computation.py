@@ -11,7 +11,8 @@ from pathlib import Path
 
 from bnrecon.jobs.work import Kind, Outcome, Started, Work
 from bnrecon.runtime import locks
-from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.errors import Interrupted, RunError, UserError, lacks_memory
+from bnrecon.runtime.files import Damaged
 
 details = logging.getLogger(__name__)  # goes only to a study's log
 
@@ -51,7 +52,7 @@ def compute(
         details.error("%s failed: %s", item.label, error)
         return outcome("mistake", str(error))
     except Exception as error:  # no memory, a diverging training: the rest continues
-        defect = not isinstance(error, RunError)
+        defect = not (isinstance(error, RunError | OSError | Damaged) or lacks_memory(error))
         details.error("%s failed: %s", item.label, error, exc_info=defect)
         return outcome("failed", str(error) or type(error).__name__)
     details.info("%s: %s", item.label, gist)

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -60,7 +61,8 @@ class LocalProcesses:
     def __init__(self, jobs: int, locks_folder: Path, log: Path, device: torch.device) -> None:
         self.name, self.processes = f"{jobs} processes", jobs
         self._locks_folder, self._log, self._device = locks_folder, log, device
-        self._threads = max(1, torch.get_num_threads() // jobs)
+        threads = min(torch.get_num_threads(), hardware.processor_count())
+        self._threads = max(1, threads // jobs)
         self._workers: dict[int, tuple[SpawnProcess, Connection]] = {}
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
@@ -153,9 +155,10 @@ def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    with log.open("a", encoding="utf-8") as file:  # output of libraries, too
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    file = log.open("a", 1, "utf-8", "backslashreplace")  # stays open: its number may be 1 or 2
+    os.dup2(file.fileno(), 1)  # output of libraries, too
+    os.dup2(file.fileno(), 2)
+    sys.stdout = sys.stderr = file  # ``None`` if the command's was closed
     torch.set_num_threads(threads)
     tqdm.set_lock(threading.RLock())  # tqdm's default lock would leak, with a warning
     # The leading process may have ended, or told this one to stop while it is idle.

@@ -182,7 +182,8 @@ class LocalQueue:
     def _start(self, job: Job, name: str) -> str:
         request, log = self._folder / f"{name}.json", self._folder / f"{name}.out"
         files.write_json(request, dataclasses.asdict(job))
-        with log.open("wb") as output, environment(PYTHONSAFEPATH="1"):
+        variables = {"PYTHONSAFEPATH": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+        with log.open("wb") as output, environment(**variables):
             process = subprocess.Popen(
                 [sys.executable, "-m", "bnrecon.jobs.job", request],
                 start_new_session=True,

@@ -23,7 +23,7 @@ from bnrecon.runtime.errors import UserError, shorten
 
 E = TypeVar("E")
 
-WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)
+WRONG_CONTENT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 
 
 @dataclass(frozen=True)

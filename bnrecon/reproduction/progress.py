@@ -78,7 +78,7 @@ def read(path: Path) -> Progress:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         return _fold([json.loads(line) for line in lines])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise files.Damaged(
             f"{path} is damaged, or was written by another version of bnrecon ({reason})"
@@ -88,8 +88,9 @@ def read(path: Path) -> Progress:
 def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
     """Combine the lines."""
     first, *events = lines
+    first = {**first, "pid": int(first["pid"])}
     for moment in (first["started"], *(line["at"] for line in lines)):
-        datetime.datetime.fromisoformat(moment)  # raises ValueError if it is no time
+        datetime.datetime.fromisoformat(moment).timestamp()  # raises ValueError if it is no time
     remaining: dict[str, int] = dict(first["left_by_part"])
     running: dict[str, Running] = {}
     failed: list[Failure] = []
@@ -101,7 +102,7 @@ def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
             running.pop(event["label"], None)
             remaining[event["part"]] -= 1
             if event["event"] == "done":
-                spent.setdefault(event["part"], []).append(event["seconds"])
+                spent.setdefault(event["part"], []).append(float(event["seconds"]))
             else:
                 failed.append(Failure(event["label"], event["gist"], event["log"]))
     ended = events[-1]["how"] if events and events[-1]["event"] == "ended" else None

@@ -70,7 +70,7 @@ def studies(
 
 def sweeps(outputs: Path) -> list[StudyStatus]:
     """The sweeps with a progress file, by name."""
-    folders = [folder for folder in subfolders(outputs / "sweeps") if _progress(folder, SWEEP)[0]]
+    folders = [folder for folder in subfolders(outputs / "sweeps") if any(_progress(folder, SWEEP))]
     return [_status(folder, SWEEP, False, None) for folder in folders]
 
 

@@ -259,11 +259,11 @@ class TargetWork:
 
     def is_finished(self) -> bool:
         """Whether the target is stored."""
-        with composition.option_names("data"):
-            images = load(self.config.data)
         try:
+            with composition.option_names("data"):
+                images = load(self.config.data)
             device = hardware.resolve_device(self.config.device)
-        except UserError:  # a GPU that only the jobs have; they check again
+        except UserError:  # no images, or a GPU that only the jobs have; training reports it
             return False
         return is_trained(self.config.target_request, images, device)
 

@@ -69,8 +69,7 @@ def run(config: RunConfig, share: Share | None = None) -> Run:
     commit()
     preparation.check_names(config)
     preparation.check_root(config)
-    with hardware.use_threads(config.threads):
-        return _read_or_compute(config, share)
+    return _read_or_compute(config, share)
 
 
 def _read_or_compute(config: RunConfig, share: Share | None) -> Run:
@@ -80,7 +79,8 @@ def _read_or_compute(config: RunConfig, share: Share | None) -> Run:
     if result is None:
         check_machine(config)
         data = data or preparation.load_images(config)  # before anything is written
-        with locks.lock_folder(folder, f"the run {folder.name}"):
+        lock = locks.lock_folder(folder, f"the run {folder.name}")
+        with hardware.use_threads(config.threads), lock:
             # Another process may have done it while this one waited.
             result = finished.read_result(folder, config, quarantine_damaged=True)
             if result is None:

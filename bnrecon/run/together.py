@@ -16,7 +16,6 @@ from bnrecon.run.context import RunContext, open_run
 from bnrecon.run.naming import run_folder
 from bnrecon.run.preparation import load_images
 from bnrecon.run.seed_files import SolvedLayers
-from bnrecon.runtime import hardware
 from bnrecon.runtime.user_code import WithUserModules
 
 logger = logging.getLogger(__name__)
@@ -53,13 +52,12 @@ class LayerWork(WithUserModules):
         A stored layer is not solved again, an interrupted one is resumed. Meanwhile another process
         holds the lock of the run's folder, and waits.
         """
-        with hardware.use_threads(self.config.threads):
-            data = load_images(self.config)
-            run = open_run(self.config, data, run_folder(self.config, data))
-            solved = SolvedLayers(run.folder / f"seed-{self.seed}", run.seed_key)
-            layers = run.plan_of_seed(self.seed).layers
-            (layer,) = (each for each in layers if each.name == self.name)
-            solution = solved.get(layer) or solved.solve(layer, layer.draw_groups())
+        data = load_images(self.config)
+        run = open_run(self.config, data, run_folder(self.config, data))
+        solved = SolvedLayers(run.folder / f"seed-{self.seed}", run.seed_key)
+        layers = run.plan_of_seed(self.seed).layers
+        (layer,) = (each for each in layers if each.name == self.name)
+        solution = solved.get(layer) or solved.solve(layer, layer.draw_groups())
         return f"{solution.report.solver}, residual {solution.report.relative_residual:.1e}"
 
 

@@ -167,6 +167,8 @@ def limits_text(limits: Mapping[str, Any]) -> str:
 
 
 def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    for key, entry in value.items() if isinstance(value, dict) else ():
+        _check_limits(f"{name}.{key}", entry, {})
     numeric = isinstance(value, numbers.Real)
     if numeric and not (
         limits.get("above", -math.inf) < value < limits.get("below", math.inf)

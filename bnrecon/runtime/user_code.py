@@ -127,7 +127,7 @@ def attribute_errors(registered: Registered) -> Iterator[None]:
         yield
     except (UserError, RunError, Interrupted):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not registered.user_defined or lacks_memory(error):
             raise
         frames = traceback.extract_tb(error.__traceback__)

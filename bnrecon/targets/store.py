@@ -157,8 +157,8 @@ class _TrainingJob:
             if stopped or not (folder / lone).exists():
                 return None
             reason: ValueError | str = f"{folder / lone} is there without {missing}"
-        except (ValueError, RuntimeError) as error:
-            misfit = f"{folder / WEIGHTS} does not fit the network"
+        except (ValueError, RuntimeError, LookupError, TypeError) as error:
+            misfit = f"{folder}: {WEIGHTS} does not fit the network, or {ABOUT} this version"
             reason = error if isinstance(error, ValueError) else misfit
         else:
             with contextlib.suppress(OSError):  # of a process killed at the very end

@@ -229,6 +229,44 @@ def test_hydra_options_of_sweeps_are_refused_for_single_runs(refused):
 
 
 @pytest.mark.process
+def test_sweep_needs_no_open_streams_and_no_utf8(shell):
+    """Nor a reader: results that cannot be printed are stored."""
+    words = "run -m scale=smoke target.groups=[1] train.epochs=1 target.width=2 outputs=ö"
+    for number, (start, streams) in enumerate(
+        (("jobs=2", ">&- 2>&-"), ("jobs=2", ""), ("", "| true"))
+    ):
+        line = f"$BNRECON {words} 'seeds=[{number}],[{number + 10}]' {start} {streams}"
+        done = shell(line, PYTHONIOENCODING="ascii")
+        assert done.returncode == 0, done.stderr
+        assert "failed" not in done.stderr
+    assert len(list(Path("ö/runs").glob("*/result.json"))) == 6
+
+
+@pytest.mark.process
+def test_runs_without_images_do_not_stop_the_others(command):
+    words = ("data=digits,cifar10", "data.download=false", "seeds=[0],[1]", "target.width=2")
+    code, out, err = command("run", *SWEEP, *words, "train.epochs=1", "jobs=2")
+    assert code == 2
+    assert "warning: failed" in err
+    assert len(list(Path("out/runs").glob("digits*/result.json"))) == 2
+
+
+def test_own_folder_of_a_sweep_may_have_lost_its_progress(succeed):
+    words = ("run", *SWEEP[:-1], "train.epochs=1", "target.width=2", "seeds=[0],[1]")
+    out, _ = succeed(*words)
+    folder = Path(out.splitlines()[-1])
+    (folder / "progress-sweep.jsonl").write_text("")
+    assert succeed(*words)[0].splitlines()[-1] == str(folder)
+
+
+def test_forced_folder_of_a_sweep_is_used(succeed):
+    words = ("run", *SWEEP[:-1], "train.epochs=1", "target.width=2", "seeds=[0],[1]")
+    out, _ = succeed(*words, "++hydra.sweep.dir=mine")
+    assert out.splitlines()[-1] == "mine"
+    assert Path("mine/table.md").exists()
+
+
+@pytest.mark.process
 def test_sweep_of_finished_runs_is_recognized(succeed):
     words = ("run", *SWEEP[:-1], "train.epochs=1", "features=id_cond", "solver=closed_form")
     succeed(*words, "seeds=[0],[1]", "hydra.sweep.dir=first")

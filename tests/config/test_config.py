@@ -10,7 +10,13 @@ from bnrecon.data.spec import DataSpec
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.targets.spec import NormalizationVggTarget, Resnet9Target, TrainSpec, VggTarget
+from bnrecon.targets.spec import (
+    CustomTarget,
+    NormalizationVggTarget,
+    Resnet9Target,
+    TrainSpec,
+    VggTarget,
+)
 
 
 def test_target_chooses_its_data_unless_overridden(command):
@@ -61,6 +67,7 @@ def test_missing_home_folder_is_not_written_to(no_home):
 
 TRAIN, FEATURES, SOLVER = TrainSpec, FeatureSpec, SolverSpec
 DATA = functools.partial(DataSpec, "folder")
+CUSTOM = functools.partial(CustomTarget, "mine", "mine")
 TARGET = functools.partial(Resnet9Target, "resnet9", "resnet9")
 PAIRS = functools.partial(NormalizationVggTarget, "pairs", "vgg_normalization", groups=[1])
 IMAGENET = functools.partial(DataSpec, "imagenet")
@@ -94,6 +101,7 @@ FOLDED = {"initialization": "folded_statistics"}
         (TARGET, {"virtual_batch": 1.5}, "virtual_batch=1.5: must be at least 2"),
         (TARGET, {"initialization": "zero_bias", "virtual_batch": 8}, "give at most one of them"),
         (TARGET, {"initialization": "zero_bias", "affine": False}, "leave affine out"),
+        (CUSTOM, {"options": {"depth": float("inf")}}, r"options\.depth=inf: must be finite"),
         (TARGET, FOLDED | {"condition": 10}, "is not for weights with fixed factors"),
         (TARGET, FOLDED | {"density": 0.5}, "is not for weights with fixed factors"),
         (PAIRS, {"affine": False}, "affine: a frozen pair keeps"),

@@ -1,6 +1,7 @@
 """Studies computed by processes that outlive the command: cluster=local."""
 
 import dataclasses
+import errno
 import logging
 import os
 import re
@@ -248,6 +249,20 @@ def test_accepted_jobs_are_recorded_when_later_ones_are_refused(made, monkeypatc
     assert "1 job given to a queue: 7" in caplog.text
     [submission] = record.submissions(asked.folder)
     assert list(submission.jobs) == ["7_0"]
+
+
+def test_jobs_that_cannot_be_recorded_are_cancelled(made, monkeypatch):
+    queue, cancelled = OneArrayTaken(), []
+    queue.cancel = cancelled.append
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cluster, "open_queue", lambda *_: queue)
+    monkeypatch.setattr(record.Submission, "with_jobs", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(made("good", "jobs=2"))
+    assert cancelled == [queue.taken]
 
 
 @pytest.mark.process

@@ -24,6 +24,7 @@ from bnrecon.reproduction.request import read
 from bnrecon.reproduction.work import TargetWork
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.hardware import processor_count
 from bnrecon.studies import registry
 
 CPU = torch.device("cpu")
@@ -72,9 +73,16 @@ def test_processes_share_threads_leave_the_session_and_run_stage_by_stage(execut
     began = min(order.index((Started, item.key)) for item in second)
     assert ended < began
     rows = [rows_of(item) for item in (*first, *second)]
-    assert {row["threads"] for row in rows} == {max(1, torch.get_num_threads() // 2)}
+    threads = min(torch.get_num_threads(), processor_count())
+    assert {row["threads"] for row in rows} == {max(1, threads // 2)}
     assert os.getpid() not in {row["process"] for row in rows}
     assert all(row["session"] == row["process"] for row in rows)  # out of reach of Ctrl-C
+
+
+def test_processes_share_the_processors_that_were_granted(executors, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(local_processes.hardware, "processor_count", lambda: 6)
+    assert executors["two"]()._threads == 3
 
 
 @pytest.mark.process

@@ -218,6 +218,10 @@ def test_stored_target_of_another_shape_is_trained_again(finished, succeed, tmp_
     files.write_json(target / "target.json", about)
     _, err = succeed("run", *SMALLEST, "seeds=[5]", f"outputs={tmp_path}")
     assert "does not fit the network" in err
+    about = files.read_json(target / "target.json")
+    files.write_json(target / "target.json", about | {"config": {}})
+    _, err = succeed("run", *SMALLEST, "seeds=[6]", f"outputs={tmp_path}")
+    assert "trained again" in err or "does not fit the network" in err
 
 
 # Threads
@@ -239,9 +243,11 @@ def test_run_uses_its_threads_and_restores_them(command, succeed, tmp_path, monk
     finally:
         torch.set_num_threads(before)
     assert files.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 thread)"
-    out = command("run", *SMALLEST, f"outputs={tmp_path}")[1]
-    assert out.startswith("already done")  # threads are not part of the name
-    code, _, err = command("run", *SMALLEST, "threads=100000", f"outputs={tmp_path}")
+    for words in ([], ["threads=100000"]):
+        out = command("run", *SMALLEST, *words, f"outputs={tmp_path}")[1]
+        assert out.startswith("already done")  # threads are not part of the name
+    words = ("threads=100000", "train.epochs=2")
+    code, _, err = command("run", *SMALLEST, *words, f"outputs={tmp_path}")
     assert code == 2
     assert "threads=100000: this process has" in err
 

@@ -1,6 +1,9 @@
 """A run reads the layers that other processes solved."""
 
+import dataclasses
+
 import pytest
+import torch
 
 from bnrecon.config import composition
 from bnrecon.run import main_job, together
@@ -32,6 +35,30 @@ def test_run_offers_unsolved_layers_and_reads_their_solutions(config):
     for record in seeds:
         for layer in record.layers[1:]:  # not solved again
             assert layer.seconds == stored[record.seed, layer.name]["seconds"]
+
+
+def test_layer_keeps_to_the_threads_of_its_process(config, monkeypatch):
+    used = []
+    solve = together.SolvedLayers.solve
+    monkeypatch.setattr(
+        together.SolvedLayers,
+        "solve",
+        lambda *given: (used.append(torch.get_num_threads()), solve(*given))[1],
+    )
+
+    def share(run, seed, layers):
+        torch.set_num_threads(1)
+        asked = dataclasses.replace(run.config, threads=2)
+        together.LayerWork(asked, seed, layers[0].name).compute()
+        raise KeyboardInterrupt
+
+    before = torch.get_num_threads()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            main_job.run(config, share)
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1]
 
 
 def test_stored_layers_are_not_offered_again(config):

@@ -413,6 +413,10 @@ def test_errors_of_user_targets_and_solvers_name_the_location(command, tmp_path)
     code, _, err = command("run", "scale=smoke", "target=mlp", f"outputs={tmp_path}")
     assert code == 2
     assert "target family mlp: KeyError: 'no such thing' (" in err
+    bnrecon.register_target("mlp")(lambda *_, **__: sys.exit(0))
+    code, _, err = command("run", "scale=smoke", "target=mlp", f"outputs={tmp_path}")
+    assert code == 2
+    assert "target family mlp: SystemExit: 0 (" in err
     assert "test_user_code.py:" in err
 
     @bnrecon.register_solver("lu", memory=lambda rows, columns: 0)
