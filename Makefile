@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 .PHONY: help setup quickstart test test-all test-slurm lint wheel docs reproduce-tables bench gpu-slice gpu-pack clean
 
 help:
+	@echo "make setup        make $(VENV) with bnrecon and the development tools"
 	@echo "make quickstart   set up, then run the main job on the embedded digits (half a minute after setup)"
 	@echo "make test         set up if need be, then run the tests that start no process (four to seven minutes on two cores)"
 	@echo "make test-all     all tests, including those that start, kill and resume processes (eight to eleven minutes)"
@@ -37,7 +38,6 @@ test-all: setup
 	$(PYTEST) -n 2 --dist worksteal
 
 test-slurm: setup
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[slurm]"
 	$(PYTEST) tests/slurm -m slurm -o faulthandler_timeout=1500
 
 lint: setup
@@ -58,7 +58,7 @@ reproduce-tables: setup
 
 bench: setup
 	$(BIN)/python scripts/bench_training.py
-	$(BIN)/python scripts/bench_solvers.py
+	$(BIN)/python scripts/bench_solvers.py --outputs build/solvers
 
 MINUTES ?= 9
 gpu-slice: setup
@@ -66,7 +66,7 @@ gpu-slice: setup
 
 OUT ?= build/gpu
 gpu-pack: setup
-	$(BIN)/python scripts/gpu/pack_for_gpu.py $(OUT) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(RESULTS),--results $(RESULTS)) $(PACK)
+	$(BIN)/python scripts/gpu/pack_for_gpu.py $(OUT) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(PACK)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

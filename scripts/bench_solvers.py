@@ -6,9 +6,10 @@
 
 Sections: products, oversampled, square, together, frontier, whole, contention. Each row runs in its
 own process, which measures its peak memory; the machine should be idle. Resumable: rows in the
-results are not measured again. Residuals are recomputed from the operator in float64, at the
-minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features are
-he_normal from seed 0, or sign if the method says so. Results:
+results, also shipped ones, are not measured again (--outputs FOLDER starts anew). Residuals are
+recomputed from the operator in float64, at the minimum width as ‖W' - W‖ / ‖W‖ with both scales;
+the target is standard normal, the features are he_normal from seed 0, or sign if the method says
+so. Results:
 outputs/solvers/<device>/{bench.json,bench.md,frontier.*}.
 """
 
@@ -59,7 +60,7 @@ PLAN = [
 ]
 
 
-def main() -> None:
+def main() -> int:
     """Measure what is missing, then write the table."""
     choices = {"sections": dict.fromkeys(row["section"] for row in PLAN)}
     options = {"device": "auto", "outputs": Path("outputs/solvers")}
@@ -69,6 +70,7 @@ def main() -> None:
     wanted = [row for row in PLAN if not args.sections or row["section"] in args.sections]
     rows = measure_missing(folder / "bench.json", wanted, lambda row: apart(measure, row, device))
     report([row for key in PLAN for row in rows if key.items() <= row.items()], folder)
+    return int(any(not any(key.items() <= row.items() for row in rows) for key in wanted))
 
 
 def random_system(
@@ -305,4 +307,4 @@ def draw_frontier(points: list[dict], lu: float) -> Figure:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,6 +25,7 @@ from bnrecon.reproduction.request import StudyRequest, read
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
 
 
@@ -33,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = {"study": "burkholz2024", "scale": "laptop", "to": Path("outputs"), "targets": []}
     args = command_line.parser(__doc__, "source", **options).parse_args(arguments)
     source, study, scale = Path(args.source), registry.find(args.study), f"scale={args.scale}"
+    if missing := [name for name in args.targets if not (source / "targets" / name).is_dir()]:
+        raise UserError(f"--targets {missing[0]}: not in {source / 'targets'}")
     brought = bring(study, read(args.study, [scale, f"outputs={source}"]), args.to)
     if not brought:
         print(f"{source}: nothing of {args.study} is finished at {scale}", file=sys.stderr)
@@ -88,4 +91,7 @@ def without_folders(command: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(str(error))

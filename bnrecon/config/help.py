@@ -73,7 +73,7 @@ def text(overrides: Sequence[str] = ()) -> str:
         UserError: the overrides cannot be composed.
     """
     config = compose(overrides)
-    parts = ["choices, as in features=orthogonal (your own yaml files: --config-dir)"]
+    parts = ["choices, as in features=orthogonal (your own yaml files: bnrecon run --config-dir)"]
     for group in GROUPS:
         parts.append(_table(group, choices(group).items()))
     family = config.target.family

@@ -48,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.folder.exists():
         parser.error(f"{args.folder} is there; remove it or give a new folder")
+    if args.results is not None and not args.results.is_dir():
+        parser.error(f"--results {args.results}: no such folder")
     try:
         for name in sorted({name for piece in chosen(args.pieces) for name in piece.images}):
             write_images(name, args.data, args.folder / "data")
