@@ -1,5 +1,7 @@
 """Theorem 1 and Corollary 1 on ReLU networks, against an independent evaluation."""
 
+import itertools
+
 import pytest
 import torch
 from networks import relu_target
@@ -58,6 +60,15 @@ def test_only_normalizations_are_trainable_and_their_statistics_are_random(build
         if name in norms:
             assert module.running_mean.abs().min() > 0
             assert (module.running_var != 1).all()
+
+
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+def test_no_two_frozen_layers_have_the_same_weights(build):
+    network = build(relu_target([4, 4, 4])).network
+    weights = [module.weight for module in network.modules() if isinstance(module, nn.Linear)]
+    pairs = [(a, b) for a, b in itertools.combinations(weights, 2) if a.shape == b.shape]
+    assert pairs
+    assert not any(torch.equal(a, b) for a, b in pairs)
 
 
 def test_source_has_twice_the_depth_and_the_square_of_the_width():

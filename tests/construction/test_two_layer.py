@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bnrecon.construction.two_layer import linear_system, relative_error
+from bnrecon.construction.two_layer import channel_errors, linear_system, relative_error
 from bnrecon.operators.khatri_rao import KhatriRao
 
 
@@ -38,3 +38,10 @@ def test_relative_error_is_absolute_for_a_zero_target():
     target = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     assert relative_error(target + torch.tensor([[0.0, 3.0], [4.0, 0.0]]), target) == 1
     assert relative_error(target, torch.zeros(2, 2)) == 5
+
+
+def test_error_of_a_zero_output_is_relative_to_the_largest_output():
+    target = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
+    off = torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.5, 0.0]])
+    assert channel_errors(target + off, target).tolist() == pytest.approx([0.0, 0.4, 0.5])
+    assert channel_errors(off, torch.zeros(3, 2)).tolist() == [0.0, 2.0, 0.5]

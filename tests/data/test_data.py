@@ -14,6 +14,7 @@ from PIL import Image
 from bnrecon.data import DATASETS, DataSpec, load, register_data
 from bnrecon.data.batches import EpochPosition
 from bnrecon.data.imagenette import CLASSES as IMAGENETTE
+from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.small_images import CIFAR10_CLASSES
 from bnrecon.data.spec import DATASET_NAMES, default_root
 from bnrecon.data.streaming import StreamedImages
@@ -92,6 +93,42 @@ def test_crops_and_flips_only_move_pixels(tmp_path):
                 assert matches
                 seen.add(matches[0])
     assert len(seen) > 15
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_every_crop_is_drawn_and_half_of_them_mirrored(flip):
+    image, labels = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8, 1), torch.zeros(2000)
+    images = image.repeat(2000, 1, 1, 1), labels, image, labels[:1]
+    data = InMemoryImages("made", ("one",), *images, crop_padding=2, flip=flip)
+    [(x, _)] = data.train_batches(EpochPosition(2000, 0, 0), CPU)
+    mean, deviation = data.moments()
+    pixels = ((x[:, 0] * deviation + mean) * 255).round().long()
+    inside, beside = pixels[:, 3, 3], pixels[:, 3, 4]  # never padding
+    mirrored = beside < inside
+    assert float(mirrored.double().mean()) == pytest.approx(0.5 * flip, abs=0.05)
+    row, column = inside // 8 - 1, inside % 8 - torch.where(mirrored, 2, 1)
+    counts = torch.bincount(5 * row + column, minlength=25)
+    assert len(counts) == 25
+    assert counts.min() > 40  # of 80 on average
+
+
+def test_no_two_epochs_of_any_seed_have_the_same_order():
+    numbers = {EpochPosition(4, seed, epoch).number for seed in range(3) for epoch in range(205)}
+    assert len(numbers) == 3 * 205
+
+
+def test_streamed_images_are_cropped_at_the_centre_and_half_of_them_mirrored(tmp_path):
+    """A picture of 80 x 80 pixels that gets brighter from left to right."""
+    ramp = np.tile(np.arange(0, 240, 3, dtype=np.uint8), (80, 1))
+    Image.fromarray(ramp).save(tmp_path / "ramp.png")
+    files = [(tmp_path / "ramp.png", 0)] * 100
+    data = StreamedImages("made", ("one",), files, files[:1], side=56, workers=0)
+    [(plain, _)] = data.test_batches(1, CPU)
+    edges = 255 * (plain[0, 0, 28, [0, -1]] * 0.229 + 0.485)
+    assert edges.tolist() == pytest.approx([14.6, 222.4], abs=1)  # columns 4 and 59 of 64
+    [(x, _)] = data.train_batches(EpochPosition(100, 0, 0), CPU)
+    mirrored = x[:, 0, :, 0].mean(1) > x[:, 0, :, -1].mean(1)
+    assert 0.35 < float(mirrored.double().mean()) < 0.65
 
 
 def test_limits_sample_all_classes():

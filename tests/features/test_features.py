@@ -330,6 +330,11 @@ def test_skip_between_different_channels_has_variance_2_over_inputs():
     assert float(skip.var()) == pytest.approx(2 / 50, rel=0.1)
 
 
+def test_skip_connection_is_drawn_apart_from_the_features():
+    drawn = draw("he_normal", LayerShape(8, 6), 48, 0, 0, skip="inner")
+    assert not torch.isin(drawn.skip_weight, drawn.weights()[0]).any()
+
+
 def test_every_activation_is_covered_by_a_theorem():
     assert set(ACTIVATIONS) == set(FIRST_ACTIVATIONS)
     inexact = {name for name in ACTIVATIONS if not FIRST_ACTIVATIONS[name].exact}

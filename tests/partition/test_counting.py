@@ -17,6 +17,7 @@ from bnrecon.partition import (
     sample_ball,
     slice_along,
 )
+from bnrecon.partition.result import Folds
 from bnrecon.runtime.errors import UserError
 
 
@@ -46,6 +47,12 @@ def test_counts_in_a_slice_match_all_distances(network, plane, points):
             units = {*zip(folds.layer[near], folds.unit[near], strict=True)}
             assert count == (near.sum() if facets else len(units))
     assert counts.max() > 5
+
+
+def test_last_unit_of_a_layer_and_first_of_the_next_are_two():
+    ends = np.array([[[0.0, 0.0], [1.0, 0.0]], [[0.0, 0.0], [0.0, 1.0]]])
+    folds = Folds(layer=np.array([0, 1]), unit=np.array([1, 0]), ends=ends)
+    assert count_in_slice(folds, np.zeros((1, 2)), 0.1).tolist() == [2]
 
 
 def test_local_map_is_exact_where_no_earlier_unit_folds_in_the_ball(network, plane, points):

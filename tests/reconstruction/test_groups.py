@@ -10,9 +10,10 @@ from bnrecon.features import FeatureSpec
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction import groups
-from bnrecon.reconstruction.groups import solve_groups
+from bnrecon.reconstruction.groups import solve_groups, weakest
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers import SolverSpec, solve
+from bnrecon.solvers.report import SolverReport
 
 SHAPE = LayerShape(2, 3, (3, 3))  # 54 equations
 
@@ -41,6 +42,16 @@ def test_groups_beyond_tolerance_are_solved_alone():
     assert torch.equal(solution.scale, torch.cat([each.scale for each in alone]))
     worst = max(each.report.relative_residual for each in alone)
     assert solution.report.relative_residual == worst
+
+
+def test_report_of_a_layer_is_that_of_its_worst_failed_group():
+    """Tolerances of groups differ: the largest residual may be that of a solved one."""
+    solved = SolverReport("solved", 1e-3, iterations=5, seconds=1.0, converged=True, norm="")
+    failed = SolverReport("failed", 1e-5, iterations=7, seconds=2.0, converged=False, norm="")
+    worse = SolverReport("worse", 1e-4, iterations=6, seconds=4.0, converged=False, norm="")
+    report = weakest([solved, failed, worse])
+    assert (report.solver, report.relative_residual, report.converged) == ("worse", 1e-4, False)
+    assert (report.iterations, report.seconds) == (7, 7.0)
 
 
 @pytest.mark.parametrize("seed", range(4))

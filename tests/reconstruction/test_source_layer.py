@@ -131,6 +131,18 @@ def test_output_error_is_that_of_layer_and_normalization(dilation, folded):
     assert output_error(source, plan.layers[0].folded, largest) == pytest.approx(3)
 
 
+@pytest.mark.parametrize("limits", [{"min": 0}, {"max": 0}])
+def test_output_error_is_measured_on_inputs_of_both_signs(limits):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).double().eval()
+    folded = plan_layers(model, "he_normal").layers[0].folded
+
+    def clipped(x):
+        return model(x.clamp(**limits))
+
+    assert output_error(clipped, folded, torch.ones(3).double()) > 0.1
+
+
 def test_rank_of_a_grouped_layer_is_the_smallest():
     """Some strict sparse features are empty, in some groups more than in others."""
     torch.manual_seed(0)

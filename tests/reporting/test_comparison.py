@@ -73,6 +73,11 @@ def test_layers_are_listed_in_pairs_with_the_largest_ratio(pair):
     assert f"They differ most in {most}, by a factor of {ratios[most]:.2g}." in text
 
 
+def test_order_of_the_runs_does_not_change_the_layer_that_differs_most(pair):
+    lines = [compare(*runs).splitlines()[-1] for runs in (pair, pair[::-1])]
+    assert lines[0] == lines[1]
+
+
 def test_other_weights_change_results_but_a_moved_file_does_not(pair):
     (folder, result), _ = pair
 

@@ -121,6 +121,13 @@ def test_fewer_values_than_required_decide_nothing(least):
     assert with_values([few, enough, None], least) == [enough]
 
 
+def test_interval_not_computed_yet_counts_as_a_comparison():
+    """Alone, -0.6 ± 0.5 is below 0; as one of two it is widened to ± 0.72."""
+    below = Interval(-0.6, 0.5, 3)
+    assert decide([below]) == "contradicted"
+    assert decide([below, ABOVE]) == decide([below, None]) == "undecided"
+
+
 @pytest.mark.parametrize("pair", [*itertools.product([-2.0, -0.25, 0.0, 0.25, 2.0], repeat=2)])
 def test_verdict_follows_from_the_values_in_the_intervals(pair):
     """All of them agree with the statement, those of one interval contradict it, or neither."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bnrecon.reporting.wording import BoundFormatter
 from bnrecon.reproduction.parts import part, read_text
 
 FRONT = "---\nwhere: Theorem 1\ntitle: A table\n---\n"
@@ -41,3 +42,11 @@ def test_caption_has_the_numbers_of_the_claims(tmp_path):
     assert decided.caption_for([1, 3]) == "At most 3."
     with pytest.raises(ValueError, match="names 'worst', and no such number"):
         part(module, list, list).caption_for([1, 3])
+
+
+@pytest.mark.parametrize("kind", ["e", "f", "g", "%"])
+@pytest.mark.parametrize("number", [0.012341, 0.98765, 5.4321, 123.456])
+def test_rounded_bounds_enclose_the_number(kind, number):
+    texts = (BoundFormatter().format(f"{{!{side}:.2{kind}}}", number) for side in "du")
+    low, high = (float(text.rstrip("%")) / (100 if kind == "%" else 1) for text in texts)
+    assert low <= number <= high

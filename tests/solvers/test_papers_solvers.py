@@ -7,6 +7,7 @@ import torch
 from random_layer import gaussian, random_layer
 
 from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.system import Scales
 from bnrecon.runtime.hardware import use_threads
 from bnrecon.solvers import SolverSpec, lbfgs, solve
 
@@ -122,6 +123,25 @@ def test_pytorch_defaults_are_used_with_the_mean_error(steps):
     torch.testing.assert_close(gradient, start.grad)
     error = (matrix @ start.detach() - rhs).square().mean()
     assert first_error == pytest.approx(float(error))
+
+
+def test_weight_error_is_minimized_over_both_scales_as_by_autograd():
+    system = random_layer("he_normal", LayerShape(4, 3), 9)[-1]
+    start = Scales(gaussian(9), gaussian(4, seed=1))
+    ended, _ = lbfgs.minimize_weight_error(system, start, SolverSpec(max_iterations=3))
+    inner, outer = (part.float().requires_grad_() for part in (start.inner, start.outer))
+    optimizer = torch.optim.LBFGS([inner, outer], max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        reached = (system.matrix.dense().float() @ inner).reshape(4, 3)
+        error = (outer[:, None] * reached - system.weight.float()).square().mean()
+        error.backward()
+        return error
+
+    optimizer.step(closure)
+    torch.testing.assert_close(ended.inner, inner.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ended.outer, outer.detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "svd_lbfgs", "lu_lbfgs", "svd_lu_lbfgs"])

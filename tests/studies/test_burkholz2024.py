@@ -16,6 +16,7 @@ from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import (
+    cost,
     deeper,
     nonlinear,
     reconstruction,
@@ -172,6 +173,15 @@ def test_reported_numbers_match_the_paper():
         if min(float(cell.split(" ± ")[0]) for cell in cells.values()) > 90
     ]
     assert tuple(impossible) == table2.IMPOSSIBLE
+
+
+def test_costs_of_vgg18_are_the_papers():
+    """592,657 trainable parameters of convolutions (Sect. 3.2), and those of a linear layer."""
+    rows = cost.count(64).set_index("network")
+    least = rows.loc["source, c1 = minimum, n - c2 + 1"]
+    assert least["convolutions_trainable"] == 592_657
+    assert least["trainable"] == 592_657 + (640 - 10 + 1) + 2 * 10
+    assert rows.loc["target", "map_bytes"] == 4 * 64 * 32 * 32
 
 
 def test_study_of_runs_is_computed_once(cifar, tmp_path, monkeypatch):

@@ -190,6 +190,14 @@ def test_growth_to_the_papers_larger_target_is_extrapolated(power, verdict):
     assert f"grows by {2.4414**power:.2f} (" in claim.evidence
 
 
+@pytest.mark.parametrize(
+    ("solved", "assembled", "verdict"), [(0.1, 2.0, "undecided"), (2.0, 0.1, "confirmed")]
+)
+def test_growth_is_that_of_the_float32_network(solved, assembled, verdict):
+    rows = growing(solved).assign(assembled_error=growing(assembled)["error"])
+    assert accuracy.PART.claims(rows)[-1].verdict == verdict
+
+
 def test_exponent_is_the_slope_of_a_seeds_logarithms():
     rows = pd.DataFrame(
         {
@@ -266,6 +274,12 @@ def test_iterations_at_the_limit_are_lower_bounds():
     assert excess_layers.PART.claims(later)[2].verdict == "contradicted"
     limited = later.assign(at_limit=later["share"].isna())
     assert excess_layers.PART.claims(limited)[2].verdict == "undecided"
+
+
+def test_single_solve_stopped_by_the_limit_leaves_the_speed_undecided():
+    rows = solves(-1.0)
+    rows["at_limit"] = (rows["share"] == 0.5) & (rows["seed"] == 0)
+    assert excess_layers.PART.claims(rows)[2].verdict == "undecided"
 
 
 def test_papers_bounds_count_from_the_minimum_width():

@@ -68,6 +68,13 @@ def test_near_perfect_network_changes_at_most_five_of_10000_predictions(differ, 
     assert "(2 of 16 cells)" in claim.evidence
 
 
+def test_network_with_the_most_changes_allowed_is_near_perfect(monkeypatch):
+    monkeypatch.setattr(reconstruction, "MOST_CHANGED", 10)  # one of 1,000 images
+    for differ, verdict in ((1, "confirmed"), (2, "contradicted")):
+        (claim,) = CLAIMS([cell("exact", differ=(0, differ))])
+        assert claim.verdict == verdict
+
+
 def test_other_trainings_are_counted_apart():
     targets = ("relu", "relu, 205 epochs", "tanh, 205 epochs", "relu, training seed 1, 205 epochs")
     differ = ((9, 0, 0), *[(0, 0, 0)] * 3)

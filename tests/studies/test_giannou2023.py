@@ -24,6 +24,7 @@ from bnrecon.studies.giannou2023.batched_training import (
     Optimizer,
     SourceNetworks,
     all_optimizers,
+    draw_start,
     evaluate,
     train,
     train_sources,
@@ -97,6 +98,22 @@ def test_diverged_network_is_infinitely_wrong_and_harms_no_other():
     errors = evaluate(networks, samples, "test")[0]
     assert math.isinf(errors[0])
     assert errors[1] < samples.y["test"].var()
+
+
+def test_runs_have_their_own_teachers_samples_sources_and_starts():
+    samples = draw_samples(3, TINY, [0, 1])
+    drawn = [samples.teachers, *samples.x.values(), *draw_source(3, 9, 1.0, [0, 1])]
+    for first, second in (*drawn, draw_start([0, 1], 3)):
+        assert not torch.equal(first, second)
+
+
+def test_error_is_the_mean_over_samples_of_chunks_that_differ_in_size():
+    samples = draw_samples(3, Sizes(8, 8, 5000, 1, 1), [0])
+    network = DenseNetworks([0], 3, 1)
+    with torch.no_grad():
+        outputs = network(samples.x["test"])[:, 0].double()
+    expected = (outputs - samples.y["test"]).square().mean().item()
+    assert evaluate(network, samples, "test").item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_constructed_source_is_the_network_of_theorem_1():

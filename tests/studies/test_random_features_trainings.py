@@ -1,10 +1,15 @@
 """Parts that train networks: comparisons, shares and verdicts from handmade rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 from bnrecon.config.composition import compose
+from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spectrum import log_uniform_quantile
 from bnrecon.reporting import figures as drawing
 from bnrecon.reporting.statistics import Interval, mean_interval
@@ -19,6 +24,7 @@ from bnrecon.studies.random_features.scales import (
     WEIGHTS,
     step_share,
 )
+from bnrecon.targets.collapsed_pair import CollapsedPair
 
 STUDY = registry.find("random_features")
 
@@ -315,3 +321,18 @@ def test_scratch_decides_nothing_without_its_comparison():
     assert [claim.verdict for claim in alone] == ["undecided", "confirmed", "undecided"]
     one_seed = scratch.PART.claims(rows[rows["seed"] == 0])[1:]
     assert {claim.verdict for claim in one_seed} == {"undecided"}
+
+
+def test_scratch_counts_small_scales_and_channels_positive_in_no_batch():
+    norm = nn.BatchNorm2d(4).eval()
+    norm.pair = CollapsedPair(LayerShape(1, 1), 4, "he_normal", "scale", 0, 0)  # does not run
+    with torch.no_grad():
+        norm.pair.gamma.copy_(torch.tensor([1.0, -1.0, 0.005, -0.005]))
+        norm.weight.copy_(torch.tensor([1.0, -0.005, 0.0, 2.0]))
+        norm.bias.copy_(torch.tensor([0.0, -1.0, 1.0, 0.0]))
+    batches = torch.tensor([[-1.0, 0, 0, -1], [1, 0, 0, -1]]).reshape(2, 1, 4, 1, 1)
+    data = SimpleNamespace(test_batches=lambda *_, **__: [(x, None) for x in batches])
+    network = nn.Sequential()
+    network.add_module("features", norm)
+    shares = scratch.switched_off(network, data, torch.device("cpu"))
+    assert shares == dict.fromkeys(scratch.SHARES, 50.0)

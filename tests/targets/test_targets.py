@@ -1,5 +1,6 @@
 """Target networks: published sizes, resumed training, and stored targets."""
 
+import copy
 import dataclasses
 import shutil
 
@@ -9,6 +10,7 @@ from networks import StopAfter, same_state, small_vgg
 from torch import nn
 
 from bnrecon.config import composition
+from bnrecon.data.batches import EpochPosition
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
@@ -31,9 +33,9 @@ from bnrecon.targets.spec import (
     TrainSpec,
     VggTarget,
 )
-from bnrecon.targets.step import TrainingPlan
+from bnrecon.targets.step import Step, TrainingPlan
 from bnrecon.targets.store import obtain_target
-from bnrecon.targets.trainer import train
+from bnrecon.targets.trainer import Trainer, train
 
 CPU = torch.device("cpu")
 SPEC = TrainSpec(epochs=2, warmup_epochs=0.5, checkpoint_seconds=1e9)
@@ -142,6 +144,29 @@ def test_training_learns(digits, tmp_path):
     assert [row["epoch"] for row in log] == [1, 2, 3, 4]
     assert log[-1]["accuracy"] > 80
     assert log[-1]["loss"] < log[0]["loss"]
+
+
+@pytest.mark.parametrize(("epochs", "warmup", "steps"), [(2, 5, 11), (10, 2, 22), (10, 5.0, 55)])
+def test_warm_up_takes_at_most_half_of_a_training(digits, epochs, warmup, steps):
+    plan = changed(epochs=epochs, warmup_epochs=warmup)  # 11 steps an epoch
+    assert Trainer(small_vgg(), digits, plan, CPU).warmup == steps
+
+
+def test_step_returns_the_sums_over_its_images(digits):
+    network = small_vgg().train()
+    x, y = next(digits.train_batches(EpochPosition(32, 0, 0), CPU))
+    logits = copy.deepcopy(network)(x)
+    loss = nn.functional.cross_entropy(logits, y, reduction="sum")
+    expected = [loss.item(), (logits.argmax(1) == y).sum().item(), 32]
+    step = Step(network, torch.optim.SGD(network.parameters(), 0.1), PLAN, CPU)
+    assert step(x, y, 0.1).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_poolings_limit_the_groups_that_end_in_one():
+    options = {"width": 4, "groups": [1, 1, 1], "activation": "relu"}
+    for poolings in range(4):
+        network = build("vgg", (1, 16, 16), 10, poolings=poolings, **options)
+        assert sum(isinstance(m, nn.MaxPool2d) for m in network.modules()) == poolings
 
 
 def test_divergence_is_one_line_and_keeps_the_last_checkpoint(digits, tmp_path):
