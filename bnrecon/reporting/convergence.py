@@ -64,7 +64,7 @@ def warnings(result: RunResult) -> list[str]:
     largest = max(layer.relative_error for layer in result.unconverged)
     return [
         f"NOT CONVERGED: {len(result.unconverged)} of {len(result.layers)} layers, relative errors "
-        f"up to {largest:.1e}; the reproduced network loses {result.loss.mean:.2f} points of "
+        f"up to {largest:.1e}; the reproduced network loses {result.loss.mean:z.2f} points of "
         f"accuracy. {_advice(result)}."
     ]
 

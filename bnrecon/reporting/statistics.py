@@ -50,7 +50,7 @@ class Interval:
         return int(low > 0) - int(high < 0)  # NumPy's booleans cannot be subtracted
 
     def widened(self, comparisons: int) -> Interval:
-        """Widen for so many comparisons: one of them misses its mean in 5% of cases (Bonferroni).
+        """Widen for so many comparisons: any misses its mean in at most 5% of cases (Bonferroni).
 
         >>> f"{Interval(2.0, 0.5, 3).widened(4)}"
         '2.00 ± 1.03 (n=3)'

@@ -152,12 +152,12 @@ def decide(
 
     Returns:
         "contradicted" if an interval is below 0 after widening, so that among all comparisons this
-        happens by chance in 5% of cases; "confirmed" if every interval, without widening, is above
-        0; otherwise "undecided", also without intervals.
+        happens by chance in at most 2.5% of cases; "confirmed" if every interval, without widening,
+        is above 0; otherwise "undecided", also without intervals.
 
     >>> decide([Interval(2.0, 0.5, 3)]), decide([Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3)])
     ('confirmed', 'contradicted')
-    >>> decide([Interval(2.0, 0.5, 3), Interval(-0.6, 0.5, 3)])  # one in twenty by chance
+    >>> decide([Interval(2.0, 0.5, 3), Interval(-0.6, 0.5, 3)])  # one in forty by chance
     'undecided'
     >>> decide([Interval(2.0, 3.0, 3)]), decide([Interval(2.0, 0.5, 3), None])
     ('undecided', 'undecided')

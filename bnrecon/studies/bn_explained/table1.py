@@ -18,6 +18,7 @@ TARGETS = {"RESNET": "dropout_resnet", "CNN": "dropout_cnn"}
 # Percentage points: our reading of "very little impact". Two accuracies of 85% on 10,000 test
 # images differ by less than 1.96 sqrt(2 * 0.85 * 0.15 / 10^4) = 0.0099 by chance (95%).
 NEGLIGIBLE = 1.0
+TESTED = {"imagenette": 3_925, "cifar10": 10_000, "cifar100": 10_000, "svhn": 26_032}  # images
 DATA = {
     "smoke": ("digits",),
     "laptop": ("cifar10", "cifar100"),
@@ -71,19 +72,25 @@ def reported(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Do learned scales and shifts have very little impact, in print and, within a point, here?"""
-    cells = [cell for network in TARGETS for cell in REPORTED[network].values()]
-    printed = {"cells": cells, "imagenet": list(REPORTED["imagenet"].values())}
+    cells = [
+        cell | {"images": TESTED[data]}
+        for network in TARGETS
+        for data, cell in REPORTED[network].items()
+    ]
+    imagenet = [cell | {"images": 50_000} for cell in REPORTED["imagenet"].values()]
+    printed = {"cells": cells, "imagenet": imagenet}
     widths = rows.drop_duplicates("network").set_index("network")["width"]
     listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
     sizes = (f"{n} of width {w:g} (Appendix D: {listed[str(n)]})" for n, w in widths.items())
     numbers: dict[str, Any] = {"sizes": ", ".join(sizes), "negligible": NEGLIGIBLE}
     numbers["training"] = trained_networks.describe_training(rows)
     for name, values in printed.items():
-        fixed, learned = (pd.DataFrame(values)[word] for word in ("fixed", "learned"))
+        named = pd.DataFrame(values)
+        fixed, learned, images = (named[word] for word in ("fixed", "learned", "images"))
         gaps, shares = fixed - learned, (fixed + learned) / 200
-        # Two accuracies on 10,000 independent images each differ by more than this in 5% of cases.
-        chance = 196 * (2 * shares * (1 - shares) / 1e4) ** 0.5
-        large = (gaps.abs() > chance.clip(lower=NEGLIGIBLE)).sum()
+        # Two accuracies on so many independent images differ by more than this in 5% of cases.
+        chance = 196 * (2 * shares * (1 - shares) / images) ** 0.5
+        large = (gaps.abs() - NEGLIGIBLE > chance).sum()
         numbers[name] = {"min": gaps.min(), "max": gaps.max(), "n": len(gaps), "large": large}
     differences = {}
     for data, network in itertools.product(rows["data"].unique(), TARGETS):

@@ -62,7 +62,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
         _draw_target(pair[0], pair[1], of_width)
         letters = "abcdef"[2 * number : 2 * number + 2]
         seeds = " or ".join(map(str, sorted({result.loss.n for _, result in of_width})))
-        titles = f"loss, seeds: {seeds}", "all layers and seeds"
+        titles = f"loss, 95% intervals, seeds: {seeds}", "all layers and seeds"
         for letter, axes, what in zip(letters, pair, titles, strict=True):
             axes.set_title(f"({letter}) width {width}: {what}")
     grid[-1][0].set_xlabel("target minus rebuilt accuracy, points")

@@ -236,6 +236,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     parts = {"wide": is_random & reached, "narrow": is_random & ~reached}
     parts |= {"enough": enough, "made": ~is_random & ~enough}
     numbers: dict[str, Any] = {"settings": rows["kernels"].nunique()}
+    numbers["draws"] = int(rows.drop_duplicates("kernels")["draws"].sum())  # widths share them
     for name, chosen in parts.items():
         rebuilt, draws = rows.loc[chosen, ["rebuilt", "draws"]].sum().astype(int)
         numbers[name] = f"{rebuilt:,} of {draws:,}"
