@@ -9,8 +9,7 @@ own process, which measures its peak memory; the machine should be idle. Resumab
 results, also shipped ones, are not measured again (--outputs FOLDER starts anew). Residuals are
 recomputed from the operator in float64, at the minimum width as ‖W' - W‖ / ‖W‖ with both scales;
 the target is standard normal, the features are he_normal from seed 0, or sign if the method says
-so. Results:
-outputs/solvers/<device>/{bench.json,bench.md,frontier.*}.
+so. Results: outputs/solvers/<device>/{bench.json,bench.md,frontier.*}.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 A 3x3 layer, c0 = c2 = width, of a random target, with 1.5 n features from seed 0, to 1e-10. Each
 process has OMP_NUM_THREADS threads, by torchrun's default one; the machine should be idle.
-Results: distributed.{json,md} in --outputs; an existing row is kept; remove it first.
+Results: distributed.{json,md} in --outputs; to measure an existing row again, remove it.
 """
 
 from __future__ import annotations

@@ -175,8 +175,10 @@ def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path)
     labelled = [(run.label, result) for run in runs if (result := run.result()) is not None]
     labels, results = [label for label, _ in labelled], [result for _, result in labelled]
     if results:
-        output.write(f"\n{run_tables.terminal(results, labels)}")
-        files.write_text(folder / "table.md", run_tables.markdown(results, labels) + "\n")
+        try:
+            output.write(f"\n{run_tables.terminal(results, labels)}")
+        finally:  # a closed pipe does not lose the file, nor a full disk what is printed
+            files.write_text(folder / "table.md", run_tables.markdown(results, labels) + "\n")
     for failure in failures:
         log = f"; log: {failure.log}" if failure.log else ""
         code = CODES[failure.kind]

@@ -32,7 +32,7 @@ class FeatureSpec:
             approximated.
         activation: between A and B (Theorem 2.4), one of ``ACTIVATIONS``.
         epsilon: with tanh and sigmoid, the largest error of a layer's output before rounding. The
-            rounding of a sigmoid in float32 can exceed it far; the layer has then not converged.
+            rounding of a sigmoid in float32 can exceed it by far; the layer has then not converged.
         margin: with any activation, the factor by which inputs may exceed the largest one seen.
         skip: where to add a frozen skip connection (Eq. 3): ``inner``, after the second
             normalization, or ``outer``, before it.

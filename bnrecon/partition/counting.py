@@ -93,7 +93,7 @@ def fold_distances(
 
     Returns:
         For each activation layer the distances (n, units), infinite where the gradient is zero;
-        of a unit that cancels only up to rounding, they are noise.
+        noise where the gradient is zero only up to rounding.
     """
     parts = list(_distances_in_batches(network, points, probes, seed))
     return [torch.cat(layer) for layer in zip(*parts, strict=True)]

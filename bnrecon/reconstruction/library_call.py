@@ -68,9 +68,9 @@ def reconstruct(
         solver: a solver in ``bnrecon.solvers.SOLVERS``, ``"auto"``, or a ``SolverSpec``. A layer
             has converged if the solver's residual and the layer's relative error are within the
             spec's tolerance, and its error in the network's precision is at most 1,000 machine
-            epsilons (1.2e-4 in float32) or the tolerance, whichever is larger. The errors of one
-            output's weights may be 1,000 tolerances, rounded ones also 1,000 epsilons. With tanh
-            and sigmoid the rounded layer must keep to ``FeatureSpec.epsilon``.
+            epsilons (1.2e-4 in float32) or the tolerance, whichever is larger. The weights of each
+            output may be off by 1,000 times the tolerance, as rounded also by 1,000 epsilons. With
+            tanh and sigmoid the rounded layer must keep to ``FeatureSpec.epsilon``.
         seed: the seed of all features, 0 to 2^63 - 1.
         images: (N, C, H, W), or an iterable of such batches, like a DataLoader, to compute running
             statistics from. Without images, means are 0 and variances 1. An activation needs

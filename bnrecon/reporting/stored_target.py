@@ -73,7 +73,10 @@ def load_target(
     else:
         data = load(data)
     network = build_target(request, data)
-    network.load_state_dict(weights, assign=True)  # in their dtype, not torch's default
+    for entry, tensor in network.state_dict(keep_vars=True).items():
+        if entry in weights:  # their dtype, not torch's default; tied weights stay tied
+            tensor.data = tensor.data.to(weights[entry].dtype)
+    network.load_state_dict(weights)
     return network.eval()
 
 

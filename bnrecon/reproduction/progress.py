@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bnrecon.jobs.work import Batch, Detached, Executor, Outcome, Started, Work
+from bnrecon.reporting.inventory import WRONG_CONTENT
 from bnrecon.runtime import files
 from bnrecon.runtime.provenance import now
 
@@ -78,7 +79,7 @@ def read(path: Path) -> Progress:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         return _fold([json.loads(line) for line in lines])
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except WRONG_CONTENT as error:
         reason = f"{type(error).__name__}: {error}"
         raise files.Damaged(
             f"{path} is damaged, or was written by another version of bnrecon ({reason})"

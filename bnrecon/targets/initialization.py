@@ -15,7 +15,7 @@ from bnrecon.partition import adapt_layers, set_statistics
 from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.module_code import added_code
 from bnrecon.runtime.options import checked
-from bnrecon.runtime.torch_modes import outside_torch_modes
+from bnrecon.runtime.torch_modes import callers_default_device, outside_torch_modes
 from bnrecon.targets.module_tree import change_class, replace_modules
 
 METHODS = ("freeze", "fold")
@@ -106,10 +106,11 @@ def initialize_from_data(
     require_choice("method=", method, METHODS)
     eps = checked("eps", eps, float, above=0)
     ready = copy.deepcopy(getattr(network, "_orig_mod", network))  # not torch.compile's wrapper
-    batches = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
+    with callers_default_device():  # a loader may draw from a generator there
+        batches = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
     if not len(batches):
         raise UserError("inputs: there are none; statistics need some")
-    if isinstance(batches, torch.Tensor) and len(batches) == 1:
+    if isinstance(batches, torch.Tensor) and batches.ndim == 2 and len(batches) == 1:
         raise UserError("inputs: one point has no variance; give two or more")
     _require(ready, nn.modules.batchnorm._BatchNorm, NORMS)
     if any(isinstance(module, NORMS) for module in ready.modules()):

@@ -158,7 +158,7 @@ class _TrainingJob:
                 return None
             reason: ValueError | str = f"{folder / lone} is there without {missing}"
         except (ValueError, RuntimeError, LookupError, TypeError) as error:
-            misfit = f"{folder}: {WEIGHTS} does not fit the network, or {ABOUT} this version"
+            misfit = f"{folder}: {WEIGHTS} does not fit the network, or {ABOUT} is not as expected"
             reason = error if isinstance(error, ValueError) else misfit
         else:
             with contextlib.suppress(OSError):  # of a process killed at the very end

@@ -240,6 +240,7 @@ def test_sweep_needs_no_open_streams_and_no_utf8(shell):
         assert done.returncode == 0, done.stderr
         assert "failed" not in done.stderr
     assert len(list(Path("ö/runs").glob("*/result.json"))) == 6
+    assert len(list(Path("ö/sweeps").glob("*/table.md"))) == 3
 
 
 @pytest.mark.process

@@ -108,9 +108,10 @@ def test_leader_on_another_machine_is_of_unknown_state(tmp_path):
         lambda text: text.replace("+00:00", "").replace("T", " at "),
         lambda text: re.sub(r"20\d\d-[^\"]*", "0001-01-01T00:00:00", text),
         lambda text: re.sub(r'"pid": \d+', '"pid": "x"', text),
+        lambda text: re.sub(r'"pid": \d+', '"pid": Infinity', text),
         lambda text: "[" * 100_000 + "\n",
     ],
-    ids=["cut", "nonsense", "time", "year", "process", "nested"],
+    ids=["cut", "nonsense", "time", "year", "process", "infinite", "nested"],
 )
 def test_damaged_progress_file_is_reported(tmp_path, damage):
     with kept(tmp_path, pieces(theorem1=1)):

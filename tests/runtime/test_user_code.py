@@ -427,3 +427,26 @@ def test_errors_of_user_targets_and_solvers_name_the_location(command, tmp_path)
     assert code == 2
     assert "solver lu: IndexError" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_tied_weights_of_a_loaded_target_stay_tied(command, tmp_path, kind):
+    class Tied(torch.nn.Sequential):
+        def __init__(self, shape, classes, width, **_):
+            super().__init__(torch.nn.Flatten(), *(torch.nn.Linear(64, 64) for _ in range(2)))
+            self.append(torch.nn.Linear(64, classes))
+            self[2].weight = self[1].weight
+
+    bnrecon.register_target("mlp", version="tied")(Tied)
+    words = ("scale=smoke", "target=mlp", f"outputs={tmp_path}")
+    code, _, err = command("train", *words)
+    assert code == 0, err
+    (folder,) = (tmp_path / "targets").iterdir()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(kind)
+    try:
+        network = bnrecon.load_target(folder.name, tmp_path)
+    finally:
+        torch.set_default_dtype(before)
+    assert network[1].weight is network[2].weight
+    assert network[1].weight.dtype == torch.float32

@@ -190,6 +190,15 @@ def test_sequences_and_empty_inputs_are_refused(method):
         initialize_from_data(network, torch.randn(1, 3), method=method)
 
 
+@pytest.mark.parametrize("method", ["freeze", "fold"])
+def test_one_image_has_a_variance_over_its_positions(method):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3)).double()
+    image = torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    first = initialize_from_data(network, image, method=method)[0]
+    assert (first(image).std((0, 2, 3)) - 1).abs().max() < 0.01
+
+
 @pytest.mark.parametrize("eps", [-1.0, 0.0, float("nan"), "small"])
 def test_impossible_eps_is_refused(eps):
     network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
