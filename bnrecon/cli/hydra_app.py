@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -151,5 +151,10 @@ def _folders(arguments: argparse.Namespace) -> list[str]:
     content = " ".join(words).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
     folders = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
-    chosen = {option.lstrip("+").partition("=")[0] for option in arguments.words}
+    chosen = option_names(arguments.words)
     return [f"{option}={path}" for option, path in folders.items() if option not in chosen]
+
+
+def option_names(words: Sequence[str]) -> set[str]:
+    """The options that words set, without Hydra's leading ``+``."""
+    return {word.lstrip("+").partition("=")[0] for word in words}

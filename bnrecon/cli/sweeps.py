@@ -68,7 +68,7 @@ def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Nam
     words = (*hydra_app.flags(arguments), *arguments.words)
     command = shlex.join(["bnrecon", "run", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
-    chosen = any(word.lstrip("+").startswith("hydra.sweep.dir=") for word in arguments.words)
+    chosen = "hydra.sweep.dir" in hydra_app.option_names(arguments.words)
     checks.require_folder("hydra.sweep.dir" if chosen else "outputs", plan.folder)
     if chosen and (folder / "table.md").exists() and not _was_computed_there(batch):
         raise UserError(

@@ -154,6 +154,7 @@ def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module
 
 
 def _require_foldable(network: nn.Module, layers: Sequence[nn.Module]) -> None:
+    """Raise ``UserError`` for a layer with code or a weight that folding would change."""
     for layer in layers:
         kind = nn.Linear if isinstance(layer, nn.Linear) else nn.Conv2d
         if code := added_code(layer, kind):
