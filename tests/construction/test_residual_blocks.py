@@ -1,5 +1,7 @@
 """Residual blocks (Burkholz 2024, Sect. 2.4) against a convolution, and their scales."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,3 +43,11 @@ def test_scales_match_the_docstring(blocks):
         built = residual_blocks(target, blocks, overwrite=overwrite)
         assert sum(block.scales for block in built) == entries + blocks + zeros
         assert sum(int((block.outer == 0).sum()) for block in built) == zeros
+
+
+def test_no_two_blocks_have_the_same_weights():
+    one, other, third = residual_blocks(torch.zeros(6, 3, 3, 3, dtype=torch.float64), 3)
+    for name in ("first", "second"):
+        weights = [getattr(block, name) for block in (one, other, third)]
+        for a, b in itertools.combinations(weights, 2):
+            assert torch.isin(a, b).double().mean() < 0.01  # float32 numbers coincide

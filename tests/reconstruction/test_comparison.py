@@ -1,5 +1,7 @@
 """Differences between the outputs of source and model, judged by their size."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -98,3 +100,11 @@ def test_jumps_of_the_model_excuse_only_differences_of_their_size():
     assert "outputs were not compared: the model's own differ by" in note
     far = Function(lambda x: rounded(x) + 3)
     assert compare(far, model, images)[0].largest == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("factor", "excused"), [(9, True), (11, False)])
+def test_model_that_changes_excuses_ten_times_its_own_change(factor, excused):
+    calls = itertools.count()
+    changing = Function(lambda x: x + next(calls) * 1e-3)  # 0, 1e-3 a call later
+    off = Function(lambda x: x + factor * 1e-3)
+    assert (compare(off, changing, IMAGES)[0] is None) == excused

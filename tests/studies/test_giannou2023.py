@@ -16,7 +16,7 @@ from bnrecon.reporting.statistics import proportion_interval
 from bnrecon.reproduction.pieces import stored_in
 from bnrecon.runtime.errors import Interrupted
 from bnrecon.studies import registry
-from bnrecon.studies.giannou2023 import batched_training, theorem2, theorem3
+from bnrecon.studies.giannou2023 import batched_training, lemma10, theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
     SCHEDULES,
@@ -236,6 +236,43 @@ def test_run_without_a_winner_does_not_decide_figure_5_bottom_left():
     assert verdict([1.0, 5, 5]).verdict == "contradicted"
     assert verdict([1.0, 1, 6]).verdict == "contradicted"
     assert verdict([1.0, 1, math.nan]).verdict == "contradicted"
+
+
+def test_figure_4_right_is_not_decided_by_widths_at_which_runs_disagree():
+    def verdict(*errors, least=0.5):
+        """Of two runs at widths below, at and above d²; SGD's errors are ``least`` or 1."""
+        rows = [
+            _compared({"baseline": [least, 1.0], "teacher": e, "student": e, "dense": [0.1, 0.1]})
+            for e in errors
+        ]
+        widths = [row.assign(width=width) for row, width in zip(rows, (16, 25, 36), strict=True)]
+        (claim,) = STUDY.part("figure4_right").claims(pd.concat(widths))
+        return claim.verdict
+
+    worse, better, mixed = [2.0, 2.0], [1e-3, 1e-3], [2.0, 0.5]
+    assert verdict(worse, mixed, better) == "confirmed"
+    assert verdict(worse, mixed, better, least=0.009) == "contradicted"
+    assert verdict(better, mixed, worse) == verdict(worse, worse, worse) == "contradicted"
+    assert verdict(mixed, better, better) == verdict(worse, worse, mixed) == "undecided"
+
+
+def test_layer_norm_is_judged_run_by_run():
+    def claim(layer):
+        errors = {"batch": [1.0, 2.0, 4.0], "layer": layer}
+        rows = _compared(errors).rename(columns={"method": "normalization"})
+        return STUDY.part("layer_norm").claims(rows)[0]
+
+    assert claim([1.1, 2.1, 4.1]).verdict == "confirmed"
+    assert claim([1.1, 2.1, 3.9]).verdict == "undecided"
+    assert claim([0.9, 1.9, 40.0]).verdict == "contradicted"
+    assert "In 1 of 3 runs" in claim([0.9, 1.9, 40.0]).evidence
+
+
+def test_lemma_10_counts_the_entries_of_the_set():
+    rows = lemma10.compare_sets(3, sets=20, draws=20_000, seed=0)
+    assert rows["violated"].tolist() == [0, 0, 0, 0]
+    single = lemma10.sparse.product_zero_probability((1, 0, 0), 0.3)
+    assert single == pytest.approx(1 - 0.3**2)
 
 
 def test_schedule_selected_by_one_run_is_undecided():

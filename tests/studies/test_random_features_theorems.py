@@ -144,6 +144,25 @@ def test_blocks_assumed_independent_by_appendix_a2_are_correlated():
     assert abs(few_channels.block_correlation(independent, 20)) < 0.01
 
 
+def test_law_for_few_channels_is_decided_by_whole_intervals():
+    """Distances at c2 = 1 from n = 16 to n = 64; half of the first is 0.1."""
+
+    def verdict(smallest, largest):
+        rows = [
+            {"features": "He normal", "outputs": 1, "inputs": n, "n": n, "distance": distance}
+            | {"block_correlation": 0.25 + distance / 1000}
+            for n, distances in ((16, smallest), (64, largest))
+            for distance in distances
+        ]
+        return next(iter(verdicts(few_channels.PART, pd.DataFrame(rows)).values()))
+
+    first = [0.199, 0.2, 0.201]
+    assert verdict(first, [0.149, 0.15, 0.151]) == "needs a condition"
+    assert verdict(first, [0.049, 0.05, 0.051]) == "confirmed"
+    assert verdict(first, [0.01, 0.09, 0.13]) == "undecided"
+    assert verdict(first, [0.05, 0.11, 0.2]) == "undecided"
+
+
 @pytest.mark.parametrize("size", [2, 5])
 def test_eq_3_rebuilds_targets_without_zeros_with_condition_root_c2(size):
     features = draw("id_cond", LayerShape(size, size), size**2 - size + 1, 0, 0)

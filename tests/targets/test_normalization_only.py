@@ -180,6 +180,13 @@ def test_sparse_features_start_from_a_masked_weight_of_the_same_variance():
     )
 
 
+def test_layers_of_one_shape_have_different_features():
+    network = normalization_vgg((4, 8, 8), 10, 4, [3], "relu", "he_normal", 5, "scale")
+    first, *others = [module for module in network.modules() if isinstance(module, CollapsedPair)]
+    assert first.first.shape == others[0].first.shape
+    assert not torch.equal(first.first, others[0].first)
+
+
 def test_features_none_is_the_same_network_with_weights():
     options = ((3, 16, 16), 10, 4, [1, 2], "relu")
     pairs = normalization_vgg(*options, "he_normal", 10, "scale")

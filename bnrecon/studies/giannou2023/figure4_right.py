@@ -30,9 +30,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     dense, side = rows[rows["method"] == "dense"].drop_duplicates("run"), int(rows["side"].iloc[0])
     numbers |= {"from": str(min(student, default="none")), "side": f"{side}"}
     numbers |= {"dense": comparison.format_errors(dense["mse"]), "needed": f"{side**2}"}
-    # The claim compares widths below d² with others, where the constructions are exact.
-    both = rows["width"].min() < side**2 <= rows["width"].max()
-    verdict = ordered and least > CONSTANT if both else "undecided"
+    # The claim compares widths below d² with others, where the constructions are exact. Runs that
+    # disagree at the smallest or largest width refute nothing.
+    ends = {int(rows["width"].min()), int(rows["width"].max())}
+    both = min(ends) < side**2 <= max(ends)
+    confirmed = ordered and least > CONSTANT
+    decided = both and (confirmed or ends.isdisjoint(mixed))
+    verdict = confirmed if decided else "undecided"
     return {"widths": verdict}, numbers | {"least": least, "medians": span(medians, ".2g")}
 
 
