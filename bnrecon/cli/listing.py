@@ -64,7 +64,8 @@ def _find_entries(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:
     entries: dict[str, list[Any]] = {}
     for kind, look in (("runs", inventory.runs), ("targets", inventory.targets)):
         if kind in kinds:
-            by_name = {entry.name: entry for entry in (*look(shipped), *look(folder))}
+            roots = dict.fromkeys((shipped, folder))  # one folder in a checkout
+            by_name = {entry.name: entry for root in roots for entry in look(root)}
             entries[kind] = [by_name[name] for name in sorted(by_name)]
     if "studies" in kinds:
         from bnrecon.reproduction.study_status import studies

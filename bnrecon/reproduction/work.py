@@ -16,7 +16,7 @@ from bnrecon.data import load
 from bnrecon.jobs.work import Work, target_key
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import pieces
-from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
+from bnrecon.reproduction.task_store import TaskResult, task_path
 from bnrecon.run import finished, main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files, hardware, locks
@@ -159,10 +159,10 @@ class TaskWork(_Stored[TaskResult]):
     threads: int | None = None  # the ``threads`` option, for tasks without options
     solver: ClassVar[None] = None  # no study's solver selects tasks
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
-        """See ``task_key``."""
-        return task_key(self.part, self.task)
+        """See ``task_key``; the file's name ends with it."""
+        return self.path.stem.rpartition("-")[2]
 
     @property
     def label(self) -> str:
