@@ -48,16 +48,16 @@ def timed(call: Callable, *arguments: Any, **options: Any) -> tuple[Any, dict[st
     return result, {"seconds": seconds, "processor_seconds": processor}
 
 
-def measure_missing(path: Path, wanted: Iterable[dict], measure: Callable) -> list[dict]:
+def measure_missing(path: Path, requested: Iterable[dict], measure: Callable) -> list[dict]:
     """Measure the rows that a file lacks; store each when it is done, and return all rows.
 
-    ``wanted`` has the keys of each row, as ``{"size": 16, "threads": 1}``; the result of
+    ``requested`` has the keys of each row, as ``{"size": 16, "threads": 1}``; the result of
     ``measure`` is added, with the commit and the date. A row with only a note on why it was not
     measured is tried again. A row that fails is reported and skipped.
     """
     stored = files.read_if_valid(path, files.read_json, quarantine_damaged=True)
     rows = [] if stored is None else stored["rows"]
-    for names in wanted:
+    for names in requested:
         same = [row for row in rows if names.items() <= row.items()]
         if same and not any("note" in row and "seconds" not in row for row in same):
             continue

@@ -66,10 +66,10 @@ def main() -> int:
     args = command_line.parser(__doc__, "sections*", choices=choices, **options).parse_args()
     device = hardware.resolve_device(args.device)
     folder = args.outputs / device.type
-    wanted = [row for row in PLAN if not args.sections or row["section"] in args.sections]
-    rows = measure_missing(folder / "bench.json", wanted, lambda row: apart(measure, row, device))
+    keys = [row for row in PLAN if not args.sections or row["section"] in args.sections]
+    rows = measure_missing(folder / "bench.json", keys, lambda row: apart(measure, row, device))
     report([row for key in PLAN for row in rows if key.items() <= row.items()], folder)
-    return int(any(not any(key.items() <= row.items() for row in rows) for key in wanted))
+    return int(any(not any(key.items() <= row.items() for row in rows) for key in keys))
 
 
 def random_system(

@@ -56,9 +56,11 @@ def time_products(row: dict) -> dict:
     shape = LayerShape(width, width, (3, 3))
     features = choose_width(name, shape, 1.5)
     part = features if width < 256 else LARGEST_SLICE
-    wanted = getattr(precisions, row["precision"].upper())
-    operators = {each: operator_of(name, shape, part, each, wanted) for each in storages_of(name)}
-    x, y = (torch.randn(size, dtype=wanted.vectors) for size in (part, shape.equations))
+    precision = getattr(precisions, row["precision"].upper())
+    operators = {
+        each: operator_of(name, shape, part, each, precision) for each in storages_of(name)
+    }
+    x, y = (torch.randn(size, dtype=precision.vectors) for size in (part, shape.equations))
     times = collections.defaultdict(list)
     for storage, M in ROUNDS * tuple(operators.items()):
         _, seconds = timed(lambda M=M: (M.matvec(x), M.rmatvec(y)))
@@ -68,15 +70,15 @@ def time_products(row: dict) -> dict:
     return {"n": shape.equations, "c1": features, "measured": part} | medians
 
 
-def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted):
+def operator_of(name: str, shape: LayerShape, part: int, storage: str, precision):
     """M in a precision, with features stored in it or made in each product."""
     with mock.patch.object(signs, "HELD_BYTES", 0 if storage == DRAWN else signs.HELD_BYTES):
         pair = draw(name, shape, part, 0, 0, storage=storage.partition(",")[0])
         operator = feature_operator(pair, torch.float64, torch.device("cpu"))
-        if wanted is precisions.INT8:
+        if precision is precisions.INT8:
             with mock.patch.object(integers, "EXPANDED_BYTES", 0):
                 return integers.IntegerProducts(operator)
-        return operator if wanted is precisions.FLOAT64 else operator.to(wanted)
+        return operator if precision is precisions.FLOAT64 else operator.to(precision)
 
 
 def time_solve(row: dict) -> dict:
@@ -124,13 +126,13 @@ def main() -> None:
     options |= {"precisions": ["bfloat16", "float64"], "outputs": Path("outputs/solvers/storage")}
     args = command_line.parser(__doc__, "sections*", choices=choices, **options).parse_args()
     for section in args.sections or SECTIONS:
-        wanted = [
+        requested = [
             {"section": section, "features": name, "width": width} | kind
             for name, width in itertools.product(args.features, args.widths)
             for kind in kinds_of(section, name, args.precisions)
         ]
         measure = functools.partial(bench_rows.apart, SECTIONS[section], threads=1)
-        rows = measure_missing(args.outputs / f"{section}.json", wanted, measure)
+        rows = measure_missing(args.outputs / f"{section}.json", requested, measure)
         rows.sort(key=lambda row: (row["features"], row["width"], row.get("precision", "")))
         lines = rows if section == "solves" else [line for row in rows for line in lines_of(row)]
         words = {"section": section, "processors": os.cpu_count()}

@@ -43,14 +43,14 @@ def main() -> None:
     options = {"largest": 256, "threads": 1, "outputs": Path("outputs/solvers/cost_curve")}
     choices = {"methods": WIDTHS}
     args = command_line.parser(__doc__, "methods*", choices=choices, **options).parse_args()
-    wanted = [
+    requested = [
         {"method": method, "width": width, "threads": args.threads}
         for method, widths in WIDTHS.items()
         for width in widths
         if width <= args.largest and method in (args.methods or WIDTHS)
     ]
     call = functools.partial(bench_rows.apart, measure, threads=args.threads)
-    rows = measure_missing(args.outputs / "cost_curve.json", wanted, call)
+    rows = measure_missing(args.outputs / "cost_curve.json", requested, call)
     rows = [row for row in rows if row["threads"] == args.threads]
     rows.sort(key=lambda row: ([*WIDTHS].index(row["method"]), row["n"]))
     bench_rows.write_table(args.outputs / "cost_curve.md", rows, threads=args.threads)

@@ -36,16 +36,16 @@ def main() -> int:
     options = {"features": "sign", "threads": 1, "outputs": Path("outputs/solvers/layers")}
     parser = command_line.parser(__doc__, "model", "layer", **options)
     args = parser.parse_args()
-    wanted = {name: getattr(args, name) for name in ("model", "layer", "features", "threads")}
+    requested = {name: getattr(args, name) for name in ("model", "layer", "features", "threads")}
     try:
-        plan_one(wanted)
+        plan_one(requested)
     except UserError as error:
         parser.error(str(error))
     measure = functools.partial(apart, rebuild, args.outputs, threads=args.threads)
-    rows = measure_missing(args.outputs / "layers.json", [wanted], measure)
+    rows = measure_missing(args.outputs / "layers.json", [requested], measure)
     rows.sort(key=lambda row: (row["n"], row["model"], row["layer"], row["features"]))
     write_table(args.outputs / "layers.md", rows, images=IMAGES)
-    return 0 if any(wanted.items() <= row.items() for row in rows) else 1
+    return 0 if any(requested.items() <= row.items() for row in rows) else 1
 
 
 def plan_one(row: dict) -> bnrecon.Plan:

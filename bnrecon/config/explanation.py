@@ -82,8 +82,8 @@ def _several_values(match: re.Match[str], _: str) -> str:
 def _wrong_type(match: re.Match[str], text: str) -> str:
     name = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
     kinds = {"Integer": int, "Float": float, "Boolean": bool, "String": str}
-    wanted = KINDS[kinds[match[2]]] if match[2] in kinds else match[2]
-    return f"{name[1] if name else 'an option'}={match[1]}: must be {wanted}"
+    expected = KINDS[kinds[match[2]]] if match[2] in kinds else match[2]
+    return f"{name[1] if name else 'an option'}={match[1]}: must be {expected}"
 
 
 def _not_a_list(match: re.Match[str], _: str) -> str:

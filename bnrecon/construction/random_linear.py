@@ -91,27 +91,25 @@ def solve_scales(
     >>> solve_scales(v, w, torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64)))
     tensor([3., 4.], dtype=torch.float64)
     """
-    matrix, wanted = khatri_rao(second, first), weight.reshape(-1, 1)
-    solution = _solve_square(matrix, wanted, refinements)
-    error = math.inf if solution is None else float((wanted - matrix @ solution).norm())
-    if solution is not None and error <= TOLERANCE * float(wanted.norm()):
+    matrix, rhs = khatri_rao(second, first), weight.reshape(-1, 1)
+    solution = _solve_square(matrix, rhs, refinements)
+    error = math.inf if solution is None else float((rhs - matrix @ solution).norm())
+    if solution is not None and error <= TOLERANCE * float(rhs.norm()):
         return solution[:, 0]
-    shortest = torch.linalg.lstsq(matrix, wanted, driver="gelsd").solution
-    if solution is not None and error < float((wanted - matrix @ shortest).norm()):
+    shortest = torch.linalg.lstsq(matrix, rhs, driver="gelsd").solution
+    if solution is not None and error < float((rhs - matrix @ shortest).norm()):
         return solution[:, 0]
     return shortest[:, 0]
 
 
-def _solve_square(
-    matrix: torch.Tensor, wanted: torch.Tensor, refinements: int
-) -> torch.Tensor | None:
+def _solve_square(matrix: torch.Tensor, rhs: torch.Tensor, refinements: int) -> torch.Tensor | None:
     """The refined LU solution; ``None`` for another shape, a zero pivot or an overflow."""
     if matrix.shape[0] != matrix.shape[1]:
         return None
     factors, pivots, info = torch.linalg.lu_factor_ex(matrix)
     if int(info) != 0:
         return None
-    solution = torch.linalg.lu_solve(factors, pivots, wanted)
+    solution = torch.linalg.lu_solve(factors, pivots, rhs)
     for _ in range(refinements):
-        solution = solution + torch.linalg.lu_solve(factors, pivots, wanted - matrix @ solution)
+        solution = solution + torch.linalg.lu_solve(factors, pivots, rhs - matrix @ solution)
     return solution if bool(solution.isfinite().all()) else None

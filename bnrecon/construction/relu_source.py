@@ -244,6 +244,6 @@ def functional_error(
     x *= radius / x.norm(dim=1, keepdim=True)
     x[:512] *= stream.uniform((512, 1), "test radii").double().abs() ** (1 / inputs)
     with torch.no_grad():
-        wanted = target(x)
-        largest = float(wanted.abs().max()) or 1.0
-        return float((network(x) - wanted).abs().max()) / largest
+        expected = target(x)
+        largest = float(expected.abs().max()) or 1.0
+        return float((network(x) - expected).abs().max()) / largest

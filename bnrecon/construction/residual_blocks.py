@@ -86,10 +86,10 @@ def _block(
     outputs, inputs, *kernel = target.shape
     channels, written = inputs + outputs, inputs + part
     read = channels if overwrite else inputs + int(part[0])  # nonempty channels
-    wanted = target.new_zeros(len(part), read, *kernel, dtype=torch.float64)
-    wanted[:, :inputs] = target[part]
+    required = target.new_zeros(len(part), read, *kernel, dtype=torch.float64)
+    required[:, :inputs] = target[part]
     if overwrite:
-        wanted[torch.arange(len(part)), written, kernel[0] // 2, kernel[1] // 2] = -1
+        required[torch.arange(len(part)), written, kernel[0] // 2, kernel[1] // 2] = -1
     seen = LayerShape(len(part), read, tuple(kernel))
     whole = LayerShape(channels, channels, tuple(kernel))
     drawn = draw("he_normal", whole, seen.minimum_width, seed, number)
@@ -98,7 +98,7 @@ def _block(
         drawn, shape=seen, first=first[:, :read], second=second[written], draws=None
     )
     matrix = feature_operator(features, torch.float64, target.device)
-    system = linear_system(matrix, wanted.movedim(1, -1).flatten(1))
+    system = linear_system(matrix, required.movedim(1, -1).flatten(1))
     dense = system.operator.dense()
     solution = torch.linalg.lstsq(dense, system.rhs[:, None], driver="gels").solution[:, 0]
     scales = system.scales(solution)

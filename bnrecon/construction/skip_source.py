@@ -220,11 +220,11 @@ def _set_scales(
     columns = target.weight[:, chain.columns].split(chain.sizes, dim=1)
     segments = chain.segments()
     for i in reversed(range(len(segments))):
-        segment, wanted = segments[i], columns[i]
+        segment, column = segments[i], columns[i]
         before = segment.mix.weight @ segment.lift.weight
-        scale = solve_scales(after, before, wanted, refinements)
+        scale = solve_scales(after, before, column, refinements)
         set_affine(segment.norm, scale, torch.zeros_like(scale))
-        error = float(((after * scale) @ before - wanted).norm() / (float(wanted.norm()) or 1.0))
+        error = float(((after * scale) @ before - column).norm() / (float(column.norm()) or 1.0))
         condition = float(torch.linalg.cond(khatri_rao(after, before))) if conditions else None
         rebuilt.append(RebuiltSegment(target.name, i, len(scale), error, condition))
         after = (after * scale) @ segment.mix.weight

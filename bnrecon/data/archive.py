@@ -77,8 +77,8 @@ def check_split(
             "(N, C, H, W): transpose it"
         )
     if images.shape[1:] != tuple(shape) or len(images) == 0:
-        wanted = ", ".join(map(str, shape))
-        raise UserError(f"{name}_x is of shape {images.shape}; it must be (N, {wanted})")
+        allowed = ", ".join(map(str, shape))
+        raise UserError(f"{name}_x is of shape {images.shape}; it must be (N, {allowed})")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         actual = f"{labels.dtype} of shape {labels.shape}"
         raise UserError(f"{name}_y is {actual}; it must be whole numbers ({len(images)},)")

@@ -111,8 +111,8 @@ def _pair(item: Any) -> tuple[Any, Any]:
         next((key for key in keys if key in item), None) for keys in (IMAGE_KEYS, LABELS)
     )
     if image is None or label is None:
-        wanted = f"one of {', '.join(IMAGE_KEYS)} and one of {', '.join(LABELS)}"
-        raise ValueError(f"an item has {shorten([*map(str, item)])}; it must have {wanted}")
+        required = f"one of {', '.join(IMAGE_KEYS)} and one of {', '.join(LABELS)}"
+        raise ValueError(f"an item has {shorten([*map(str, item)])}; it must have {required}")
     return item[image], item[label]
 
 

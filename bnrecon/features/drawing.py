@@ -103,8 +103,8 @@ def _drawn_by_user(
         raise UserError(
             f"features {kind.name}: it must return two tensors, A (c1, c0) and B (c2, c1, kh, kw)"
         )
-    wanted = {"A": (width, shape.inputs), "B": (shape.outputs, width, *shape.kernel)}
-    for (name, size), part in zip(wanted.items(), drawn, strict=True):
+    sizes = {"A": (width, shape.inputs), "B": (shape.outputs, width, *shape.kernel)}
+    for (name, size), part in zip(sizes.items(), drawn, strict=True):
         if tuple(part.shape) != size:
             raise UserError(
                 f"features {kind.name}: {name} is of shape {tuple(part.shape)}; "

@@ -39,9 +39,9 @@ class Operator(Products, abc.ABC):
 
     def columns(self, part: slice) -> torch.Tensor:
         """Some columns of M, as rows; by default products with unit vectors."""
-        wanted = torch.arange(self.shape[1], device=self.device)[part]
-        units = torch.zeros(self.shape[1], len(wanted), dtype=self.dtype, device=self.device)
-        units[wanted, torch.arange(len(wanted), device=self.device)] = 1
+        chosen = torch.arange(self.shape[1], device=self.device)[part]
+        units = torch.zeros(self.shape[1], len(chosen), dtype=self.dtype, device=self.device)
+        units[chosen, torch.arange(len(chosen), device=self.device)] = 1
         return self.matvec(units).T
 
     @abc.abstractmethod

@@ -111,8 +111,10 @@ class Eliminated(Operator):
         if self.skip is not None:
             product = product + self.skip.to(product.dtype)
         reached = product.gather(1, self.pivots[:, None])[:, 0]
-        wanted = self.weight.gather(1, self.pivots[:, None])[:, 0]
-        wanted = wanted.to(reached.dtype)
+        target = self.weight.gather(1, self.pivots[:, None])[:, 0]
+        target = target.to(reached.dtype)
         return torch.where(
-            wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached)
+            target == 0,
+            torch.zeros_like(target),
+            target / torch.where(reached == 0, 1, reached),
         )

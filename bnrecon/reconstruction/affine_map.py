@@ -60,20 +60,20 @@ def norm_values(
     return (gamma.detach(), beta.detach(), *statistics) if detach else (gamma, beta, *statistics)
 
 
-def write_map(norm: Norm, wanted: AffineMap) -> None:
+def write_map(norm: Norm, affine: AffineMap) -> None:
     """Make a normalization compute this map."""
     with torch.no_grad():
-        for held, value in zip(norm_values(norm), wanted.values(norm.eps), strict=True):
+        for held, value in zip(norm_values(norm), affine.values(norm.eps), strict=True):
             held.copy_(value)
 
 
-def present_map(norm: Norm, wanted: AffineMap | None) -> AffineMap:
+def present_map(norm: Norm, written: AffineMap | None) -> AffineMap:
     """Return a normalization's map: the one written or, if changed since, its parameters'."""
     gamma, beta, mean, variance = held = norm_values(norm)
-    if wanted is not None:
-        values = zip(wanted.values(norm.eps), held, strict=True)
+    if written is not None:
+        values = zip(written.values(norm.eps), held, strict=True)
         if all(torch.equal(value.to(now), now) for value, now in values):
-            return wanted.to(gamma.device)  # the network may have been moved since it was written
+            return written.to(gamma.device)  # the network may have been moved since it was written
     return AffineMap.of_values((gamma.double(), beta.double(), mean, variance), norm.eps)
 
 

@@ -108,12 +108,12 @@ def _spread(x: torch.Tensor, distances: Sequence[int]) -> torch.Tensor:
 def _pads_for(x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int]) -> tuple[int, ...]:
     """The pads with which a spread input gives an output of these sides."""
     pads, dims = list(geometry.pads), geometry.dims
-    for side, wanted in enumerate(output_sides[-dims:]):
-        last = 2 * (dims - side) - 1
-        reach = geometry.dilation[side] * (geometry.kernel[side] - 1)
-        pads[last] += wanted - (x.shape[2 + side] + pads[last - 1] + pads[last] - reach)
+    for dim, side in enumerate(output_sides[-dims:]):
+        last = 2 * (dims - dim) - 1
+        reach = geometry.dilation[dim] * (geometry.kernel[dim] - 1)
+        pads[last] += side - (x.shape[2 + dim] + pads[last - 1] + pads[last] - reach)
         beyond = pads[last] - pads[last - 1]
-        if not 0 <= beyond < max(geometry.spread[side], geometry.dilation[side]):
+        if not 0 <= beyond < max(geometry.spread[dim], geometry.dilation[dim]):
             raise ValueError(f"output_size={tuple(output_sides)}: not possible for this input")
     return tuple(pads)
 

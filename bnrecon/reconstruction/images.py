@@ -120,8 +120,8 @@ def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     if isinstance(batch, Mapping):
         key = next((name for name in IMAGE_KEYS if name in batch), None)
         if key is None:
-            keys, wanted = shorten([*map(str, batch)]), " or ".join(IMAGE_KEYS)
-            raise UserError(f"images: a batch is a mapping of {keys}; it must have {wanted}")
+            keys, required = shorten([*map(str, batch)]), " or ".join(IMAGE_KEYS)
+            raise UserError(f"images: a batch is a mapping of {keys}; it must have {required}")
         batch = batch[key]
     elif isinstance(batch, list | tuple) and batch:
         batch = batch[0]
@@ -131,9 +131,9 @@ def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
             "(N, C, H, W) for a convolution"
         )
     if batch.dtype != like.dtype:
-        wanted = dtype_name(like.dtype)
+        dtype = dtype_name(like.dtype)
         raise UserError(
-            f"images are {dtype_name(batch.dtype)}, the model is {wanted}: give them as {wanted}, "
+            f"images are {dtype_name(batch.dtype)}, the model is {dtype}: give them as {dtype}, "
             "normalized as the model needs them"
         )
     if batch.is_nested or batch.layout != torch.strided:

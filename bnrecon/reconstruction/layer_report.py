@@ -151,7 +151,7 @@ def output_error(layer: SourceLayer, target: FoldedLayer, largest: torch.Tensor)
     generator = torch.Generator().manual_seed(0)
     numbers = 2 * torch.rand(shape, dtype=torch.float32, generator=generator) - 1
     probes = numbers.to(weight) * largest.to(weight).reshape(-1, *(1 for _ in sides))
-    wanted = copy.deepcopy(target.module).double()(probes.double())
+    expected = copy.deepcopy(target.module).double()(probes.double())
     if target.norm is not None:
-        wanted = copy.deepcopy(target.norm).double()(wanted)
-    return float((layer(probes).double() - wanted).abs().max())
+        expected = copy.deepcopy(target.norm).double()(expected)
+    return float((layer(probes).double() - expected).abs().max())

@@ -86,14 +86,16 @@ def plan_layers(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
     inventory = find_layers(model, images, fold)
-    layers = enumerate(inventory.layers)
-    sized = [(number, each, _width(each.target.shape, features, solver)) for number, each in layers]
-    wanted = [PlannedLayer(each, c1, i, features, solver, seed) for i, each, c1 in sized]
-    wanted = storage.store(wanted, features, free, host)
-    stored = sum(layer.stored_bytes for layer in wanted)
+    sized = [
+        (number, each, _width(each.target.shape, features, solver))
+        for number, each in enumerate(inventory.layers)
+    ]
+    layers = [PlannedLayer(each, c1, i, features, solver, seed) for i, each, c1 in sized]
+    layers = storage.store(layers, features, free, host)
+    stored = sum(layer.stored_bytes for layer in layers)
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
-    for layer in wanted:
+    for layer in layers:
         if reason := _nothing_to_solve(layer):
             if unsupported == "raise":
                 raise UserError(f"{layer.label}: {reason}")
@@ -110,7 +112,7 @@ def plan_layers(
             planned.append(layer)
     refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        instead = f"; {storage.advise(wanted, features)}" if too_large else ""
+        instead = f"; {storage.advise(layers, features)}" if too_large else ""
         raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{instead}", refused)
     refused |= storage.fit_together(planned, free, host, unsupported)
     planned = storage.give_room(planned, free)  # with some layers removed

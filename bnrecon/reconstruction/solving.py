@@ -175,7 +175,7 @@ def layer_problem(
     """
     orthogonal = distribution(layer.features.name).orthogonal
     system = layer_system(target, pair, layer.device, orthogonal, distributed)
-    wanted = system.weight if system.outer is None else system.rhs
-    norm, rhs = float(target.weight.norm()), float(wanted.norm())
+    right = system.weight if system.outer is None else system.rhs
+    norm, rhs = float(target.weight.norm()), float(right.norm())
     share = min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0
     return system, dataclasses.replace(layer.solver, tolerance=layer.solver.tolerance * share)

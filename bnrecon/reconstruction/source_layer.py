@@ -119,8 +119,8 @@ class SourceLayer(ReplacedLayer):
         if not self.inner_shift:
             first, second = affine_map.fold_inner_shift(self.pairs, first, second)
         self.maps = first, second.rounded(precision)
-        for norm, wanted in zip((self.first_norm, self.second_norm), self.maps, strict=True):
-            affine_map.write_map(norm, wanted)
+        for norm, affine in zip((self.first_norm, self.second_norm), self.maps, strict=True):
+            affine_map.write_map(norm, affine)
 
     def present_maps(self) -> tuple[AffineMap, AffineMap]:
         """The current maps of the normalizations.

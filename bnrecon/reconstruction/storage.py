@@ -15,7 +15,7 @@ from bnrecon.solvers.register import lookup
 
 
 def store(
-    wanted: list[PlannedLayer], features: FeatureSpec, free: int, host: int
+    layers: list[PlannedLayer], features: FeatureSpec, free: int, host: int
 ) -> list[PlannedLayer]:
     """Choose where the features of all layers are stored.
 
@@ -28,11 +28,11 @@ def store(
     kind = distribution(features.name)
     if features.storage != "auto":
         kind.check_storage(features.storage)
-        chosen = give_room(_all(wanted, features.storage), free)
+        chosen = give_room(_all(layers, features.storage), free)
         if shortage := _disk_shortage(chosen):
             raise RunError(f"storage=disk: {shortage}")
         return chosen
-    ways = [give_room(_all(wanted, way), free) for way in kind.storages]
+    ways = [give_room(_all(layers, way), free) for way in kind.storages]
     for chosen in ways:  # checks the disk only if nothing before it fits
         if _fit(chosen, free, host) and not _disk_shortage(chosen):
             return chosen

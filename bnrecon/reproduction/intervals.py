@@ -164,12 +164,12 @@ def decide(
     >>> decide([Interval(2.0, 0.5, 2)]), decide([Interval(2.0, 0.5, 2)], least=2)
     ('undecided', 'confirmed')
     """
-    wanted = list(intervals)
-    computed = with_values(wanted, least)
-    wide = [one.widened(comparisons or len(wanted)) for one in computed]
+    intervals = list(intervals)
+    computed = with_values(intervals, least)
+    wide = [one.widened(comparisons or len(intervals)) for one in computed]
     if count_signs(wide)[0]:
         return "contradicted"
-    return "confirmed" if wanted and count_signs(computed)[1] == len(wanted) else "undecided"
+    return "confirmed" if intervals and count_signs(computed)[1] == len(intervals) else "undecided"
 
 
 def decide_within(intervals: Iterable[Interval | None], margin: float, least: int = 3) -> str:
@@ -187,11 +187,11 @@ def decide_within(intervals: Iterable[Interval | None], margin: float, least: in
     >>> [decide_within([Interval(mean, 0.5, 3)], 1.0) for mean in (0.4, 0.6, -1.6)]
     ['confirmed', 'undecided', 'contradicted']
     """
-    wanted = list(intervals)
-    sides = [
-        side for one in wanted for side in ([None] if one is None else [one + margin, margin - one])
-    ]
-    return decide(sides, least, comparisons=len(wanted))
+    intervals = list(intervals)
+    sides: list[Interval | None] = []
+    for one in intervals:
+        sides += [None] if one is None else [one + margin, margin - one]
+    return decide(sides, least, comparisons=len(intervals))
 
 
 def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:

@@ -25,11 +25,11 @@ from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.building import build_target
-from bnrecon.targets.given_weights import load_weights
 from bnrecon.targets.location import is_trained, training_plan
 from bnrecon.targets.models import minimum_width_count, parameter_count, skipped_poolings
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import VggTarget
+from bnrecon.targets.weights_file import load_weights
 
 logger = logging.getLogger(__name__)
 

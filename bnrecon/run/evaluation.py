@@ -92,13 +92,13 @@ def _logits(
     target: nn.Module, collapsed: nn.Module, data: Images, device: torch.device, bar: tqdm
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Logits of the target and the collapsed source on all test images, and the images' classes."""
-    wanted, merged, labels = [], [], []
+    expected, merged, labels = [], [], []
     for x, y in data.test_batches(250, device):
-        wanted.append(finite_logits(target(x), "the target").cpu())
+        expected.append(finite_logits(target(x), "the target").cpu())
         merged.append(finite_logits(collapsed(x), "the source network's collapsed form").cpu())
         labels.append(y.cpu())
         bar.update(len(y))
-    return torch.cat(wanted), torch.cat(merged), torch.cat(labels)
+    return torch.cat(expected), torch.cat(merged), torch.cat(labels)
 
 
 def _batches_of(chosen: torch.Tensor, data: Images, device: torch.device) -> Iterator[torch.Tensor]:

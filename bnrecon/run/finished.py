@@ -44,8 +44,8 @@ def read(path: Path, config: RunConfig) -> RunResult:
         FileNotFoundError: there is none.
     """
     result = RunResult.read(path)
-    wanted = json_values(dataclasses.asdict(config))
-    for name, (stored, asked) in differing_options(result.config, wanted).items():
+    options = json_values(dataclasses.asdict(config))
+    for name, (stored, asked) in differing_options(result.config, options).items():
         if name not in VOLATILE and stored != NOT_RECORDED:
             raise files.Damaged(f"{path} is of another run, with {name}={stored}, not {asked}")
     return result

@@ -148,8 +148,8 @@ def _members(hint: Any) -> tuple[Any, ...]:
 def _check_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
     """Whole numbers are numbers too; true and false are neither."""
     for kind in kinds:
-        wanted = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
-        if isinstance(value, wanted) and (kind is bool or not isinstance(value, bool)):
+        expected = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
+        if isinstance(value, expected) and (kind is bool or not isinstance(value, bool)):
             return
     allowed = " or ".join(KINDS.get(kind, kind.__name__) for kind in kinds if kind in KINDS)
     raise UserError(f"{name}={value!r}: must be {allowed or kinds[0].__name__}")

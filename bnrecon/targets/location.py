@@ -13,10 +13,10 @@ from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.runtime import digests, distributed
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import can_compile, has_fast_bfloat16
-from bnrecon.targets.given_weights import weights_digest
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import TargetRequest
 from bnrecon.targets.step import TrainingPlan
+from bnrecon.targets.weights_file import weights_digest
 
 # Options that change how a target is trained, not the result; ``config.schema`` has those of runs.
 VOLATILE = frozenset(

@@ -25,12 +25,12 @@ from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets import location
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.building import build_target
-from bnrecon.targets.given_weights import load_weights
 from bnrecon.targets.location import ABOUT, CHECKPOINT, VOLATILE, WEIGHTS
 from bnrecon.targets.normalization import initialize_statistics
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
 from bnrecon.targets.trainer import train
+from bnrecon.targets.weights_file import load_weights
 
 logger = logging.getLogger(__name__)
 

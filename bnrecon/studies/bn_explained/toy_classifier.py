@@ -74,8 +74,8 @@ def train(
     for _ in range(updates):
         chosen = torch.from_numpy(generator.permutation(len(points))[: batch * groups])
         outputs, _ = run_batches(network, points[chosen].reshape(groups, batch, -1))
-        wanted = labels[chosen].reshape(groups, batch).double()
+        expected = labels[chosen].reshape(groups, batch).double()
         optimizer.zero_grad()
-        F.binary_cross_entropy_with_logits(outputs, wanted).backward()
+        F.binary_cross_entropy_with_logits(outputs, expected).backward()
         optimizer.step()
     return network

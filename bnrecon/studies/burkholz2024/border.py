@@ -36,16 +36,16 @@ def errors(seed: int) -> pd.DataFrame:
     n he_normal features, 1x1 and 3x3 kernels, and inputs in [-1, 1], all in float64. One row per
     activation and padding, with the target's largest output.
     """
-    features, gamma, images, wanted = _build(seed)
+    features, gamma, images, expected = _build(seed)
     rows = []
     for activation in ACTIVATIONS:
         for padding in (BEFORE, BETWEEN, REPAIRED):
-            off = (_source(features, gamma, images, activation, padding) - wanted).abs()
+            off = (_source(features, gamma, images, activation, padding) - expected).abs()
             inside = off[..., 1:-1, 1:-1].max()
             border = off.clone()
             border[..., 1:-1, 1:-1] = 0
             row = {"seed": seed, "activation": activation, "padding": padding}
-            sizes = {"inside": inside, "border": border.max(), "output": wanted.abs().max()}
+            sizes = {"inside": inside, "border": border.max(), "output": expected.abs().max()}
             rows.append(row | {name: float(size) for name, size in sizes.items()})
     return pd.DataFrame(rows)
 

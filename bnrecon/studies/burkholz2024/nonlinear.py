@@ -57,7 +57,7 @@ def _errors_of_layer(
     solutions: dict[str, Solution] = {}
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(), exact_float32():
-        wanted = alone(x)
+        expected = alone(x)
     for activation in (*EXACT, *SMOOTH):
         for epsilon in EPSILONS if activation in SMOOTH else (0.0,):
             spec = FeatureSpec(activation=activation, epsilon=epsilon or 1.0, margin=MARGIN)
@@ -68,10 +68,10 @@ def _errors_of_layer(
                 moments = gather(alone, layers, [training.to(dtype)])
             source: Any = assemble(plan, solutions, moments).network
             with torch.inference_mode(), exact_float32():
-                error = float((source(x) - wanted).abs().max())
+                error = float((source(x) - expected).abs().max())
             row = {"layer": layer.name, "activation": activation, "epsilon": epsilon}
             row |= {"precision": precision, "error": error}
-            row["largest_output"] = float(wanted.abs().max())
+            row["largest_output"] = float(expected.abs().max())
             rows.append(row | {"outside": source.outside})
     return rows
 

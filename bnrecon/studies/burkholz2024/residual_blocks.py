@@ -39,7 +39,7 @@ def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
         size = (IMAGES, inputs + outputs, SIDE, SIDE)
         state = torch.randn(size, generator=generator, dtype=torch.float64)
         x = state[:, :inputs]
-        wanted = torch.cat([x, F.conv2d(x, target, padding="same")], 1)
+        expected = torch.cat([x, F.conv2d(x, target, padding="same")], 1)
         empty = torch.cat([x, torch.zeros_like(state[:, inputs:])], 1)
         for before, start in ((EMPTY, empty), (FILLED, state)):
             for count in sorted({*BLOCKS, outputs}):
@@ -50,8 +50,8 @@ def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
                 row = common | {"seed": seed, "before": before, "blocks": count}
                 row["widest"] = max(len(block.inner) for block in blocks)
                 row["scales"] = sum(block.scales for block in blocks)
-                row["error"] = float((reached - wanted).abs().max())
-                rows.append(row | {"largest": float(wanted.abs().max())})
+                row["error"] = float((reached - expected).abs().max())
+                rows.append(row | {"largest": float(expected.abs().max())})
     return pd.DataFrame(rows)
 
 

@@ -44,12 +44,12 @@ def _matrix(tensor: torch.Tensor) -> mpmath.matrix:
     return mpmath.matrix(tensor.tolist())
 
 
-def _solve(after: mpmath.matrix, before: mpmath.matrix, wanted: mpmath.matrix) -> list[mpmath.mpf]:
+def _solve(after: mpmath.matrix, before: mpmath.matrix, target: mpmath.matrix) -> list[mpmath.mpf]:
     """γ of P diag(γ) Q = W*: by LU, or the shortest if a smaller block has fewer equations."""
-    entries = list(itertools.product(range(wanted.rows), range(wanted.cols)))
+    entries = list(itertools.product(range(target.rows), range(target.cols)))
     columns = range(after.cols)
     system = mpmath.matrix([[after[i, c] * before[c, j] for c in columns] for i, j in entries])
-    right = mpmath.matrix([wanted[entry] for entry in entries])
+    right = mpmath.matrix([target[entry] for entry in entries])
     if system.rows == system.cols:
         return list(mpmath.lu_solve(system, right))
     return list(system.T * mpmath.lu_solve(system * system.T, right))

@@ -135,7 +135,7 @@ def controls(network: nn.Module) -> dict[str, nn.Module]:
 def gradient_difference(weights: nn.Module, others: nn.Module) -> float:
     """Largest ‖∂L/∂γ - ∂L/∂vec(W)‖ / ‖∂L/∂vec(W)‖ over the layers."""
     pairs = zip(_gradients(weights), _gradients(others), strict=True)
-    return max(float((wanted - other).norm() / wanted.norm()) for wanted, other in pairs)
+    return max(float((expected - other).norm() / expected.norm()) for expected, other in pairs)
 
 
 def _gradients(network: nn.Module) -> list[torch.Tensor]:

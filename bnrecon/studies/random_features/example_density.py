@@ -72,8 +72,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             "draws": len(values),
             f"found at p = {DENSITY:g}": _bracketed(_share(values, DENSITY)),
         }
-        for wanted in PROBABILITIES:
-            line[f"p for probability {wanted:g}"] = _bracketed(quantile_interval(values, wanted))
+        for share in PROBABILITIES:
+            line[f"p for probability {share:g}"] = _bracketed(quantile_interval(values, share))
         lines.append(line)
     return pd.DataFrame(lines)
 

@@ -16,8 +16,8 @@ from bnrecon.reporting.run_tables import target_name
 from bnrecon.run import main_job, naming
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.building import build_target
-from bnrecon.targets.given_weights import load_weights
 from bnrecon.targets.models import resnet
+from bnrecon.targets.weights_file import load_weights
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ def _misfit(state: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tenso
         if value.shape != state[name].shape:
             sizes = tuple(value.shape), tuple(state[name].shape)
             return f"{name} has the shape {sizes[0]}, the target's {sizes[1]}"
-        wanted = state[name].dtype
-        if wanted.is_floating_point and not value.is_floating_point():  # such as quantized ones
-            kinds = (str(kind).removeprefix("torch.") for kind in (value.dtype, wanted))
+        expected = state[name].dtype
+        if expected.is_floating_point and not value.is_floating_point():  # such as quantized ones
+            kinds = (str(kind).removeprefix("torch.") for kind in (value.dtype, expected))
             return "{} has {} numbers, the target's {}".format(name, *kinds)
     return None
