@@ -155,7 +155,13 @@ class ChecksTheType(Pair):
 
     def forward(self, x):
         y = self.conv(x)
-        return torch.relu(y) if isinstance(x, torch.Tensor) else self.bn(y)
+        return torch.relu(y) if type(x) is torch.Tensor else self.bn(y)
+
+
+class AsksForATensor(Pair):
+    def forward(self, x):
+        y = self.conv(x)
+        return self.bn(torch.relu(y) if isinstance(y, torch.Tensor) else y)
 
 
 class PlainSubclass(Pair):
@@ -195,6 +201,7 @@ def randomized(network):
         (ReadsMetadata, True),
         (ReadsAComputedBias, False),
         (PlainSubclass, True),
+        (AsksForATensor, False),
     ],
 )
 def test_folding_follows_a_plain_call(kind, folded, calibration):
