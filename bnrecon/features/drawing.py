@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 
 import torch
@@ -16,6 +17,8 @@ from bnrecon.runtime.errors import UserError, require_choice
 from bnrecon.runtime.options import checked_seed
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.user_code import Registered, attribute_errors
+
+logger = logging.getLogger(__name__)
 
 _REPRODUCIBLE: set[Registered] = set()  # users' distributions whose draws repeated once
 
@@ -65,11 +68,19 @@ def draw(
         if kind.registered not in _REPRODUCIBLE:
             digest = drawn.digest()
             del drawn  # two of them might not fit in memory
+            other = Stream(seed - 1 if seed else 1, layer)
+            same = _drawn_by_user(kind, shape, width, other, options).digest() == digest
             drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
             if drawn.digest() != digest:
                 raise UserError(
                     f"features {name}: two draws of one layer differ; take all random numbers from "
                     "the stream"
+                )
+            if same:
+                logger.warning(
+                    "features %s: two seeds draw the same weights, so that several seeds are one "
+                    "draw; take the random numbers from the stream",
+                    name,
                 )
             _REPRODUCIBLE.add(kind.registered)
     else:
@@ -111,12 +122,17 @@ def _drawn_by_user(
                 f"for this layer it must be {size}"
             )
         dense = part.layout == torch.strided and not part.is_meta
-        if not (dense and part.is_floating_point() and bool(part.isfinite().all())):
+        if not (dense and part.is_floating_point()):
             received = part.dtype if dense else f"{part.layout}, {part.device}"
             raise UserError(
-                f"features {kind.name}: {name} must hold finite floating-point numbers "
-                f"({received} given)"
+                f"features {kind.name}: {name} must hold floating-point numbers ({received} given)"
             )
     # A copy: the function may return the same buffer for every layer.
     first, second = (part.detach().to("cpu", torch.float32, copy=True) for part in drawn)
+    for name, part in (("A", first), ("B", second)):
+        if wrong := int((~part.isfinite()).sum()):
+            raise UserError(
+                f"features {kind.name}: {wrong} of {part.numel()} numbers of {name} are NaN, "
+                "infinite or too large for float32"
+            )
     return Features(shape, width, first, second)

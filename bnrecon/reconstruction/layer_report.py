@@ -55,7 +55,8 @@ def report_layer(
         largest = float(target.weight.abs().max())
         raise RunError(
             f"{planned.label}: its normalization is not finite in {dtype_name(precision)} (weights "
-            f"are up to {largest:.0e}); use model.double(), or weights and images of a usual size"
+            f"are up to {largest:.0e}); use model.double(), or weights, features and images of a "
+            "usual size"
         )
     failure = _failure(planned, errors, precision, inputs is not None)
     if failure is None and solution.converged and not layer.linearized.exact:

@@ -238,6 +238,8 @@ def _rebuild(
     pairs = [draw(kind, shape, recipe.width, recipe.seed, i, *drawn_with) for i in numbers]
     if joined_digest(pairs) != recipe.digest:
         reason = "its shape may differ"
+        if distribution(kind).registered.user_defined:
+            reason = f"its shape, or the code of features {kind}, differs"
         if not distribution(kind).portable:
             reason = (
                 f"{kind} weights pass through a factorization that differs between machines and "

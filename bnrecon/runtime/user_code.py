@@ -28,9 +28,11 @@ def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
     """The error for an unregistered name: the nearest one, and how users register theirs.
 
     >>> print(unregistered("solver", "refind", ["lu", "refined"]))
-    solver=refind: did you mean 'refined'? Allowed: lu, refined; imports=[MODULE] loads your own
+    solver=refind: did you mean 'refined'? Allowed: lu, refined; yours: import its module \
+(imports=[MODULE])
     """
-    return UserError(f"{option}={name}: {nearest(name, names)}; imports=[MODULE] loads your own")
+    yours = "yours: import its module (imports=[MODULE])"
+    return UserError(f"{option}={name}: {nearest(name, names)}; {yours}")
 
 
 def require_name(register: str, name: object) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
-from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.spec import SolverSpec
 
@@ -38,7 +38,13 @@ def closed_form(system: System, _spec: SolverSpec) -> Answer:
         return Answer(_minimum_width(system, system.operator), 0)
     x = system.matrix.rmatvec(system.rhs)
     for _ in range(3):
-        x = x + system.matrix.rmatvec(system.rhs - system.matrix.matvec(x))
+        left = system.rhs - system.matrix.matvec(x)
+        x = x + system.matrix.rmatvec(left)
+    if not float(left.norm()) <= 1e-3 * float(system.rhs.norm()):
+        raise UserError(
+            "M^T M is not the identity, which register_features(..., orthogonal=True) promises for "
+            "these features: leave it out"
+        )
     return Answer(x, 0)
 
 

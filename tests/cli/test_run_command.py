@@ -50,7 +50,7 @@ MISTAKES = [
     ("data=cifar10 data.root=~/no/such/folder", "no such folder"),
     ("data=digits data.root=mine", "data.root=mine: digits has no files; "),
     ("train.nesterov=true train.momentum=0", "train.nesterov=true: needs a momentum above 0"),
-    ("features.name=mine", "sparse_id_cond; imports=[MODULE] loads your own"),
+    ("features.name=mine", "sparse_id_cond; yours: import its module (imports=[MODULE])"),
     ("target.condition=0.5", "must be at least 1"),
     ("hydra/launcher=joblib2 -m", "sweeps run by jobs= or cluster="),
     ("target.density=0.5 target.condition=2", "at most one"),

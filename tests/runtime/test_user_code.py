@@ -17,7 +17,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS, register_features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.run.naming import run_folder
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.user_code import (
     PACKAGE,
     Registered,
@@ -254,13 +254,61 @@ def test_replacing_a_solver_chosen_by_auto_makes_another_run():
             "A must hold .*sparse",
         ),
         (lambda *_: (torch.rand(12, 4), torch.rand(3, 12, 1, 1)), "two draws of one layer differ"),
+        (
+            lambda *_: (torch.full((12, 4), torch.nan), torch.ones(3, 12, 1, 1)),
+            "48 of 48 numbers of A are NaN",
+        ),
+        (
+            lambda *_: (torch.ones(12, 4), torch.full((3, 12, 1, 1), 1e50, dtype=torch.float64)),
+            "36 of 36 numbers of B are .* too large for float32",
+        ),
     ],
-    ids=["raises", "one tensor", "shape", "sparse", "not from the stream"],
+    ids=["raises", "one tensor", "shape", "sparse", "not from the stream", "NaN", "large"],
 )
 def test_wrong_user_features_are_reported_with_their_name(draws, said):
     register_features("mine")(draws)
     with pytest.raises(UserError, match=f"features mine: {said}"):
         draw("mine", LayerShape(3, 4), 12, 0, 0)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_features_that_ignore_the_seed_are_reported_once(seeded, caplog):
+    @register_features("mine")
+    def mine(shape, width, stream):
+        torch.manual_seed(stream.seed if seeded else 0)
+        return torch.randn(width, shape.inputs), torch.randn(shape.outputs, width, *shape.kernel)
+
+    for seed in (0, 1):
+        draw("mine", LayerShape(3, 4), 12, seed, 0)
+    said = "features mine: two seeds draw the same weights"
+    assert [record.getMessage().startswith(said) for record in caplog.records] == (
+        [] if seeded else [True]
+    )
+
+
+def test_source_of_edited_features_names_their_code(tmp_path):
+    model = torch.nn.Linear(4, 3).eval()
+    for word in ("a", "b"):
+
+        @register_features("mine")
+        def mine(shape, width, stream, word=word):
+            second = stream.normal((shape.outputs, width, *shape.kernel), "second")
+            return stream.normal((width, shape.inputs), word), second
+
+        if word == "a":
+            path = bnrecon.reconstruct(model, features="mine").save(tmp_path / "source.safetensors")
+    with pytest.raises(RunError, match="the code of features mine, differs"):
+        bnrecon.load_source(path, model)
+
+
+def test_promise_of_orthogonal_features_is_checked():
+    @register_features("mine", orthogonal=True)
+    def mine(shape, width, stream):
+        second = stream.normal((shape.outputs, width, *shape.kernel), "b")
+        return stream.normal((width, shape.inputs), "a"), second
+
+    with pytest.raises(UserError, match=r"the model: M\^T M is not the identity.*orthogonal=True"):
+        bnrecon.reconstruct(torch.nn.Linear(4, 3).eval(), features="mine")
 
 
 def test_features_in_a_reused_buffer_are_copied():
