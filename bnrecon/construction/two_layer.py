@@ -62,8 +62,15 @@ def linear_system(
         weight: (c2, entries), entries in the order of M's rows; detached from its gradient.
         orthogonal: whether M^T M = I at width n.
         scaled: whether second scales may differ from 1.
+
+    Raises ``ValueError`` for a weight of another shape, such as a kernel (c2, c0, kh, kw).
     """
     (n, width), weight = matrix.shape, weight.detach()
+    if weight.ndim != 2 or weight.numel() != n:
+        raise ValueError(
+            f"weight is of shape {tuple(weight.shape)} for {n} equations; give (c2, entries) in "
+            "the order of M's rows, as TargetLayer.rows does"
+        )
     if width >= n:
         outer = _scales_of_small_rows(weight) if scaled else None
         rhs = weight if outer is None else weight / outer[:, None]

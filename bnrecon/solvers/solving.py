@@ -101,7 +101,7 @@ def choose(
 
 @outside_torch_modes
 def solve(
-    system: System, spec: SolverSpec | None = None, checkpoint: Checkpoint | None = None
+    system: System, spec: SolverSpec | str | None = None, checkpoint: Checkpoint | None = None
 ) -> Solution:
     """Solve a system and report the residual, recomputed from the operator in float64.
 
@@ -111,7 +111,8 @@ def solve(
 
     Args:
         system: ``operator`` x = ``rhs``, (n, c1) and (n,), in float64.
-        spec: solver, tolerance and iterations; ``auto`` and 1e-10 by default.
+        spec: solver, tolerance and iterations; ``auto`` and 1e-10 by default. A name stands for
+            ``SolverSpec(name)``.
         checkpoint: where iterative solvers save their state between iterations and resume from;
             other solvers ignore it.
 
@@ -131,7 +132,7 @@ def solve(
     >>> solution.scale.shape, solution.report.solver, solution.report.converged
     (torch.Size([9]), 'matrix_free', True)
     """
-    spec = spec or SolverSpec()
+    spec = SolverSpec(spec) if isinstance(spec, str) else spec or SolverSpec()
     check_finite(system)
     rows, columns = system.operator.shape
     if rows == 0:  # one entry per output and a skip connection: second scales suffice
@@ -180,7 +181,10 @@ def solve_with(
         torch.cuda.synchronize(answer.x.device)
     seconds = time.perf_counter() - started
     if not bool(torch.isfinite(answer.x).all()):
-        raise RunError(_singular(system, f"solver {solver.name} gave scales that are not finite: "))
+        before = f"solver {solver.name} gave scales that are not finite"
+        if solver.registered.user_defined and not diagnose(system):
+            raise RunError(f"{before}, and the system seems regular: correct the solver")
+        raise RunError(_singular(system, f"{before}: "))
     x = answer.x.to(torch.float64)
     residual = relative_residual(system, x)
     converged = residual <= spec.tolerance

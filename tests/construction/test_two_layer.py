@@ -34,6 +34,13 @@ def test_eliminated_matrix_is_not_marked_orthogonal():
     assert linear_system(square, torch.randn(4, 3).double(), orthogonal=True).orthogonal
 
 
+@pytest.mark.parametrize("shape", [(4, 3, 3, 3), (4, 3), (108,)], ids=str)
+def test_weight_in_another_order_than_the_matrix_is_refused(shape):
+    matrix = KhatriRao(torch.randn(108, 36).double(), torch.randn(108, 3).double())
+    with pytest.raises(ValueError, match="order of M's rows"):
+        linear_system(matrix, torch.randn(shape).double())
+
+
 def test_relative_error_is_absolute_for_a_zero_target():
     target = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     assert relative_error(target + torch.tensor([[0.0, 3.0], [4.0, 0.0]]), target) == 1
