@@ -40,7 +40,13 @@ PAGES = sorted(
 )
 PARTS = ("In print", "Counterexample", "Cause", "Repair", "Shown by")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-EXAMPLES = ["README.md", "docs/library.md", "docs/source-networks.md", "docs/partition.md"]
+EXAMPLES = [
+    "README.md",
+    "docs/library.md",
+    "docs/source-networks.md",
+    "docs/solvers.md",
+    "docs/partition.md",
+]
 
 
 @functools.cache
@@ -148,6 +154,30 @@ def test_every_function_of_a_theorem_exists():
         module = importlib.import_module(file.replace("/", "."))
         for function in re.findall(r"`([\w.]+)`", functions):
             assert operator.attrgetter(function)(module)
+
+
+def statements(text: str) -> set[tuple[str, str]]:
+    """Theorems and the like: ``Theorem 1, Lemmas 2, 3`` has three."""
+    kinds = r"(Theorem|Lemma|Corollary|Proposition)s?((?:(?:, | and )?[ ]?\d[\d.]*\b)+)"
+    named = re.findall(kinds, text.replace("Corollaries", "Corollary"))
+    return {(kind, number) for kind, rest in named for number in re.findall(r"\d[\d.]*", rest)}
+
+
+@pytest.mark.parametrize(
+    ("study", "paper"),
+    [
+        ("burkholz2024", "Burkholz 2024"),
+        ("random_features", "Random features"),
+        ("giannou2023", "Giannou et al. 2023"),
+        ("bn_explained", "Batch normalization explained"),
+    ],
+)
+def test_every_decided_statement_leads_to_its_code(study, paper):
+    page = text_of(ROOT / f"docs/reproduction/{study}.md")
+    summary = page.split("\n## Theorems\n")[1].split("\n## ")[0]
+    cells = "\n".join(row.split("|")[1] for row in re.findall(r"^\|.*", summary, re.MULTILINE))
+    rows = re.findall(rf"^\| {paper}, ([^|]*)", text_of(ROOT / "docs/theorems.md"), re.MULTILINE)
+    assert statements(re.sub(r"\(#.*?\)", "", cells)) <= statements("\n".join(rows))
 
 
 @functools.cache
