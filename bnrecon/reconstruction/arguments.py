@@ -87,7 +87,12 @@ def feature_spec(features: object, oversampling: float | None = None) -> Feature
     ('id_cond', 2.0)
     """
     name = features.name if isinstance(features, FeatureSpec) else features
-    if not isinstance(name, str) or name not in DISTRIBUTIONS:
+    if not isinstance(name, str):
+        raise UserError(
+            f"features is {type(name).__name__}; give a name or a FeatureSpec (a function of yours "
+            'gets a name by @bnrecon.register_features("mine"); images go into images=)'
+        )
+    if name not in DISTRIBUTIONS:
         raise unregistered("features", name, DISTRIBUTIONS)
     spec = features if isinstance(features, FeatureSpec) else FeatureSpec(name)
     return spec if oversampling is None else dataclasses.replace(spec, oversampling=oversampling)

@@ -25,6 +25,8 @@ FAR = 0.1  # of an output's spread: a larger difference is an error
 NUDGE = 1e-4  # of the images' size: about the effect of float32 rounding
 JUMP = 1e-2  # of the spread: a larger change of nudged images' outputs is a jump
 FLAT = 1e-2  # of a tensor's largest number: the smallest spread
+UNCOMPARED = "outputs were not compared: "  # begins a note
+RANDOM = "from one run to the next (F.dropout without training=self.training?)"
 
 
 @one_thread_at_a_time
@@ -62,15 +64,15 @@ def compare(
         if missed := [name for name, count in ran.items() if not count]:
             notes.append(f"not compared, as these images do not reach them: {shorten(missed)}")
         if not theirs:
-            return None, ["outputs were not compared: the model returns no tensors", *notes]
+            return None, [f"{UNCOMPARED}the model returns no tensors", *notes]
         difference = _difference(ours, theirs, len(images))
         if difference.largest == 0 and not any(map(_has_two_values, theirs)):
             why = "all numbers of each output are the same, or not finite"
-            return None, [f"outputs were not compared: {why}", *notes]
+            return None, [f"{UNCOMPARED}{why}", *notes]
         if difference.relative <= NOTED:
             return difference, notes
         if reason := _unsteady(running, images, theirs, difference):
-            return None, [f"outputs were not compared: {reason}", *notes]
+            return None, [f"{UNCOMPARED}{reason}", *notes]
     if _shapes(ours) != _shapes(theirs):
         shapes = [shorten(list(map(str, _shapes(parts)))) for parts in (ours, theirs)]
         raise RunError(
@@ -140,7 +142,7 @@ def _unsteady(
     noise = torch.randn(images.shape, dtype=torch.float32, generator=generator)
     nudged = images + NUDGE * images.abs().max() * noise.to(images)
     for inputs, when, least in (
-        (images.clone(), "from one run to the next", 0.0),
+        (images.clone(), RANDOM, 0.0),
         (nudged, f"when its images change by {NUDGE:.0e} of their size", JUMP),
     ):
         others = _numbers(run_model(model, inputs))

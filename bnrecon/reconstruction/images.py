@@ -132,9 +132,10 @@ def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
         )
     if batch.dtype != like.dtype:
         dtype = dtype_name(like.dtype)
+        tokens = "" if batch.is_floating_point() else "; tokens cannot be compared: leave them out"
         raise UserError(
             f"images are {dtype_name(batch.dtype)}, the model is {dtype}: give them as {dtype}, "
-            "normalized as the model needs them"
+            f"normalized as the model needs them{tokens}"
         )
     if batch.is_nested or batch.layout != torch.strided:
         raise UserError("images: they are sparse or nested; give them as a tensor of one shape")

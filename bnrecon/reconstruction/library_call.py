@@ -15,7 +15,7 @@ from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
 from bnrecon.reconstruction.assembly import build_layer, check_moments, join_layers
-from bnrecon.reconstruction.comparison import compare, explain_difference
+from bnrecon.reconstruction.comparison import UNCOMPARED, compare, explain_difference
 from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.plan import Plan
@@ -147,7 +147,9 @@ def _compare(
         raise
     if plan.trial is None or plan.trial.relative <= NOTED:  # else the trial's note says why
         notes += off
-    notes = list(dict.fromkeys(rebuilt.notes + notes))
+    again = any(note.startswith(UNCOMPARED) for note in notes)  # the trial says so, too
+    before = [note for note in rebuilt.notes if not (again and note.startswith(UNCOMPARED))]
+    notes = list(dict.fromkeys(before + notes))
     return dataclasses.replace(rebuilt, difference=difference, notes=notes)
 
 

@@ -49,8 +49,8 @@ def raise_nothing_to_rebuild(refused: Mapping[str, str]) -> None:
         none = f"none of the network's {len(refused)} layers can be rebuilt"
         raise RefusedLayers(f"{none} ({list_refused(refused)})", refused)
     raise UserError(
-        "the network has no convolution or linear layer (one that is trained by its "
-        "normalizations alone is a source network already: bnrecon train)"
+        "the network has no convolution or linear layer (those in a list need nn.ModuleList; one "
+        "that is trained by its normalizations alone is a source network already: bnrecon train)"
     )
 
 

@@ -63,6 +63,8 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     except Exception as error:  # tracing runs the user's forward, which can raise anything
         what = f"{type(error).__name__}: {first_line(error)}"
         note = f"the network cannot be traced ({what}); its BatchNorm layers are kept, not folded"
+        if isinstance(error, NameError) and "submodule" in what:
+            note += "; a module in a list or dict is left as it is: nn.ModuleList registers it"
         if outside is None:
             note += "; whether a layer's weight is read outside of the layer was not checked "
             note += "(images would show it)"

@@ -40,6 +40,9 @@ def small_network():
             r"images of shape \(3, 6, 6\): the model does not take them",
         ),
         ({"images": images().to("meta")}, "images: they are on the meta device"),
+        ({"images": torch.zeros(2, 5).long()}, "tokens cannot be compared: leave them out"),
+        ({"features": len}, "features is builtin_function.* @bnrecon.register_features"),
+        ({"features": images()}, r"features is Tensor; .*into images=\)"),
         ({"images": [images(), images() / 0]}, "images: some of their numbers are not finite"),
         (
             {"images": (1 / 0 for _ in range(2))},

@@ -322,3 +322,18 @@ def test_rebuilt_network_supports_vmap_and_per_image_gradients():
 def test_model_that_vmaps_over_its_layer_is_rebuilt():
     model = Composed(lambda self, x: torch.vmap(self.layer)(x), layer=nn.Conv2d(3, 4, 3)).eval()
     assert bnrecon.reconstruct(model, images=images()).verified
+
+
+def test_random_outputs_are_noted_once_with_their_likely_cause():
+    drops = Composed(lambda self, x: nn.functional.dropout(self.layer(x)), layer=nn.Linear(6, 4))
+    rebuilt = bnrecon.reconstruct(drops.eval(), images=torch.randn(8, 6))
+    assert rebuilt.verified is None
+    (note,) = [note for note in rebuilt.notes if "not compared" in note]
+    assert "F.dropout without training=self.training" in note
+
+
+def test_layer_in_a_python_list_is_noted():
+    network = Composed(lambda self, x: self.last(self.hidden[0](x)), last=nn.Linear(4, 2))
+    network.hidden = [nn.Linear(6, 4)]
+    notes = bnrecon.reconstruct(network.eval(), images=torch.randn(8, 6)).notes
+    assert any("nn.ModuleList" in note for note in notes)
