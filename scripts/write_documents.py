@@ -9,6 +9,7 @@ page differs from the results.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -26,10 +27,9 @@ from bnrecon.reproduction.document import (
     claims_by_part,
     document,
     finding_rows,
-    shown_scale,
 )
 from bnrecon.reproduction.parts import read_reported
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import SCALES, Study
 from bnrecon.runtime import files
 from bnrecon.runtime.digests import file_digest
 from bnrecon.studies import registry
@@ -73,24 +73,26 @@ def data_package() -> dict[str, Any]:
     """The shipped tables as a Data Package, version 2: https://datapackage.org/standard/."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     studies = [registry.find(name) for name in registry.STUDIES]
-    paths = {(study, part): _csv(study, part) for study in studies for part in study.parts}
+    shipped = itertools.product(studies, SCALES)
+    tables = [(study, part, scale) for study, scale in shipped for part in study.parts]
     return {
         "$schema": "https://datapackage.org/profiles/2.0/datapackage.json",
         **{key: project[key] for key in ("name", "version", "description")},
         "licenses": [{"name": project["license"]}],
         "sources": [{"title": study.paper} for study in studies],
-        "resources": [resource(*key) for key, path in paths.items() if path.is_file()],
+        "resources": [resource(*table) for table in tables if _csv(*table).is_file()],
     }
 
 
-def resource(study: Study, part: str) -> dict[str, Any]:
+def resource(study: Study, part: str, scale: str) -> dict[str, Any]:
     """A part's table in full precision: its file, digest and columns."""
-    path = _csv(study, part)
+    path, at = _csv(study, part, scale), "" if scale == "laptop" else f"-{scale}"
     columns = pd.read_csv(path, keep_default_na=False, na_values=[""]).dtypes.items()
     fields = [{"name": name, "type": TYPES.get(kind.kind, "string")} for name, kind in columns]
+    shown = study.part(part)
     return {
-        "name": f"{study.name}-{part}",
-        "title": f"{study.paper}, {study.part(part).where}: {study.part(part).title}",
+        "name": f"{study.name}-{part}{at}",
+        "title": f"{study.paper}, {shown.where}: {shown.title}. Scale {scale}",
         "path": path.relative_to(OUTPUTS).as_posix(),
         "format": "csv",
         "hash": f"sha256:{file_digest(path)}",
@@ -98,8 +100,8 @@ def resource(study: Study, part: str) -> dict[str, Any]:
     }
 
 
-def _csv(study: Study, part: str) -> Path:
-    return OUTPUTS / study.name / f"{part}-{shown_scale(study, OUTPUTS, part, 'laptop')}.csv"
+def _csv(study: Study, part: str, scale: str) -> Path:
+    return OUTPUTS / study.name / f"{part}-{scale}.csv"
 
 
 def results(text: str) -> str:

@@ -24,8 +24,10 @@ from scipy import integrate
 import bnrecon
 from bnrecon.config import composition
 from bnrecon.jobs.options import OPTIONS, split
+from bnrecon.reporting.tables import snake_case
 from bnrecon.reproduction.document import document
 from bnrecon.studies import registry
+from bnrecon.studies.burkholz2024.run_tables import row_numbers
 
 PAGES = sorted(
     {
@@ -390,3 +392,36 @@ def test_reference_has_every_public_name():
     for name in directives - set(bnrecon.__all__):
         module, _, attribute = name.rpartition(".")
         assert getattr(importlib.import_module(module), attribute).__doc__
+
+
+def test_outputs_page_explains_the_columns_of_runs():
+    page = text_of(ROOT / "docs/outputs.md")
+    named = {snake_case(name) for name in re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", page)}
+    labels = {"data", "target", "scale", "features", "activation_epsilon_of_a_layer"}
+    labels |= {"run", "command", "verdict_against_the_target", "verdict_against_the_paper"}
+    tables = ["main_job/vgg18_width16/table.csv"]
+    tables += [f"burkholz2024/{part}-laptop.csv" for part in ("table1", "width100", "epsilon")]
+    columns = {
+        re.sub("_(mean|half_width|n)$", "", column)
+        for table in tables
+        for column in text_of(ROOT / "outputs" / table).splitlines()[0].split(",")
+    }
+    assert not columns - named - labels
+    headings = set()
+    for path in (ROOT / "outputs").rglob("*.md"):
+        headings |= {
+            snake_case(cell) for cell in re.findall(r"(?<=\| )[^|\n]+(?= \|)", text_of(path))
+        }
+    rows = re.findall(r"^\| (\*.*?) \|", page, re.MULTILINE)
+    explained = {snake_case(name) for row in rows for name in re.findall(r"\*([^*]+)\*", row)}
+    sometimes = {snake_case(name) for name in row_numbers.SHOWN}  # if a row has a value
+    assert not explained - headings - columns - sometimes
+
+
+def test_data_package_has_every_csv_file_of_the_studies():
+    shipped = {
+        path.relative_to(ROOT / "outputs").as_posix()
+        for name in registry.STUDIES
+        for path in (ROOT / "outputs" / name).glob("*.csv")
+    }
+    assert {each["path"] for each in write_documents.data_package()["resources"]} == shipped
