@@ -7,13 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from repository import OUTPUTS
 from scipy import stats
 from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.features.drawing import draw
-from bnrecon.reporting.figures import image, style
+from bnrecon.reporting.figures import drawn, image, style
 from bnrecon.reproduction import intervals
+from bnrecon.reproduction.study import PartRequest
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import lbfgs
@@ -313,3 +315,14 @@ def test_solver_steps_differ_only_in_solver_and_width():
     assert len({row.labels["target width"] for row in rows}) == 2
     narrower = solver_steps.PART.rows("laptop", ("target.width=8",))
     assert [row.labels["target width"] for row in narrower] == ["8"] * 5
+
+
+def test_titles_of_the_figure_of_solver_steps_do_not_overlap():
+    work = solver_steps.PART.plan_work(
+        PartRequest("solver_steps", "laptop", (f"outputs={OUTPUTS}",), OUTPUTS, OUTPUTS)
+    )
+    cells = [one.cell() for one in work]
+    figure = drawn(lambda: solver_steps.PART.draw(cells), "")
+    boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
+    for left, right in zip(boxes[::2], boxes[1::2], strict=True):
+        assert left.x1 < right.x0

@@ -262,7 +262,7 @@ def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> No
             # The interval of two values would hide the others.
             half = value.bar if value.n > 2 else float("nan")
             axes.plot([at] * len(values), values, "x", color=colour, markersize=3, alpha=0.6)
-            name = f"scales start {'at ' if label == '1' else ''}{label}"
+            name = f"scales start at {label}"
             axes.errorbar(at, value.mean, half, color=colour, marker="o", capsize=2, label=name)
     if weights:
         style: dict[str, Any] = {"color": "grey", "linestyle": "--"}

@@ -62,13 +62,14 @@ def draw(cells: Sequence[Cell]) -> Figure:
         _draw_target(pair[0], pair[1], of_width)
         letters = "abcdef"[2 * number : 2 * number + 2]
         seeds = " or ".join(map(str, sorted({result.loss.n for _, result in of_width})))
-        titles = f"loss, 95% intervals, seeds: {seeds}", "all layers and seeds"
+        titles = f"loss, seeds: {seeds}", "all layers and seeds"
         for letter, axes, what in zip(letters, pair, titles, strict=True):
             axes.set_title(f"({letter}) width {width}: {what}")
     grid[-1][0].set_xlabel("target minus rebuilt accuracy, points")
     grid[-1][1].set_xlabel("largest relative error of a layer")
     grid[0][1].legend()
-    figure.suptitle(_tested([result for _, result in done]), fontsize=8)
+    tested = _tested([result for _, result in done])
+    figure.suptitle(f"bars: 95% intervals; {tested}", fontsize=8)
     return figure
 
 
