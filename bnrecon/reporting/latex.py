@@ -105,7 +105,9 @@ def of_table(caption: str) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return " & ".join(words(cell) for cell in cells) + r" \\"
+    line = " & ".join(words(cell) for cell in cells)
+    # After the line above, "[" would begin a length and "*" forbid a page break.
+    return ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"
 
 
 def _extent(text: str) -> float:

@@ -18,7 +18,6 @@ from bnrecon.runtime.errors import UserError
 logger = logging.getLogger(__name__)
 
 WRAP = {"features": 22, "solver": 12, "seeds": 7}
-FORMATS = {"loss": "z.2f"}  # z: no -0.00
 FOOTER = """\
 Accuracies are in percent, with 95% Student-t intervals over the seeds of the source network.
 loss: accuracy of the target minus that of the source; not converged: layers that did not converge,
@@ -69,7 +68,7 @@ def _table(runs: Iterable[tuple[Path, RunResult]]) -> str:
             feature_name(run[1].config["features"]),
         ),
     )
-    return tables.terminal(pd.DataFrame([_row(*row) for row in rows]), FORMATS, WRAP)
+    return tables.terminal(pd.DataFrame([_row(*row) for row in rows]), wrap=WRAP)
 
 
 def _row(folder: Path, result: RunResult) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Interval:
         >>> str(Interval(90.711, 0.024, 3))
         '90.71 ± 0.02 (n=3)'
         """
-        spec = spec or "z.2f"
+        spec = without_negative_zero(spec or ".2f")
         spread = "" if self.half_width is None else f" ± {self.half_width:{spec.lstrip('+')}}"
         return f"{self.mean:{spec}}{spread} (n={self.n})"
 
@@ -117,6 +117,16 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
         return Interval(mean, None, 1)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     return Interval(mean, _students_t(n, 1 - confidence) * deviation / math.sqrt(n), n)
+
+
+def without_negative_zero(spec: str) -> str:
+    """A format of numbers in which what rounds to zero has no minus.
+
+    >>> [format(-0.0001, without_negative_zero(spec)) for spec in (".2f", "+.1f", "")]
+    ['0.00', '+0.0', '-0.0001']
+    """
+    sign, rest = ("+", spec[1:]) if spec.startswith("+") else ("", spec)
+    return f"{sign}z{rest}" if rest.startswith(".") and rest.endswith(("f", "%")) else spec
 
 
 def _students_t(n: int, outside: float) -> float:

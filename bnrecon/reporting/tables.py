@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from bnrecon.reporting.statistics import Interval
+from bnrecon.reporting.statistics import Interval, without_negative_zero
 
 Formats = Mapping[str, str]  # format specifications by column, as in {"residual": ".1e"}
 AS_WRITTEN: Formats = MappingProxyType({})
@@ -108,4 +108,6 @@ def as_text(frame: pd.DataFrame, formats: Formats) -> pd.DataFrame:
 def _write(cell: Any, spec: str) -> str:
     if pd.isna(cell):
         return ""
-    return str(cell) if isinstance(cell, str | bool) else format(cell, spec)
+    if isinstance(cell, str | bool):
+        return str(cell)
+    return format(cell, without_negative_zero(spec))

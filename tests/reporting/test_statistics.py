@@ -3,9 +3,11 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from bnrecon.reporting import tables
 from bnrecon.reporting.statistics import Interval, mcnemar, mcnemar_below, mean_interval
 
 
@@ -55,3 +57,11 @@ def test_mcnemar_is_below_a_level_as_often_as_by_chance(images, level):
 def test_mcnemar_of_many_images_is_near_the_normal_value():
     """Edwards' continuity correction: z = (|b - c| - 1) / sqrt(b + c) is 1.9 here."""
     assert mcnemar(5000, 5191) == pytest.approx(0.0598, abs=2e-3)
+
+
+def test_zero_has_no_sign_in_any_format():
+    assert f"{Interval(-0.0001, 0.0002, 3):.3f}" == "0.000 ± 0.000 (n=3)"
+    frame = pd.DataFrame({"gap": [-0.0001, Interval(-0.0001, None, 1), -0.2, 3]})
+    assert tables.as_text(frame, {"gap": ".2f"})["gap"].tolist() == [
+        *("0.00", "0.00 (n=1)", "-0.20", "3.00"),
+    ]

@@ -67,3 +67,9 @@ def test_latex_commands_are_escaped():
     assert words("50% of c_1 & {x} ~ #1") == r"50\% of c\_1 \& \{x\} \textasciitilde{} \#1"
     assert words("‖W′ − W‖ ≤ 1e-10 < -2") == r"$\|$W$'$ $-$ W$\|$ $\le$ 1e-10 $<$ $-$2"
     assert words('see [errata](../docs.md#4): "a"\n\nb') == "see errata: ``a'' b"
+
+
+def test_latex_row_does_not_begin_with_an_argument_of_the_row_before():
+    table = latex(pd.DataFrame({"seeds": ["[0,1]", "*"]}), caption="c", label="l")
+    assert r"{}[0,1] \\" in table.splitlines()
+    assert r"{}* \\" in table.splitlines()
