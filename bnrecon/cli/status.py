@@ -199,7 +199,7 @@ def _remaining_time(study: StudyStatus, progress: Progress) -> Iterator[str]:
         processes = progress.processes or sum(each.jobs.get("running", 0) for each in study.jobs)
         duration = format_duration(seconds / max(1, processes))
         yield f"about {duration}, if the rest of {', '.join(timed)} is like its finished tasks"
-    for part in remaining.keys() - finished:
+    for part in (part for part in remaining if part not in finished):
         yield f"not known for {remaining[part]} of {part}: none finished"
 
 

@@ -58,7 +58,7 @@ def report_layer(
             f"are up to {largest:.0e}); use model.double(), or weights, features and images of a "
             "usual size"
         )
-    failure = _failure(planned, errors, precision, inputs is not None)
+    failure = _failure(planned, errors, precision, inputs is not None, solution.solver)
     if failure is None and solution.converged and not layer.linearized.exact:
         assert moments is not None, "the linear region was chosen from them"
         failure = _over_epsilon(layer, planned, moments)
@@ -86,7 +86,11 @@ def report_layer(
 
 
 def _failure(
-    planned: PlannedLayer, errors: LayerErrors, precision: torch.dtype, weighed: bool
+    planned: PlannedLayer,
+    errors: LayerErrors,
+    precision: torch.dtype,
+    weighed: bool,
+    solver: str,
 ) -> str | None:
     """Say why a solved layer, ``weighed`` by its inputs or not, is off; empty if unknown."""
     tolerance = planned.solver.tolerance
@@ -106,8 +110,8 @@ def _failure(
         return (
             f"the layer as a whole is rebuilt to {errors.assembled:.0e}; the weights of output "
             f"{errors.channel}{inputs}, are off by {errors.assembled_channel:.0e} of their own "
-            "size, far below that of others; use solver=lu, a model in double precision, or "
-            "features=id_cond"
+            f"size, far below that of others; use {'' if solver == 'lu' else 'solver=lu, '}a model "
+            "in double precision, or features=id_cond"
         )
     return None
 

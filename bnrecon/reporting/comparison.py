@@ -156,7 +156,8 @@ def _layers(one: RunResult, other: RunResult) -> str:
     names = dict.fromkeys(name for group in groups for name in group)
     rows = [_layer_row(name, *(group.get(name, []) for group in groups)) for name in names]
     ratios = {row["layer"]: row["ratio B/A"] for row in rows if row["ratio B/A"] is not None}
-    text = f"Layers, the largest error of all seeds:\n\n{_table(pd.DataFrame(rows))}"
+    frame = pd.DataFrame(rows, dtype=object)  # with an empty cell, widths would become floats
+    text = f"Layers, the largest error of all seeds:\n\n{_table(frame)}"
     if not ratios:
         return text
     most = max(ratios, key=lambda name: max(ratios[name], 1 / ratios[name]))

@@ -61,7 +61,11 @@ def warnings(result: RunResult) -> list[str]:
     """
     if not result.unconverged:
         return []
-    largest = max(layer.relative_error for layer in result.unconverged)
+    # A layer may be solved, and fail only as assembled, or for the weights of one output.
+    largest = max(
+        max(layer.relative_error, layer.assembled_error, layer.channel_error or 0.0)
+        for layer in result.unconverged
+    )
     return [
         f"NOT CONVERGED: {len(result.unconverged)} of {len(result.layers)} layers, relative errors "
         f"up to {largest:.1e}; the reproduced network loses {result.loss.mean:z.2f} points of "
@@ -98,7 +102,6 @@ def _advice(result: RunResult) -> str:
             f"Take more features (features.oversampling={enough}): "
             f"{chosen} gives fewer than the theorems require"
         )
-    return (
-        "Take more features (features.oversampling=1.5), solver=auto, "
-        "or a larger solver.max_iterations"
-    )
+    more = "more features (features.oversampling=1.5), "
+    more = more if any(layer.oversampling < 1.5 for layer in result.unconverged) else ""
+    return f"Take {more}solver=auto, or a larger solver.max_iterations"

@@ -72,6 +72,8 @@ def runs(outputs: Path) -> list[RunEntry]:
 def find_run(text: str, roots: Sequence[Path]) -> Path:
     """The folder of a finished run, by its path or the beginning of its name or of its hash.
 
+    Earlier roots come before later ones.
+
     Raises:
         UserError: there is none, there are several, or it is not finished.
     """
@@ -79,7 +81,8 @@ def find_run(text: str, roots: Sequence[Path]) -> Path:
     folder = named.parent if named.name == "result.json" else named
     if text and os.path.isdir(folder):  # false also for a name that no folder can have
         return _require_finished(folder)
-    folders = {path.name: path for root in roots for path in subfolders(root / "runs")}
+    # Of two runs of one name the first root's counts: the user's, not the shipped one.
+    folders = {path.name: path for root in reversed(roots) for path in subfolders(root / "runs")}
     begun = [name for name in folders if name == text] or [
         name
         for name in folders

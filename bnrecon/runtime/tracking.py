@@ -72,9 +72,11 @@ class Trackers:
         try:
             action()
         except Exception as error:
-            self.failed[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            message = "%s failed and is not used any more (%s); the run continues, and %s"
-            logger.warning(message, name, self.failed[name], "bnrecon export adds what is missing")
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self.failed[name] = why
+            rest = "the run continues, and bnrecon export adds what is missing"
+            rest = "the export ends here" if self.whole else rest
+            logger.warning("%s failed and is not used any more (%s); %s", name, why, rest)
             logger.debug("%s failed", name, exc_info=True)
 
 

@@ -99,3 +99,19 @@ def test_study_sends_its_runs_and_trainings(succeed, tmp_path):
     for kind in ("runs", "targets"):
         names = {path.name for path in (folder / kind).iterdir()}
         assert names == {path.name for path in (tmp_path / kind).iterdir()}
+
+
+def test_unfinished_run_has_no_result_to_export(outputs, refused):
+    """Its finished seeds have files of the same name."""
+    run = only(outputs / "runs")
+    (run / "result.json").unlink()
+    line = "no finished run or target in this folder; it is an unfinished run; rerun its command"
+    refused("export", "tensorboard", str(run), line=line)
+    refused("export", "tensorboard", run.name, f"outputs={outputs}", line=line)
+
+
+def test_what_a_failing_tracker_did_not_get_is_not_counted(outputs, command):
+    (outputs / "trackers").write_text("not a folder")
+    _, out, err = command("export", "tensorboard", str(outputs))
+    assert out.startswith("0 runs and 0 targets: 0 rows sent")
+    assert "the export ends here" in err

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_progress import end, kept, pieces, start
@@ -82,3 +83,10 @@ def test_ctrl_c_ends_watching_quietly(command, outputs, monkeypatch):
     with kept(outputs, pieces(theorem1=2)):
         code, _, err = command("status", "--watch")
     assert (code, err) == (0, "")
+
+
+def test_parts_of_unknown_time_are_listed_in_their_order():
+    parts = {f"part{number}": 1 for number in range(9)}
+    progress = SimpleNamespace(remaining_by_part=parts, seconds_by_part={}, processes=1)
+    lines = list(status._remaining_time(SimpleNamespace(jobs=()), progress))
+    assert lines == [f"not known for 1 of {part}: none finished" for part in parts]

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 
 import bnrecon
+from bnrecon.reconstruction.collapse import LayerErrors
+from bnrecon.reconstruction.layer_report import _failure
 from bnrecon.reconstruction.report import PRINTED
 
 
@@ -34,3 +36,12 @@ def test_long_networks_print_shortened_with_a_full_frame():
     frame = rebuilt.to_frame()
     assert frame["name"].tolist() == [layer.name for layer in rebuilt.layers]
     assert frame["relative_error"].tolist() == [layer.relative_error for layer in rebuilt.layers]
+
+
+def test_lu_is_not_advised_where_it_solved_the_layer():
+    plan = bnrecon.plan_layers(nn.Sequential(nn.Linear(8, 8)).eval())
+    errors = LayerErrors(1e-13, 7e-5, 1e-12, 1.3e-4, 1)  # within rounding, but for output 1
+    for solver, advised in (("lu", False), ("matrix_free", True)):
+        diagnosis = _failure(plan.layers[0], errors, torch.float32, False, solver)
+        assert ("solver=lu" in diagnosis) == advised
+        assert "a model in double precision, or features=id_cond" in diagnosis

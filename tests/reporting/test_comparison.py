@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import pytest
 import torch
@@ -123,3 +124,14 @@ def test_run_without_sources_or_images_is_refused(pair, tmp_path):
         disagreements((pair[0][0], others), (pair[1][0], others))
     with pytest.raises(UserError, match="no seed in common"):
         disagreements(pair[0], (tmp_path, dataclasses.replace(pair[1][1], seeds=())))
+
+
+def test_runs_of_different_networks_show_whole_widths_and_absent_options():
+    by_family = {}
+    for path in RESULTS:
+        folder, result = read(path)
+        by_family.setdefault(result.config["target"].get("family"), (folder, result))
+    text = compare(by_family["resnet"], by_family["vgg"])
+    line = next(line for line in text.splitlines() if line.startswith("layer1.0.conv1 "))
+    assert str(by_family["resnet"][1].layers[1].width) in line.split()
+    assert re.search(r"^target.depth +18 +no such option$", text, re.MULTILINE)

@@ -178,3 +178,9 @@ def test_unfinished_run_is_not_compared(outputs):
     (folder / "config.json").write_text('{"seeds": [0]}')
     with pytest.raises(UserError, match="is unfinished, 0 of 1 seeds done; rerun its command"):
         find_run("one", [outputs])
+
+
+def test_users_run_comes_before_a_shipped_one_of_the_same_name(outputs, tmp_path):
+    other = tmp_path / "shipped"
+    shutil.copytree(outputs / "runs" / "one", other / "runs" / "one")
+    assert find_run("one", [outputs, other]) == outputs / "runs" / "one"

@@ -146,3 +146,26 @@ def test_unreadable_result_is_named(tmp_path, caplog, monkeypatch):
         f"left out: {closed} cannot be read (Permission denied)",
         f"left out: {link} is a link that leads nowhere",
     ]
+
+
+def test_warning_names_the_error_that_failed_and_no_features_that_there_are(unsolved):
+    layer = dataclasses.replace(
+        unsolved.unconverged[0],
+        width=150,
+        equations=100,
+        shape=(4, 25),
+        relative_error=0.2,
+        assembled_error=0.3,
+        converged=False,
+    )
+
+    def warned(**changes):
+        one = dataclasses.replace(layer, **changes)
+        seeds = (dataclasses.replace(unsolved.seeds[0], layers=(one,)),)
+        return warnings(dataclasses.replace(unsolved, seeds=seeds))[0]
+
+    assert "relative errors up to 3.0e-01" in warned()
+    assert "oversampling" not in warned()
+    assert "features.oversampling=1.5" in warned(width=110)
+    within = {"relative_error": 1e-13, "assembled_error": 6e-5, "channel_error": 1.3e-4}
+    assert "relative errors up to 1.3e-04" in warned(**within)

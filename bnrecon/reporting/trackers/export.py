@@ -49,12 +49,14 @@ def _named(word: str, outputs: Path) -> list[Path]:
         raise UserError(f"{word}: a file; give the folder of a run or target, or an outputs folder")
     for pattern in ("{file}", "*/{file}", "{kind}/*/{file}"):
         patterns = [pattern.format(kind=kind, file=file) for kind, file in FILES.items()]
-        if paths := [path for each in patterns for path in files.find(folder, each)]:
+        paths = [path for each in patterns for path in files.find(folder, each)]
+        # The results of a run's seeds have the same name.
+        if paths := [path for path in paths if not path.parent.name.startswith("seed-")]:
             return paths
-    raise UserError(
-        f"{word}: no finished run or target in this folder; make one with: "
-        f"bnrecon run outputs={word}"
-    )
+    advice = f"make one with: bnrecon run outputs={word}"
+    if (folder / "config.json").exists():
+        advice = "it is an unfinished run; rerun its command first"
+    raise UserError(f"{word}: no finished run or target in this folder; {advice}")
 
 
 def export(paths: Iterable[Path], config: RunConfig) -> tuple[list[str], list[str]]:
@@ -78,7 +80,7 @@ def export(paths: Iterable[Path], config: RunConfig) -> tuple[list[str], list[st
             opened[folder] = make_trackers(names, folder, config.tracker_project, whole=True)
         try:
             _send(kind, path, opened[folder])
-            counts[kind] += 1
+            counts[kind] += not opened[folder].failed
         except (files.Damaged, FileNotFoundError) as error:
             problems.append(str(error))
             logger.warning("left out: %s", error)
