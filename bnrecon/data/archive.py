@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from bnrecon.data.tree import Split
 from bnrecon.runtime.errors import UserError, first_line, shorten
+from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
-MAX_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB, SVHN 305 MB
+MOST_CLASSES = 100_000  # ImageNet-21k has 21,841
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -36,12 +38,18 @@ def read_archive(
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
-            if sum(entry.file_size for entry in archive.zip.infolist()) > MAX_ARCHIVE:
-                raise ValueError(f"over {format_bytes(MAX_ARCHIVE)} unpacked")
+            size = sum(entry.file_size for entry in archive.zip.infolist())
+            if 2 * size > (free := available_memory(torch.device("cpu"))):  # as they are sorted
+                raise UserError(
+                    f"{path}: {format_bytes(size)} unpacked take {format_bytes(2 * size)} to read "
+                    f"and {format_bytes(free)} are free; give fewer or smaller images"
+                )
             train_x, train_y, test_x, test_y = (archive[entry] for entry in NAMES)
-            numbers = range(count or count_classes(train_y, test_y))
+            numbers = range(count or count_classes(str(path), train_y, test_y))
             names = archive["classes"] if "classes" in archive else np.array(class_names or numbers)
             classes = [str(label) for label in np.atleast_1d(names.astype(str))]
+    except UserError:
+        raise
     except Exception as error:  # zipfile, zlib, numpy and the system raise different errors
         what = f"is damaged or not an archive of {', '.join(NAMES)} ({first_line(error)})"
         raise UserError(f"{path} {what}; replace it") from None
@@ -59,9 +67,16 @@ def read_archive(
     return classes, (train_x, train_y), (test_x, test_y)
 
 
-def count_classes(*labels: np.ndarray) -> int:
-    """One more than the largest class number; 1 if there is none."""
-    return 1 + max(int(each.max(initial=0)) if each.dtype.kind in "iu" else 0 for each in labels)
+def count_classes(name: str, *labels: np.ndarray) -> int:
+    """One more than the largest class number; 1 if there is none.
+
+    Raises ``UserError`` for more than ``MOST_CLASSES``, as if -1 was stored without its sign.
+    """
+    largest = max(int(each.max(initial=0)) if each.dtype.kind in "iu" else 0 for each in labels)
+    if largest >= MOST_CLASSES:
+        fault = f"a class has the number {largest}; at most {MOST_CLASSES - 1:,} are read"
+        raise UserError(f"{name}: {fault}: number the classes from 0, without gaps")
+    return 1 + largest
 
 
 def check_split(
@@ -76,7 +91,9 @@ def check_split(
             f"{name}_x is of shape {images.shape}; it must be (N, H, W, C), and this looks like "
             "(N, C, H, W): transpose it"
         )
-    if images.shape[1:] != tuple(shape) or len(images) == 0:
+    if 0 in images.shape:
+        raise UserError(f"{name}_x is of shape {images.shape}; it must have an image and pixels")
+    if images.shape[1:] != tuple(shape):
         allowed = ", ".join(map(str, shape))
         raise UserError(f"{name}_x is of shape {images.shape}; it must be (N, {allowed})")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":

@@ -82,7 +82,7 @@ class Published(abc.ABC):
         # Write only from here on: existing files may be in somebody else's folder.
         try:
             what = f"downloading {self.spec.name} to {self.root}"
-            with lock_folder(self.root, what, shared=True):
+            with lock_folder(self.root, what, shared=True, option="root"):
                 try:
                     return self.read()  # another process has downloaded it
                 except RuntimeError:

@@ -70,7 +70,7 @@ def register_data(name: str) -> Callable[[Callable], Callable]:
                     _read_split(split, f"data {name}: {which}")
                     for split, which in zip(both, ("train", "test"), strict=True)
                 ]
-                numbers = range(count_classes(*(labels for _, labels in splits)))
+                numbers = range(count_classes(f"data {name}", *(labels for _, labels in splits)))
                 classes = [str(label) for label in getattr(both[0], "classes", numbers)]
                 others = [str(label) for label in getattr(both[1], "classes", [])]
                 # ImageFolder numbers the classes that it finds.

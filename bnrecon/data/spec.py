@@ -79,7 +79,7 @@ def default_root() -> Path:
         UserError: neither exists, as the user has no home folder.
     """
     if folder := os.environ.get("BNRECON_DATA"):
-        return Path(folder)
+        return Path(os.path.expanduser(folder))
     try:
         return user_cache() / "data"
     except RuntimeError:

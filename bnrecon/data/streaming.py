@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import operator
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from bnrecon.data.batches import EpochPosition
 from bnrecon.data.image_file import read_image
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError, first_line
 from bnrecon.runtime.interruption import leave_group, signals_blocked
 
 SAMPLE = 2000  # files whose content is read for the checksum
@@ -122,7 +124,8 @@ class StreamedImages:
         """Yield up to ``limit`` training images, evenly spread over the classes, not augmented."""
         count = len(self.train_files)
         taken = min(limit, count)
-        files = [self.train_files[i * count // taken] for i in range(taken)]  # sorted by class
+        by_class = sorted(self.train_files, key=operator.itemgetter(1))  # limited ones are in turn
+        files = [by_class[i * count // taken] for i in range(taken)]
         yield from (images for images, _ in self._plain_batches(files, batch_size, device))
 
     def _plain_batches(
@@ -137,20 +140,34 @@ class StreamedImages:
     def _read(
         self, dataset: Dataset, batch_size: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        loader = DataLoader(
-            dataset,
-            batch_size,
-            num_workers=self.workers,
-            pin_memory=torch.cuda.is_available(),
-            collate_fn=_collate,
-            worker_init_fn=leave_group,
-        )
-        with signals_blocked():
+        with signals_blocked(), warnings.catch_warnings():
+            # More workers than cores are allowed: they wait for the disk.
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+            loader = DataLoader(
+                dataset,
+                batch_size,
+                num_workers=self.workers,
+                pin_memory=torch.cuda.is_available(),
+                collate_fn=_collate,
+                worker_init_fn=leave_group,
+            )
             batches = iter(loader)
-        for batch in batches:
+        while (batch := _next(batches)) is not None:
             if isinstance(batch, str):
                 raise UserError(batch)
             yield batch
+
+
+def _next(batches: Iterator[Any]) -> Any:
+    """The next batch, None at the end; raise ``RunError`` if a worker was killed."""
+    try:
+        return next(batches, None)
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            raise
+        reason = f"a process that reads images was killed ({first_line(error)})"
+        advice = "if memory is short, or a container's shared memory, give fewer workers=, or 0"
+        raise RunError(f"{reason}; {advice}") from None
 
 
 def _class_and_name(path: Path) -> bytes:

@@ -42,14 +42,24 @@ def list_split(
             f"{folder} is missing; root=FOLDER must hold train/<class>/* and "
             f"{tested}/<class>/* images"
         )
-    entries = [entry for entry in folder.iterdir() if entry.is_dir()]
-    classes = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith(".")]
+    classes = [entry.name for entry in entries if entry.is_dir()]
+    if dead := [entry for entry in entries if not entry.exists()]:
+        raise UserError(f"{dead[0]}: this link leads nowhere; repair or remove it")
     if expected is not None:
         require_classes(folder, classes, expected)
     if not classes:
         raise UserError(f"{folder} holds no class folders; it must hold <class>/* images")
     listed = [_images(folder / name) for name in classes]
     columns = [[(path, i) for path in images] for i, (images, _) in enumerate(listed)]
+    loose = [entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES]
+    if loose := [entry for entry in loose if not entry.is_dir()]:
+        logger.warning(
+            "%s: images outside class folders are skipped: %d, such as %s",
+            folder,
+            len(loose),
+            loose[0].name,
+        )
     if others := [path for _, rest in listed for path in rest]:
         logger.warning(
             "%s: files without an image suffix are skipped: %d, such as %s",

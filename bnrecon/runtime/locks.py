@@ -41,7 +41,10 @@ def disabled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_file(
-    path: Path, waiting: Callable[[], str] | None = None, required: bool = True
+    path: Path,
+    waiting: Callable[[], str] | None = None,
+    required: bool = True,
+    option: str = "outputs",
 ) -> Iterator[bool]:
     """Hold the lock file ``path`` within the block; yields whether it is held.
 
@@ -80,13 +83,13 @@ def lock_file(
         if error.errno in NO_LOCKS and required:
             raise UserError(
                 f"{path.parent} is on a file system without file locks ({error.strerror}), which "
-                "keep processes from writing the same files: give outputs=FOLDER on another one, "
+                f"keep processes from writing the same files: give {option}=FOLDER on another one, "
                 "such as a local disk, and copy the results from there"
             ) from None
         if error.errno not in NO_LOCKS:
             raise UserError(
                 f"{path.parent} cannot be written ({error.strerror}); "
-                "give outputs=FOLDER, a folder of yours"
+                f"give {option}=FOLDER, a folder of yours"
             ) from None
     try:
         yield held
@@ -95,12 +98,19 @@ def lock_file(
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[None]:
+def lock_folder(
+    folder: Path, purpose: str, shared: bool = False, option: str = "outputs"
+) -> Iterator[None]:
     """Hold a folder's lock within the block. Another process waits, and logs for what and whom.
 
-    ``shared`` says whether other processes may lock and write folders in it meanwhile.
+    ``shared`` says whether other processes may lock and write folders in it meanwhile, ``option``
+    which option names the folder, for messages.
     """
-    with lock_file(folder / ".lock", lambda: f"waiting for {holder(folder)} to finish {purpose}"):
+    with lock_file(
+        folder / ".lock",
+        lambda: f"waiting for {holder(folder)} to finish {purpose}",
+        option=option,
+    ):
         # Only the holder writes here: partial files are of killed processes.
         alone = _are_taken.get() and not shared
         files.remove_partial_files(folder, -math.inf if alone else files.DAY)

@@ -246,7 +246,8 @@ class TrainSpec:
         at_least=0,
         at_most=10**6,
     )
-    seed: int = option(0, "seed of initial weights, batches and crops", at_least=0, at_most=10**12)
+    # PyTorch's generator on a CPU uses 32 bits: with 2**32 it would be the training of 0.
+    seed: int = option(0, "seed of initial weights, batches and crops", at_least=0, below=2**32)
     precision: str = option(
         "auto",
         "precision of training; auto: bfloat16 where the device is fast at it",

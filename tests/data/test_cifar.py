@@ -16,6 +16,7 @@ from PIL import Image
 from torchvision import datasets
 
 from bnrecon.data import DataSpec, load
+from bnrecon.data import archive as archive_module
 from bnrecon.data.small_images import CIFAR10_CLASSES
 
 HUNDRED = tuple(f"c{number:02}" for number in range(100))
@@ -140,7 +141,7 @@ def test_damaged_torchvision_file_is_never_unpickled(tmp_path, monkeypatch):
     assert load(DataSpec("cifar10", str(tmp_path), download=False)).sizes == (10, 10)
 
 
-def test_archive_of_gigabytes_is_refused_before_unpacking(tmp_path):
+def test_archive_beyond_memory_is_refused_before_unpacking(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "cifar10.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("classes", "train_x", "train_y", "test_x", "test_y"):
             archive.writestr(f"{name}.npy", b"")
@@ -148,12 +149,11 @@ def test_archive_of_gigabytes_is_refused_before_unpacking(tmp_path):
     # The first entry's unpacked size, in the directory at the end.
     offset = content.index(b"PK\1\2") + 24
     (tmp_path / "cifar10.npz").write_bytes(
-        content[:offset] + struct.pack("<I", 2**31) + content[offset + 4 :]
+        content[:offset] + struct.pack("<I", 2_140_000_000) + content[offset + 4 :]
     )
-    refused(
-        DataSpec("cifar10", str(tmp_path)),
-        r"cifar10\.npz is damaged or not an archive .*over 1\.0 GB unpacked",
-    )
+    monkeypatch.setattr(archive_module, "available_memory", lambda _: 4 * 10**9)
+    line = r"cifar10\.npz: 2\.1 GB unpacked take 4\.3 GB to read and 4\.0 GB are free"
+    refused(DataSpec("cifar10", str(tmp_path)), line)
 
 
 @pytest.mark.parametrize(
@@ -199,3 +199,11 @@ def test_other_archive_formats_hold_the_same_data(tmp_path, change):
 def test_published_cifar_is_downloaded(tmp_path):
     images = load(DataSpec("cifar10", root=str(tmp_path)))
     assert images.sizes == (50_000, 10_000)
+
+
+def test_folder_that_cannot_be_written_is_named_with_its_option(tmp_path):
+    (tmp_path / "file").write_text("")
+    spec = DataSpec("cifar10")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BNRECON_DATA", str(tmp_path / "file"))
+        refused(spec, r"file cannot be written .*; give root=FOLDER, a folder of yours")

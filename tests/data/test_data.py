@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from image_sets import refused, tree
+from image_sets import pixels, refused, tree
 from PIL import Image
 
 from bnrecon.data import DATASETS, DataSpec, load, register_data
 from bnrecon.data.batches import EpochPosition
 from bnrecon.data.imagenette import CLASSES as IMAGENETTE
-from bnrecon.data.in_memory import InMemoryImages
+from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.small_images import CIFAR10_CLASSES
 from bnrecon.data.spec import DATASET_NAMES, default_root
 from bnrecon.data.streaming import StreamedImages
@@ -229,3 +229,51 @@ def test_every_data_set_gives_batches_of_the_same_form(tmp_path, name):
     assert torch.equal(resumed, batches[-1][0])
     another_epoch = next(data.train_batches(EpochPosition(4, 0, 1), CPU))
     assert not torch.equal(another_epoch[0], batches[0][0])
+
+
+def test_channel_that_hardly_varies_is_only_shifted(tmp_path):
+    """The opacity of opaque images: scaled, its padding would be a million deviations away."""
+    images = np.concatenate([pixels(8, 0, side=8), np.full((8, 8, 8, 1), 255, np.uint8)], 3)
+    for change in (255, 254):
+        images[0, 0, 0, 3] = change
+        arrays = {f"{split}_x": images for split in ("train", "test")}
+        labels = {f"{split}_y": np.arange(8) % 2 for split in ("train", "test")}
+        np.savez(tmp_path / "images.npz", **arrays, **labels)
+        data = load(DataSpec("folder", str(tmp_path)))
+        assert float(data.moments()[1][3]) == 1
+        [(batch, _)] = data.train_batches(EpochPosition(8, 0, 0), CPU)
+        assert batch.abs().max() < 5
+
+
+@pytest.mark.parametrize("limit", [None, 40, 20])
+def test_plain_images_cover_the_classes_of_limited_images_too(tmp_path, limit):
+    root = str(tree(tmp_path, "abcd", train=10, tests="val"))
+    data = load(DataSpec("imagenet", root, side=8, workers=0, train_limit=limit))
+    labels = dict(data.train_files)
+    seen = []
+    data._plain_batches = lambda files, _size, _device: seen.extend(files) or ()
+    list(data.plain_train_batches(4, CPU, 4))
+    assert sorted(labels[path] for path, _ in seen) == [0, 1, 2, 3]
+
+
+def test_order_of_identical_images_does_not_depend_on_the_layout():
+    images = np.repeat(pixels(6, 0), 2, 0)
+    labels = np.arange(12)
+    orders = []
+    for order in (np.arange(12), np.arange(12)[::-1]):
+        split = images[order], labels[order]
+        orders.append(from_arrays(DataSpec("cifar100"), [str(i) for i in range(12)], split, split))
+    assert orders[0].checksum() == orders[1].checksum()
+
+
+def test_real_cifar100_has_the_checksum_of_stored_results():
+    """It has identical images with different labels."""
+    if "BNRECON_CIFAR100" not in os.environ:
+        pytest.skip("BNRECON_CIFAR100 names no folder with the real data set")
+    data = load(DataSpec("cifar100", os.environ["BNRECON_CIFAR100"]))
+    assert data.checksum().startswith("8db89b1121ba")
+
+
+def test_home_folder_of_the_environment_is_expanded(monkeypatch):
+    monkeypatch.setenv("BNRECON_DATA", "~/images")
+    assert default_root() == Path.home() / "images"

@@ -1,5 +1,6 @@
 """Folders of images: order, links, missing and unreadable files, memory."""
 
+import multiprocessing
 import os
 import resource
 import shutil
@@ -13,7 +14,7 @@ from PIL import Image
 
 from bnrecon.data import DataSpec, load
 from bnrecon.data.batches import EpochPosition
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 
 CPU = torch.device("cpu")
 
@@ -128,3 +129,25 @@ def test_single_training_image_is_refused_but_a_single_class_is_not(tmp_path, na
         "1 training image; training needs two or more",
     )
     assert load(DataSpec(name, str(tree(tmp_path / "two", ("ant",), train=2)))).sizes == (2, 3)
+
+
+def test_dead_link_to_a_class_is_refused_and_images_outside_classes_are_counted(tmp_path, caplog):
+    root = tree(tmp_path / "made")
+    (root / "train" / "loose.png").write_bytes((root / "train" / "ant" / "0.png").read_bytes())
+    load(DataSpec("folder", str(root)))
+    assert "images outside class folders are skipped: 1, such as loose.png" in caplog.text
+    for split in ("train", "test"):
+        (root / split / "cat").symlink_to(tmp_path / "nowhere")
+    refused(DataSpec("folder", str(root)), "train/cat: this link leads nowhere")
+
+
+@pytest.mark.filterwarnings("error:This DataLoader")
+def test_killed_worker_is_one_line_and_many_workers_are_no_warning(tmp_path):
+    root = str(tree(tmp_path, train=20, tests="val"))
+    data = load(DataSpec("imagenet", root, side=8, workers=(os.cpu_count() or 1) + 1))
+    batches = data.train_batches(EpochPosition(1, 0, 0), CPU)
+    next(batches)
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    with pytest.raises(RunError, match=r"was killed \(.*give fewer workers=, or 0"):
+        list(batches)

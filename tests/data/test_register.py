@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from image_sets import refused
 from PIL import Image
 from torch.utils.data import TensorDataset
 from torchvision.datasets import VisionDataset
@@ -129,3 +130,18 @@ def test_classes_without_training_images_are_named(caplog):
     assert not caplog.text
     warn_of_empty_classes("train", np.array([1, 2, 3]), 4)
     assert "train_y: class 0 has no image; class numbers start at 0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"train_y": np.array([0, 2**32 - 1], np.uint32)}, "the number 4294967295; at most 99,999"),
+        ({"train_x": np.zeros((2, 8, 8, 0), np.uint8)}, "must have an image and pixels"),
+        ({"test_x": np.zeros((0, 8, 8, 3), np.uint8)}, "must have an image and pixels"),
+    ],
+)
+def test_impossible_arrays_are_refused_before_they_take_memory(tmp_path, change, line):
+    arrays = {f"{split}_x": np.zeros((2, 8, 8, 3), np.uint8) for split in ("train", "test")}
+    arrays |= {f"{split}_y": np.array([0, 1]) for split in ("train", "test")}
+    np.savez(tmp_path / "images.npz", **arrays | change)
+    refused(DataSpec("folder", str(tmp_path)), line)
