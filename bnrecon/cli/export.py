@@ -25,7 +25,7 @@ def add_commands(commands: Commands) -> None:
 def _export(arguments: argparse.Namespace) -> int:
     """Send what is named; damaged files are reported and skipped, and make the exit code 1."""
     if not arguments.words:
-        output.write(arguments.parser.help_for(()))
+        output.write(arguments.parser.help_for(arguments))
         return exit_codes.MISTAKE
     config, names = _read(arguments.words)
     from bnrecon.reporting.trackers.export import export, find_finished

@@ -96,8 +96,6 @@ def plan(arguments: argparse.Namespace) -> Plan:
     search_path = create_config_search_path("pkg://bnrecon.configs")
     if arguments.config_dir is not None:
         folder = Path(arguments.config_dir).absolute()
-        if not folder.is_dir():
-            raise UserError(f"--config-dir={arguments.config_dir}: no such folder")
         schema = SearchPathQuery(provider="schema")
         search_path.prepend("command-line", f"file://{folder}", anchor=schema)
     try:
@@ -140,6 +138,8 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     """The options as Hydra's overrides, with its folders."""
     from bnrecon.config import composition, schema
 
+    if arguments.config_dir is not None:
+        composition.check_config_dir(Path(arguments.config_dir))
     schema.register_schema()
     schema.register_choices(arguments.words, arguments.config_dir)
     return composition.as_overrides([*arguments.words, *_folders(arguments)], is_sweep(arguments))

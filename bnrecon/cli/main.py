@@ -71,7 +71,7 @@ def _run_command(words: list[str]) -> int:
             raise UserError(_explain_command(command, commands))
         arguments = commands[command].read(rest)
         if arguments.help:
-            output.write(arguments.parser.help_for(arguments.words))
+            output.write(arguments.parser.help_for(arguments))
             return exit_codes.DONE
         if before.verbose or arguments.verbose:
             logger.setLevel(logging.DEBUG)

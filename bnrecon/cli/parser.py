@@ -14,7 +14,7 @@ from bnrecon.runtime.errors import UserError, nearest
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that raises ``UserError`` and allows options between arguments."""
 
-    explain: Callable[[Sequence[str]], str] | None = None  # text that help adds
+    explain: Callable[[argparse.Namespace], str] | None = None  # text that help adds
 
     def __init__(self, **settings: object) -> None:
         layout = argparse.RawDescriptionHelpFormatter
@@ -37,9 +37,9 @@ class Parser(argparse.ArgumentParser):
             )
         return arguments
 
-    def help_for(self, words: Sequence[str]) -> str:
-        """The help, with what ``explain`` adds for these words."""
-        more = f"\n{self.explain(words)}" if self.explain is not None else ""
+    def help_for(self, arguments: argparse.Namespace) -> str:
+        """The help, with what ``explain`` adds for these arguments."""
+        more = f"\n{self.explain(arguments)}" if self.explain is not None else ""
         return f"{self.format_help()}{more}".rstrip("\n")
 
     @property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,11 +31,16 @@ def add_commands(commands: Commands) -> None:
     add_detach(run, "of a sweep with")
 
 
-def _explain(words: Sequence[str]) -> str:
-    """The meaning and the allowed values of every option."""
-    from bnrecon.config import help
+def _explain(arguments: argparse.Namespace) -> str:
+    """The meaning and the allowed values of every option, with the values of the first run."""
+    from bnrecon.config import composition, help
 
-    return help.text(words)
+    if not hasattr(arguments, "config_dir"):  # of train
+        return help.text(composition.compose(arguments.words))
+    *_, arguments.words = job_options.split(arguments.words, job_options.OPTIONS)
+    with _explained():
+        composed = hydra_app.plan(arguments).runs[0][1]
+    return help.text(composition.from_hydra(composed))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -49,10 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if of_sweeps:
             raise UserError(f"{of_sweeps[0]}: not with --cfg, --info or --hydra-help")
         return _show(arguments)
-    try:
+    with _explained():
         plan = hydra_app.plan(arguments)
-    except Exception as error:
-        return _report_composition(error)
     if not plan.is_sweep:
         if others := [word for word in of_sweeps if not word.startswith("jobs=")]:
             raise UserError(f"{others[0]}: is for sweeps; add -m")
@@ -70,11 +75,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     """Let Hydra show what the flags ask for."""
     try:
-        hydra_app.show(arguments)
+        with _explained():
+            hydra_app.show(arguments)
     except SystemExit as leaving:
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
-    except Exception as error:
-        return _report_composition(error)
     return exit_codes.DONE
 
 
@@ -85,14 +89,20 @@ def _refuse_useless(options: list[str]) -> None:
             raise UserError(f"{option}: has no effect on a single run")
 
 
-def _report_composition(error: Exception) -> int:
-    """Report an exception from Hydra; its plain ``Exception`` is a mistake in the options too."""
-    if isinstance(error, UserError | OSError | ImportError):
-        return exit_codes.report(error)
-    from bnrecon.config.explanation import explain
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Make Hydra's exceptions ``UserError``; its plain ``Exception`` is a mistake too."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "provider=hydra.searchpath")  # no such folder
+            yield
+    except (UserError, OSError, ImportError):
+        raise
+    except Exception as error:
+        from bnrecon.config.explanation import explain
 
-    what = "a yaml file is not UTF-8: " if isinstance(error, UnicodeDecodeError) else ""
-    return exit_codes.report(UserError(f"{what}{explain(error)}"))
+        what = "a yaml file is not UTF-8: " if isinstance(error, UnicodeDecodeError) else ""
+        raise UserError(f"{what}{explain(error)}") from None
 
 
 def _do_run(composed: DictConfig, jobs: int = 1) -> None:

@@ -35,7 +35,7 @@ def add_commands(commands: Commands) -> None:
 
 def _show_help(arguments: argparse.Namespace) -> int:
     """Print a study command's help, if no study is named."""
-    output.write(arguments.parser.help_for(()))
+    output.write(arguments.parser.help_for(arguments))
     return exit_codes.MISTAKE
 
 

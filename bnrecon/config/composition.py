@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -162,6 +163,22 @@ def _part(group: str, apart: str | None, choices: tuple[str, ...], values: tuple
     if group:
         return OmegaConf.to_object(part)
     return OmegaConf.to_container(part, resolve=True, throw_on_missing=True)
+
+
+def check_config_dir(folder: Path) -> None:
+    """Raise ``UserError`` if a user's folder is missing, or Hydra would not read one of its files.
+
+    Of two files of one name Hydra reads the shipped one.
+    """
+    if not folder.is_dir():
+        raise UserError(f"--config-dir={folder}: no such folder")
+    shipped = importlib.resources.files("bnrecon.configs")
+    for group in ("", *GROUPS):
+        for file in sorted((folder / group).glob("*.yaml")):
+            if (shipped / group / file.name).is_file():
+                path = f"{group}/{file.name}".lstrip("/")
+                fault = f"bnrecon has a {path} too and reads its own"
+                raise UserError(f"--config-dir={folder}: {fault}; rename yours")
 
 
 def as_overrides(words: Sequence[str], sweep: bool = False) -> list[str]:

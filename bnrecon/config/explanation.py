@@ -50,7 +50,9 @@ def _unknown_key(match: re.Match[str], text: str) -> str:
     if not prefix:
         return _unknown_option(name)
     classes = {kind.__name__: kind for kind in (*SPECS.values(), *TARGETS.values())}
-    allowed = field_names(classes[match[2]]) if match[2] in classes else []
+    if match[2] not in classes:  # of Hydra's
+        return f"{name} is not an option"
+    allowed = field_names(classes[match[2]])
     return f"{name} is not an option: {nearest(name, [f'{prefix}.{field}' for field in allowed])}"
 
 
@@ -108,6 +110,11 @@ def _unreadable(_: re.Match[str], text: str) -> str:
 
 # Texts contain the groups of their patterns in braces.
 _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
+    (
+        r"In '([^']+)': \w+ raised [^\n]+\s+"
+        "(?:Key 'experiment' not in 'RunConfig'|Cannot convert 'DictConfig' to string)",
+        "{0}.yaml: give options, below a first line # @package _global_",
+    ),
     (r"Key '([^']+)' (?:is )?not in '(\w+)'", _unknown_key),
     (
         r"Could not find '(.*?)'\s+Available options in '([^']+)':\s+(.*?)(?:Config search path|$)",
@@ -132,6 +139,29 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], str], str]], ...] = (
         "defaults: [run, _self_]",
     ),
     (r"Could not (?:override|delete) '([^']*)'", _unknown_group),
+    (
+        r"Multiple values for \S+\. To override a value use 'override (\S+): (\S+)'",
+        "{0} is chosen already: write {0}={1} without +, in a yaml file override /{0}: {1}",
+    ),
+    (r"force-add of config groups is not supported: '\+\+([^']+)'", "++{0}: write {0}"),
+    (r"An item is already at '([^']+)'", "+{0}: is an option already; write it without +"),
+    (
+        r"Error merging override ~(\S+)\n[^\n]*does not support deletion",
+        "~{0}: an option cannot be removed; give it a value",
+    ),
+    (
+        r"Sweep parameters '(.+?)' requires --multirun",
+        "{0}: write a list as [0,1,2]; several values are a sweep, with -m",
+    ),
+    (
+        r"Error merging override (\S+)\n.*object_type=\w+Sweep",
+        "{0}: ranges and choices are for sweeps; write a list as [0,1,2]",
+    ),
+    (
+        r"Environment variable '([^']+)' not found\"?\s+full_key: (\S+)",
+        "{1}: the environment variable {0} is not set",
+    ),
+    (r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", "{1}: {0} is not an option"),
     (r"Ambiguous value for argument '([^'=\n]+)=([^'\n]*)'", _several_values),
     (r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", _wrong_type),
     (

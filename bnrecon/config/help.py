@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bnrecon.config.composition import compose
 from bnrecon.config.schema import GROUPS, SPECS, RunConfig, spec_classes
 from bnrecon.runtime.digests import default_of
 from bnrecon.runtime.options import KINDS, field_types, limits_text
@@ -66,13 +65,8 @@ def choices(group: str) -> dict[str, str]:
     return descriptions
 
 
-def text(overrides: Sequence[str] = ()) -> str:
-    """The help on choices and options, with the values after ``overrides``.
-
-    Raises:
-        UserError: the overrides cannot be composed.
-    """
-    config = compose(overrides)
+def text(config: RunConfig) -> str:
+    """The help on choices and options, with the values of ``config``."""
     parts = ["choices, as in features=orthogonal (your own yaml files: bnrecon run --config-dir)"]
     for group in GROUPS:
         parts.append(_table(group, choices(group).items()))

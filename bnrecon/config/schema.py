@@ -45,10 +45,10 @@ class RunConfig:
 
     data: DataSpec
     target: TargetSpec
+    scale: str = option(help="size of the run, as tables name it")
     features: FeatureSpec = field(default_factory=FeatureSpec)
     solver: SolverSpec = field(default_factory=SolverSpec)
     train: TrainSpec = field(default_factory=TrainSpec)
-    scale: str = option("laptop", "size of the run, as tables name it")
     seeds: list[int] = option([0, 1, 2], "one source network is drawn and solved for each seed")
     device: str = option("auto", "where to compute", allowed=("auto", "cpu", "cuda"))
     threads: int | None = option(None, "processor threads; null: PyTorch's default", above=0)
@@ -115,7 +115,8 @@ def register_choices(overrides: Sequence[str], config_dir: str | None = None) ->
     for group, _, names in (word.partition("=") for word in overrides):
         for name in names.split(",") if group in ("data", "features", "solver", "target") else ():
             there = (folder / group / f"{name}.yaml" for folder in folders)
-            if re.fullmatch(r"[\w-]+", name) and not any(file.is_file() for file in there):
+            named = re.fullmatch(r"(?!.*schema$)[\w-]+", name)  # not a schema's name
+            if named and not any(file.is_file() for file in there):
                 node = CustomTarget(name, name) if group == "target" else SPECS[group](name=name)
                 store.store(group=group, name=name, node=node)
 

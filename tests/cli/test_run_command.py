@@ -14,7 +14,7 @@ MISTAKES = [
     ("--cfg", "expected one argument"),
     ("--config-name=nope", "--config-name=nope: there is no nope.yaml; give the folder"),
     ("--config-dir", "expected one argument"),
-    ("train.seed=9223372036854775808", "at most 1,000,000,000,000"),
+    ("train.seed=4294967296", "at least 0 and below 4,294,967,296"),
     ("seeds=[9223372036854775808]", "from 0 to 2^63 - 1"),
     ("data.workers=1000000000", "data.workers=1000000000: "),
     ("target.groups=[1000]", "at most 256 convolutions"),

@@ -137,3 +137,76 @@ def test_pairs_have_one_weight_decay():
     assert (
         composition.compose([*words, "target.features=none"]).target_request.train.norm_decay == 0
     )
+
+
+OWN = {
+    "experiment/plain": "train: {epochs: 7}",
+    "scale/plain": "train: {epochs: 7}",
+    "scale/nameless": "# @package _global_\ntrain: {epochs: 7}",
+    "target/mine": "defaults: [vgg_schema, _self_]\nname: mine\nfamily: vgg\nwidth: 5",
+}
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A folder of a user's yaml files, as a flag."""
+    for name, content in OWN.items():
+        file = tmp_path / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+    return f"--config-dir={tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("experiment=plain", "experiment/plain.yaml: give options, below a first line # @package"),
+        ("scale=plain", "scale/plain.yaml: give options, below a first line # @package"),
+        ("scale=nameless", "scale has no value"),
+        ("~scale", "scale has no value"),
+        ("~train.lr", "~train.lr: an option cannot be removed"),
+        ("+features=sign", "features is chosen already: write features=sign without +"),
+        ("+train.lr=1", "+train.lr: is an option already; write it without +"),
+        ("seeds=range(0,3)", "write a list as [0,1,2]"),
+        ("seeds=[range(0,3)]", "write a list as [0,1,2]"),
+        ("train.lr=${oc.env:NO_SUCH}", "train.lr: the environment variable NO_SUCH is not set"),
+        ("train.lr=${nothing}", "train.lr: nothing is not an option"),
+        ("hydra.foo=1", "hydra.foo is not an option\n"),
+        ("hydra.searchpath=[file:///no/such]", "/no/such is not available"),
+    ],
+)
+def test_mistake_with_hydras_words_is_one_line(command, own, words, line):
+    code, out, err = command("run", own, words)
+    assert (code, out) == (2, "")
+    assert line in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--cfg=job",), ("--help",)])
+def test_missing_folder_of_own_yaml_is_named(command, words):
+    code, out, err = command("run", "--config-dir=no/such", *words)
+    assert (code, out) == (2, "")
+    assert err == "bnrecon: --config-dir=no/such: no such folder\n"
+
+
+def test_own_yaml_of_a_shipped_name_is_refused(command, own, tmp_path):
+    (tmp_path / "target" / "mlp.yaml").write_text(OWN["target/mine"])
+    for words in ((), ("--cfg", "job")):
+        code, _, err = command("run", own, "target=mlp", *words)
+        assert code == 2
+        assert "bnrecon has a target/mlp.yaml too and reads its own; rename yours" in err
+
+
+def test_help_takes_the_words_that_the_command_takes(command, own):
+    words = (own, "-m", "target=mine", "train.lr=0.5,0.6", "jobs=2", "--help")
+    code, out, err = command("run", *words)
+    assert (code, err) == (0, "")
+    assert "target.width=5 " in out
+    assert "train.lr=0.5 " in out
+
+
+def test_choice_of_imports_does_not_replace_a_schema():
+    with pytest.raises(UserError, match="has no value"):
+        composition.compose(["imports=[json]", "target=vgg_schema"])
+    words = ("train.lr=0.25",)
+    assert composition.from_hydra(composition._compose(words)).train.lr == 0.25
