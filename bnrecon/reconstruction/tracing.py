@@ -68,16 +68,6 @@ def trace(model: nn.Module) -> Trace:
     return Trace(graph, *sets)
 
 
-class _Symbol(fx.Proxy):
-    """A symbol that code which asks for its type takes for a tensor, as it will at run time."""
-
-    _is_param = False  # asked for by isinstance(symbol, nn.Parameter)
-
-    @property  # type: ignore[misc]  # object.__class__ can be set
-    def __class__(self) -> type:
-        return torch.Tensor
-
-
 class _Tracer(fx.Tracer):
     """Treats attentions and layers as leaves, also subclasses, as fx does PyTorch's modules."""
 
@@ -89,12 +79,6 @@ class _Tracer(fx.Tracer):
         if m.training:
             self.training.add(self.path_of_module(m))
         return super().call_module(m, forward, args, kwargs)
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Symbol(node, self)
-
-    def create_arg(self, a: Any) -> Any:
-        return a.node if type(a) is _Symbol else super().create_arg(a)  # fx stores tensors
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if m is self.root:

@@ -155,13 +155,30 @@ class ChecksTheType(Pair):
 
     def forward(self, x):
         y = self.conv(x)
-        return torch.relu(y) if type(x) is torch.Tensor else self.bn(y)
+        return torch.relu(y) if isinstance(x, torch.Tensor) else self.bn(y)
 
 
-class AsksForATensor(Pair):
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+
+class PassesASizeToTorch(Pair):
     def forward(self, x):
-        y = self.conv(x)
-        return self.bn(torch.relu(y) if isinstance(y, torch.Tensor) else y)
+        y = self.bn(self.conv(x))
+        return y + torch.arange(y.shape[-1])
+
+
+class KeepsItsInput(Pair):
+    def forward(self, x):
+        self.last = x
+        return self.bn(self.conv(x))
+
+
+class OwnGradient(Pair):
+    def forward(self, x):
+        return Twice.apply(self.bn(self.conv(x)))
 
 
 class PlainSubclass(Pair):
@@ -201,7 +218,9 @@ def randomized(network):
         (ReadsMetadata, True),
         (ReadsAComputedBias, False),
         (PlainSubclass, True),
-        (AsksForATensor, False),
+        (PassesASizeToTorch, True),
+        (KeepsItsInput, True),
+        (OwnGradient, True),
     ],
 )
 def test_folding_follows_a_plain_call(kind, folded, calibration):
