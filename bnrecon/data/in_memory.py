@@ -15,7 +15,8 @@ from bnrecon.data.spec import DataSpec, default_root, has_pixels_of_the_user
 from bnrecon.runtime.errors import UserError
 
 # CIFAR-100 has eleven pairs of one image with two labels. The first number that keeps the order of
-# its published files for all of them, on which results stored before depend.
+# its published files for all of them, on which results stored before depend. Other images with such
+# pairs may have another checksum than in results stored before.
 TIES = b"991"
 
 

@@ -163,7 +163,8 @@ def _next(batches: Iterator[Any]) -> Any:
     try:
         return next(batches, None)
     except (RuntimeError, ConnectionError, EOFError) as error:
-        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+        killed = "DataLoader worker (pid" in str(error) or not isinstance(error, RuntimeError)
+        if not killed or str(error).startswith("Caught "):  # raised by the code that reads
             raise
         reason = f"a process that reads images was killed ({first_line(error)})"
         advice = "if memory is short, or a container's shared memory, give fewer workers=, or 0"

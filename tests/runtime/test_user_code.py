@@ -286,6 +286,12 @@ def test_features_that_ignore_the_seed_are_reported_once(seeded, caplog):
     )
 
 
+def test_features_stored_for_the_seeds_in_use_are_drawn():
+    stored = {0: (torch.randn(12, 4), torch.randn(3, 12, 1, 1))}
+    register_features("mine")(lambda _shape, _width, stream: stored[stream.seed])
+    assert torch.equal(draw("mine", LayerShape(3, 4), 12, 0, 0).weights()[0], stored[0][0])
+
+
 def test_source_of_edited_features_names_their_code(tmp_path):
     model = torch.nn.Linear(4, 3).eval()
     for word in ("a", "b"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def _named(word: str, outputs: Path) -> list[Path]:
         patterns = [pattern.format(kind=kind, file=file) for kind, file in FILES.items()]
         paths = [path for each in patterns for path in files.find(folder, each)]
         # The results of a run's seeds have the same name.
-        if paths := [path for path in paths if not path.parent.name.startswith("seed-")]:
+        if paths := [path for path in paths if not re.fullmatch(r"seed-\d+", path.parent.name)]:
             return paths
     advice = f"make one with: bnrecon run outputs={word}"
     if (folder / "config.json").exists():
