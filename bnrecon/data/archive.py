@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from bnrecon.data.tree import Split
+from bnrecon.data.tree import Split, require_memory
 from bnrecon.runtime.errors import UserError, first_line, shorten
-from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -39,11 +37,8 @@ def read_archive(
     try:
         with np.load(path, allow_pickle=False) as archive:
             size = sum(entry.file_size for entry in archive.zip.infolist())
-            if 2 * size > (free := available_memory(torch.device("cpu"))):  # as they are sorted
-                raise UserError(
-                    f"{path}: {format_bytes(size)} unpacked take {format_bytes(2 * size)} to read "
-                    f"and {format_bytes(free)} are free; give fewer or smaller images"
-                )
+            what = f"{path}: {format_bytes(size)} unpacked"
+            require_memory(what, 2 * size, "give fewer or smaller images")  # twice: to be sorted
             train_x, train_y, test_x, test_y = (archive[entry] for entry in NAMES)
             numbers = range(count or count_classes(str(path), train_y, test_y))
             names = archive["classes"] if "classes" in archive else np.array(class_names or numbers)

@@ -150,12 +150,11 @@ def _read_images(paths: list[Path], spec: DataSpec, resize: Resize) -> np.ndarra
 
     first = read(paths[0])
     needed = 2 * len(paths) * first.nbytes  # twice: they are sorted afterwards
-    if needed > (free := available_memory(torch.device("cpu"))):
-        raise UserError(
-            f"{paths[0].parents[1]}: {len(paths):,} images of {size_text(first)} take "
-            f"{format_bytes(needed)} to read and {format_bytes(free)} are free; "
-            f"give a smaller side, as in side={max(1, min(first.shape[:2]) // 2)}"
-        )
+    require_memory(
+        f"{paths[0].parents[1]}: {len(paths):,} images of {size_text(first)}",
+        needed,
+        f"give a smaller side, as in side={max(1, min(first.shape[:2]) // 2)}",
+    )
     images = np.empty((len(paths), *first.shape), np.uint8)
 
     def fill(number: int) -> None:
@@ -168,3 +167,10 @@ def _read_images(paths: list[Path], spec: DataSpec, resize: Resize) -> np.ndarra
     with ThreadPoolExecutor(max(1, spec.workers)) as pool:
         list(pool.map(fill, range(len(paths))))  # raises an image's error
     return images
+
+
+def require_memory(what: str, needed: int, advice: str) -> None:
+    """Raise ``UserError`` if reading ``what`` needs more bytes than are free."""
+    if needed > (free := available_memory(torch.device("cpu"))):
+        sizes = f"take {format_bytes(needed)} to read and {format_bytes(free)} are free"
+        raise UserError(f"{what} {sizes}; {advice}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -20,7 +21,7 @@ from bnrecon.runtime.user_code import Registered, attribute_errors
 
 logger = logging.getLogger(__name__)
 
-_REPRODUCIBLE: set[Registered] = set()  # users' distributions whose draws repeated once
+_TRIED: set[Registered] = set()  # users' distributions that repeated a draw once
 
 
 @outside_torch_modes
@@ -64,28 +65,8 @@ def draw(
     kind.check_storage(storage)
     options = {"strict": strict} if kind.takes_strict else {}
     if kind.registered.user_defined:
-        drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
-        if kind.registered not in _REPRODUCIBLE:
-            digest = drawn.digest()
-            del drawn  # two of them might not fit in memory
-            other = Stream(seed - 1 if seed else 1, layer)
-            try:
-                same = _drawn_by_user(kind, shape, width, other, options).digest() == digest
-            except UserError:  # stored weights, of the seeds in use only
-                same = False
-            drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
-            if drawn.digest() != digest:
-                raise UserError(
-                    f"features {name}: two draws of one layer differ; take all random numbers from "
-                    "the stream"
-                )
-            if same:
-                logger.warning(
-                    "features %s: two seeds draw the same weights, so that several seeds are one "
-                    "draw; take the random numbers from the stream",
-                    name,
-                )
-            _REPRODUCIBLE.add(kind.registered)
+        draw_once = _drawn_by_user if kind.registered in _TRIED else _tried
+        drawn = draw_once(kind, shape, width, Stream(seed, layer), options)
     else:
         pair = kind.draw(shape, width, Stream(seed, layer), **options)
         drawn = pair if isinstance(pair, Features) else Features(shape, width, *pair)
@@ -99,6 +80,37 @@ def draw(
         size, std = (shape.outputs, shape.inputs), math.sqrt(2 / shape.inputs)
         skip_weight = Stream(seed, layer).normal(size, "skip", std)
     return dataclasses.replace(drawn, skip=skip, skip_weight=skip_weight)
+
+
+def _tried(
+    kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict
+) -> Features:
+    """Draw from a user's distribution for the first time; warn if it ignores the seed.
+
+    Raises:
+        UserError: a second draw of the layer differs.
+    """
+
+    def digest(seed: int) -> str:  # keeps no draw: two might not fit in memory
+        return _drawn_by_user(kind, shape, width, Stream(seed, stream.layer), options).digest()
+
+    first, ignores_seed = digest(stream.seed), False
+    with contextlib.suppress(UserError):  # features may be stored for the seeds in use only
+        ignores_seed = digest(stream.seed - 1 if stream.seed else 1) == first
+    drawn = _drawn_by_user(kind, shape, width, stream, options)
+    if drawn.digest() != first:
+        raise UserError(
+            f"features {kind.name}: two draws of one layer differ; take all random numbers from "
+            "the stream"
+        )
+    if ignores_seed:
+        logger.warning(
+            "features %s: two seeds draw the same weights, so that several seeds are one draw; "
+            "take the random numbers from the stream",
+            kind.name,
+        )
+    _TRIED.add(kind.registered)
+    return drawn
 
 
 def _drawn_by_user(

@@ -16,7 +16,7 @@ from PIL import Image
 from torchvision import datasets
 
 from bnrecon.data import DataSpec, load
-from bnrecon.data import archive as archive_module
+from bnrecon.data import tree as tree_module
 from bnrecon.data.small_images import CIFAR10_CLASSES
 
 HUNDRED = tuple(f"c{number:02}" for number in range(100))
@@ -151,7 +151,7 @@ def test_archive_beyond_memory_is_refused_before_unpacking(tmp_path, monkeypatch
     (tmp_path / "cifar10.npz").write_bytes(
         content[:offset] + struct.pack("<I", 2_140_000_000) + content[offset + 4 :]
     )
-    monkeypatch.setattr(archive_module, "available_memory", lambda _: 4 * 10**9)
+    monkeypatch.setattr(tree_module, "available_memory", lambda _: 4 * 10**9)
     line = r"cifar10\.npz: 2\.1 GB unpacked take 4\.3 GB to read and 4\.0 GB are free"
     refused(DataSpec("cifar10", str(tmp_path)), line)
 
