@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, kernel_of, norm_class
 from bnrecon.reconstruction.substitution import share_parameters, tensors_in
-from bnrecon.runtime.torch_modes import callers_default_device
+from bnrecon.runtime.torch_modes import callers_default_device, symbols_are_tensors
 
 # Functions that take type, device or shape from a tensor, but not its values.
 METADATA = {
@@ -55,7 +55,7 @@ def trace(model: nn.Module) -> Trace:
     """
     twin = share_parameters(model)
     reads, tracer = _Reads(twin), _Tracer()
-    with torch.no_grad(), callers_default_device(), reads:
+    with torch.no_grad(), callers_default_device(), symbols_are_tensors(), reads:
         graph = tracer.trace(twin)
     before = dict(model.named_modules())
     changed = {

@@ -151,11 +151,24 @@ class ReadsAComputedBias(Pair):
 
 
 class ChecksTheType(Pair):
-    """A symbol is not a tensor, so a trace takes the other path."""
+    """Uses its BatchNorm for what is not a tensor."""
+
+    def __init__(self, check):
+        super().__init__()
+        self.check = check
 
     def forward(self, x):
         y = self.conv(x)
-        return torch.relu(y) if isinstance(x, torch.Tensor) else self.bn(y)
+        return torch.relu(y) if self.check(x) else self.bn(y)
+
+
+CHECKS = {
+    "isinstance": lambda x: isinstance(x, torch.Tensor),
+    "one of several classes": lambda x: isinstance(x, (list, torch.Tensor)),
+    "of all": lambda x: all(isinstance(value, torch.Tensor) for value in (x, x)),
+    "is_tensor": torch.is_tensor,
+    "no list": lambda x: not isinstance(x, (list, tuple, dict)),
+}
 
 
 class Twice(torch.autograd.Function):
@@ -211,6 +224,7 @@ def randomized(network):
         (TwiceByDefault, False),
         *((functools.partial(Reads, read), False) for read in READS.values()),
         *((functools.partial(ChangesNorm, change), False) for change in SETS.values()),
+        *((functools.partial(ChecksTheType, check), False) for check in CHECKS.values()),
         (WithMode, False),
         (OverridesCall, True),
         (ChangesOnce, True),
@@ -232,7 +246,7 @@ def test_folding_follows_a_plain_call(kind, folded, calibration):
 
 
 def test_run_shows_a_path_that_a_trace_misses():
-    network = randomized(ChecksTheType())
+    network = randomized(ChecksTheType(lambda x: type(x) is torch.Tensor))
     assert foldable(trace(network), network) == {"conv": "bn"}
     rebuilt = bnrecon.reconstruct(network, images=images())
     assert isinstance(rebuilt.network.bn, nn.BatchNorm2d)
