@@ -14,9 +14,9 @@ from bnrecon.runtime import files
 SCALE = "laptop"  # of parts that are not complete at the paper's size
 LINK = "../../outputs"  # from a document
 INTERVALS = (
-    "± is the half-width of a 95% Student-t interval over (n=) seeds or draws, (a to b) such an "
-    "interval of a geometric mean, not corrected for multiple comparisons, unless noted; in print "
-    "the paper's."
+    "Unless noted, ± is the half-width of a 95% Student-t interval over (n=) seeds or draws, "
+    "(a to b) is such an interval of a geometric mean, and neither is corrected for multiple "
+    "comparisons. A ± in print is the paper's."
 )
 
 LARGER = ", parts that say so at the paper's size by `scale=paper`"
