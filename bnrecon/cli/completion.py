@@ -43,8 +43,8 @@ def _print(commands: Commands, arguments: argparse.Namespace) -> int:
         logger.debug("no completion of %r", lines[0], exc_info=True)
         return exit_codes.FAILED
     if shell == "bash":  # it splits words at `=` and `:`, and replaces only the last part
-        kept = len(re.sub(r"[^=:]*$", "", _split(lines[0])[-1]))
-        words = [word[kept:] for word in words]
+        prefix = re.sub(r"[^=:]*$", "", _split(lines[0])[-1])
+        words = [word[len(prefix) :] for word in words]
     if words:
         output.write("\n".join(words))
     return exit_codes.DONE

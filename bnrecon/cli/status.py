@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +12,6 @@ from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import is_sweep, outputs_folder, split_studies
 from bnrecon.runtime.errors import UserError, printable, require_choice
-from bnrecon.runtime.interruption import finish_loading
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_duration
 
@@ -26,9 +22,7 @@ if TYPE_CHECKING:
 OPTIONS = ("outputs",)
 CANCEL_OPTIONS = ("scale", "outputs")
 
-EVERY = 5.0  # seconds between refreshes, with --watch
 MOST = 10  # tasks that are named
-CLEAR = "\x1b[H\x1b[2J"  # cursor to the upper left, and clear the terminal
 ACTIVE = ("running", "unclear", "detached")
 BY_JOBS = ("detached", "results not collected")  # progress comes from the jobs, not from a command
 
@@ -46,21 +40,15 @@ STATES = {
 
 def add_commands(commands: Commands) -> None:
     """Add `status` and `cancel`."""
-    watch_help = f"refresh every {EVERY:g} seconds, until nothing is in progress"
-    commands.add("status", _tell).add_argument("--watch", action="store_true", help=watch_help)
+    commands.add("status", _status)
     commands.add("cancel", _cancel)
 
 
-def _tell(arguments: argparse.Namespace) -> int:
-    """Print the state of studies, once or until they end."""
+def _status(arguments: argparse.Namespace) -> int:
+    """Print the state of studies."""
     names, options = split_studies(arguments.words, OPTIONS)
     folder = outputs_folder(options.get("outputs"))
-    if not arguments.watch:
-        output.write(_text(_look(folder, names), folder, names))
-        return exit_codes.DONE
-    finish_loading()
-    with contextlib.suppress(KeyboardInterrupt):  # this stops watching; nothing is interrupted
-        _watch(folder, names)
+    output.write(_text(_look(folder, names), folder, names))
     return exit_codes.DONE
 
 
@@ -73,19 +61,6 @@ def _look(folder: Path, names: Sequence[str]) -> list[StudyStatus]:
     stored = (*studies(folder, shipped_outputs(folder), parts), *sweeps(folder))
     selected = [with_jobs(study) for study in stored if not names or study.study in names]
     return [study for study in selected if study.progress or study.problem or study.jobs]
-
-
-def _watch(folder: Path, names: Sequence[str]) -> None:
-    """Print the state of studies repeatedly, until nothing is in progress."""
-    between = ""
-    while True:
-        studies = _look(folder, names)
-        sys.stdout.write(between)
-        output.write(_text(studies, folder, names))
-        if not any(study.state in ACTIVE for study in studies):
-            return
-        between = CLEAR if sys.stdout.isatty() else "\n"
-        time.sleep(EVERY)
 
 
 def _text(studies: Sequence[StudyStatus], folder: Path, names: Sequence[str]) -> str:

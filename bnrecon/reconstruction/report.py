@@ -105,15 +105,15 @@ class LayerReport:
     def from_json(cls, row: Mapping[str, Any]) -> LayerReport:
         """Read such a row; unknown keys are ignored.
 
-        Old rows lack ``norm`` and later columns. ``at_limit`` is present only if true, ``groups``
-        only if there are several, ``kept`` only with pruning. Of the solver's report, ``memory`` is
-        not stored, and ``converged`` is taken from the layer.
+        ``at_limit`` is present only if true, ``groups`` only if there are several, ``kept`` only
+        with pruning. Of the solver's report, ``memory`` is not stored, and ``converged`` is taken
+        from the layer.
 
         Raises ``KeyError`` or ``TypeError`` for anything else.
         """
-        solved = {name: row[name] for name in ("solver", "iterations", "seconds", "converged")}
-        solved |= {name: row.get(name, "") for name in ("norm", "reason", "diagnosis")}
-        solved |= {"relative_residual": row["residual"], "precision": row.get("arithmetic", "")}
+        columns = ("solver", "iterations", "seconds", "converged", "norm", "reason", "diagnosis")
+        solved = {name: row[name] for name in columns}
+        solved |= {"relative_residual": row["residual"], "precision": row["arithmetic"]}
         solution = SolverReport(**solved, at_limit=row.get("at_limit", False))
         names = {each.name for each in fields(cls)}
         values = {name: value for name, value in row.items() if name in names}

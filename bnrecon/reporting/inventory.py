@@ -59,8 +59,7 @@ class TargetEntry(_Entry):
     images: int | None = None  # number of test images
     # Finished epochs of the trained target or its checkpoint; ``None`` for weights from a file
     epochs_done: int | None = None
-    # Epochs of the whole training; ``None`` also if the checkpoint does not say
-    epochs: int | None = None
+    epochs: int | None = None  # of the whole training; ``None`` likewise
     size: int = 0  # bytes of all files
 
 
@@ -214,7 +213,7 @@ def _target(folder: Path) -> Mapping[str, Any]:
         damage = _reason(folder, "its files", error)
     try:
         about = json.loads(_weights_metadata(folder / "checkpoint.safetensors")["about"])
-        reached = {"epochs_done": len(about["log"]), "epochs": about.get("epochs")}
+        reached = {"epochs_done": len(about["log"]), "epochs": about["epochs"]}
     except FileNotFoundError:
         return _unfinished(folder, damage, begun=False)
     except WRONG_CONTENT as error:

@@ -130,8 +130,7 @@ class SeedRecord(SeedResult, files.Stored):
     ``images`` were tested, ``source_images`` of them through the real source network; see
     ``Evaluation`` for the two differences. ``outside_linear_region`` counts intermediate values
     outside the activation's linear region. ``key`` is a hash of all that the numbers depend on
-    except the seed. ``source`` is the SHA-256 of the source network's file; ``None`` in files
-    written before it was stored.
+    except the seed. ``source`` is the SHA-256 of the source network's file.
     """
 
     images: int
@@ -143,7 +142,7 @@ class SeedRecord(SeedResult, files.Stored):
     parameters: int
     notes: tuple[str, ...]
     key: str
-    source: str | None = None
+    source: str
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> SeedRecord:
@@ -154,16 +153,14 @@ class SeedRecord(SeedResult, files.Stored):
             content,
             layers=layers,
             notes=tuple(content["notes"]),
-            predictions=(counts := content.get("predictions")) and from_stored(Predictions, counts),
+            predictions=from_stored(Predictions, content["predictions"]),
         )
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``seed-N/result.json``."""
         row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         layers = [layer.to_json() for layer in self.layers]
-        return json_values(
-            row | {"layers": layers, "predictions": self.predictions and vars(self.predictions)}
-        )
+        return json_values(row | {"layers": layers, "predictions": vars(self.predictions)})
 
     def result(self) -> SeedResult:
         """The part of this seed that the run's result keeps."""

@@ -82,7 +82,7 @@ def load_target(
 
 def target_request(config: Mapping[str, Any], root: str | None = None) -> TargetRequest:
     """The target and images of a stored configuration."""
-    family = config["target"].get("family", config["target"]["name"])
+    family = config["target"]["family"]
     check_family(family)
     data = config["data"] if root is None else {**config["data"], "root": root}
     target = from_stored(TARGETS.get(family, CustomTarget), config["target"])

@@ -64,10 +64,15 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> None:
     with option_names("features"):
         plan = plan_layers(network, config.features, config.solver)
     expected = _expect(config, data, device, network, plan)
+    tested = f"{data.sizes[1]} images through the source network"
+    if expected.tested == data.sizes[1]:
+        tested = f"all {tested}"
+    else:
+        tested = f"{expected.tested} of {tested}, the others through its collapsed form"
     notes = [*_notes(config, data, expected), *_faster(config, network, expected.solving)]
     lines = [
         *_description(config, data, device, network, plan),
-        f"testing   {_tests(expected.tested, data.sizes[1])}",
+        f"testing   {tested}",
         f"expect    {_duration(config, data, device, expected)}",
         f"needs     {_needs(plan, len(config.seeds))}",
         *(f"note      {note}" for note in [*notes, *plan.notes]),
@@ -109,16 +114,6 @@ def _expect(
         seeds * testing,
         max(layers, default=0.0),
         tested,
-    )
-
-
-def _tests(tested: int, images: int) -> str:
-    """Which images go through the real source network."""
-    if tested == images:
-        return f"all {images} images through the source network"
-    return (
-        f"{tested} of {images} images through the source network, the others through its "
-        "collapsed form"
     )
 
 

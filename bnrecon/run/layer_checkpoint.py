@@ -35,7 +35,7 @@ class LayerCheckpoint:
 
     def _read(self, path: Path) -> RefinementState:
         tensors, about = files.read_tensors(path)
-        inner = about.pop("inner", None)  # states of an earlier version lack it
+        inner = about.pop("inner", None)  # absent between two inner solves
         state = RefinementState(
             tensors["x"],
             tensors["residual"],

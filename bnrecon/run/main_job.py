@@ -69,10 +69,6 @@ def run(config: RunConfig, share: Share | None = None) -> Run:
     commit()
     preparation.check_names(config)
     preparation.check_root(config)
-    return _read_or_compute(config, share)
-
-
-def _read_or_compute(config: RunConfig, share: Share | None) -> Run:
     data = preparation.load_images(config) if has_pixels_of_the_user(config.data.name) else None
     folder = run_folder(config, data)
     result = finished.read_result(folder, config)

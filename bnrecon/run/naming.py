@@ -34,7 +34,7 @@ def run_folder(config: RunConfig, data: Images | None = None) -> Path:
 
 def code_of_run(config: RunConfig) -> dict[str, str]:
     """Fingerprints of user code that a run depends on, by option."""
-    codes = {"features.code": distribution(config.features.name).code}
+    codes = {"features.code": distribution(config.features.name).registered.fingerprint}
     name = config.solver.name
     for solver in AUTO if name == "auto" else (name,):
         option = "solver.code" if solver == name else f"solver.{solver}.code"

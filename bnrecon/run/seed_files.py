@@ -131,8 +131,7 @@ def read_seed(
 def _read_source(path: Path, record: SeedRecord | None) -> bool:
     """Whether a source network can be read; raise ``Damaged`` if it is not the record's."""
     tensors, _ = files.read_tensors(path)
-    # Records of earlier versions do not identify their source.
-    if record is not None and record.source not in (None, file_digest(path)):
+    if record is not None and record.source != file_digest(path):
         raise files.Damaged(f"{path} is not the source network of result.json next to it")
     return bool(tensors)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import itertools
 import json
 import logging
 import os
@@ -89,13 +88,11 @@ def resolve_target(path: Path) -> Path:
 
 
 DAY = 86_400  # seconds after which a partial file counts as abandoned
-# Partial files, and those of an earlier version, whose names held host and process
-PARTIAL = (".*.bnrecon-????????.part", ".*.*-[0-9]*.????????.part")
 
 
 def remove_partial_files(folder: Path, age: float = DAY) -> None:
     """Remove partial files below ``folder`` of this age in seconds: their process was killed."""
-    for path in itertools.chain.from_iterable(map(folder.rglob, PARTIAL)):
+    for path in folder.rglob(".*.bnrecon-????????.part"):
         # Another process may remove the same file, or this one may lack the permission.
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > age:

@@ -62,29 +62,6 @@ def test_running_study_shows_done_running_failed_and_remaining_tasks(command, ou
     assert "resume with" not in out
 
 
-def test_watching_ends_with_the_study(command, outputs, monkeypatch):
-    work = pieces(theorem1=2)
-    keeper = kept(outputs, work)
-    note = keeper.__enter__()
-    looks = iter([lambda: note(end(work[0])), lambda: keeper.__exit__(None, None, None)])
-    monkeypatch.setattr(status.time, "sleep", lambda seconds: next(looks)())
-    code, out, err = command("status", "--watch")
-    assert (code, err) == (0, "")
-    shown = [out.index(text) for text in ("0 of 2 done", "1 of 2 done", "No study is in progress")]
-    assert shown == sorted(shown)
-    assert "\x1b" not in out
-
-
-def test_ctrl_c_ends_watching_quietly(command, outputs, monkeypatch):
-    def interrupt(seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(status.time, "sleep", interrupt)
-    with kept(outputs, pieces(theorem1=2)):
-        code, _, err = command("status", "--watch")
-    assert (code, err) == (0, "")
-
-
 def test_parts_of_unknown_time_are_listed_in_their_order():
     parts = {f"part{number}": 1 for number in range(9)}
     progress = SimpleNamespace(remaining_by_part=parts, seconds_by_part={}, processes=1)

@@ -47,14 +47,6 @@ def test_state_round_trips(tmp_path, inner):
         torch.testing.assert_close(loaded, saved, rtol=0, atol=0)
 
 
-def test_state_of_an_earlier_version_is_resumed(tmp_path):
-    at(tmp_path).save(STATE)
-    tensors, about = files.read_tensors(at(tmp_path).path)
-    about.pop("inner", None)
-    files.write_tensors(at(tmp_path).path, tensors, about)
-    assert at(tmp_path).load().iterations == STATE.iterations
-
-
 def test_time_before_an_interruption_counts(tmp_path):
     first = at(tmp_path)
     first.save(STATE)

@@ -69,20 +69,6 @@ def test_result_records_its_provenance_and_its_targets(two_seeds):
         assert result["target"][key] == about[key]
 
 
-def test_seed_without_counted_predictions_is_not_redone(two_seeds, succeed, tmp_path):
-    before = files.read_json(two_seeds / "result.json")
-    (two_seeds / "result.json").unlink()
-    path = two_seeds / "seed-0" / "result.json"
-    record = files.read_json(path)
-    del record["predictions"]
-    files.write_json(path, record)
-    out, _ = succeed("run", *TWO_SEEDS, f"outputs={tmp_path}")
-    result = result_of(out)
-    assert result["seconds_per_seed"] == before["seconds_per_seed"]
-    assert result["source"]["predictions"] == [None, before["source"]["predictions"][1]]
-    assert "predictions differ" not in out
-
-
 # Computed again or not
 
 

@@ -184,8 +184,7 @@ def test_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
 
 def test_partial_files_are_removed_by_the_only_writer_or_after_a_day(tmp_path):
     users, recent = ".video.mp4.part", ".a.bnrecon-0123abcd.part"
-    # The second is of an earlier version: it names host and process.
-    abandoned = ("below/.a.bnrecon-4567cdef.part", "below/.a.json.node_1-4711.89ab0123.part")
+    abandoned = ("below/.a.bnrecon-4567cdef.part", ".b.json.bnrecon-89ab0123.part")
     (tmp_path / "below").mkdir()
     for name in (users, *abandoned, recent):
         (tmp_path / name).write_text("")

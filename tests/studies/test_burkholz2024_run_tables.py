@@ -132,27 +132,14 @@ def test_sums_cover_counted_seeds_and_say_how_many(finished):
     assert line["changed predictions"] == told
 
 
-def count_at_limit(finished, *solves, limit=None):
-    """``at_limit`` of a run of one seed with layers solved as in ``solves``."""
-    seed, config = finished.result.seeds[0], finished.result.config
-    layers = []
-    for name, iterations, flag in solves:
-        changes = {"solver": name, "iterations": iterations, "at_limit": flag}
-        solution = dataclasses.replace(seed.layers[0].solution, **changes)
-        layers.append(dataclasses.replace(seed.layers[0], solution=solution))
-    config = config | {"solver": config["solver"] | {"max_iterations": limit}}
-    seeds = (dataclasses.replace(seed, layers=tuple(layers)),)
-    return at_limit(dataclasses.replace(finished.result, seeds=seeds, config=config))
-
-
-@pytest.mark.parametrize(("limit", "expected"), [(None, 2), (150, 3), (3000, 0)])
-def test_layers_at_the_limit_of_lbfgs_are_counted(finished, limit, expected):
-    """Older results have no flag; the limit is 2,000 iterations unless a run names another."""
-    assert count_at_limit(finished, ("lu_lbfgs", 5, True), ("lu_lbfgs", 5, False)) == 1
+def test_layers_at_the_limit_of_lbfgs_are_counted(finished):
     assert at_limit(finished.result) is None
-    older = [("lbfgs", 2000), ("lu_lbfgs", 2000), ("lu_lbfgs", 150), ("matrix_free", 2000)]
-    solves = [(*solve, False) for solve in older]
-    assert count_at_limit(finished, *solves, limit=limit) == expected
+    seed, layers = finished.result.seeds[0], []
+    for name, flag in (("lu_lbfgs", True), ("lu_lbfgs", False), ("matrix_free", True)):
+        solution = dataclasses.replace(seed.layers[0].solution, solver=name, at_limit=flag)
+        layers.append(dataclasses.replace(seed.layers[0], solution=solution))
+    seeds = (dataclasses.replace(seed, layers=tuple(layers)),)
+    assert at_limit(dataclasses.replace(finished.result, seeds=seeds)) == 1
 
 
 @pytest.mark.parametrize(

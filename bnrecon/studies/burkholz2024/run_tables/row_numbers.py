@@ -12,7 +12,6 @@ from bnrecon.reporting.result import Predictions, RunResult, SeedResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval, mcnemar_below
 from bnrecon.reporting.wording import span
-from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
 
@@ -47,8 +46,7 @@ def _expected(cell: Cell) -> dict[str, Any]:
         line["reported: target"] = reported.target
         line["reported: rebuilt"] = Interval(reported.rebuilt, reported.half_width, 3)
         loss = Interval(reported.loss, reported.half_width, 3) if cell.row.possible else None
-        line["reported: loss"] = loss
-        line["reported: rounding"] = reported.rounding
+        line |= {"reported: loss": loss, "reported: rounding": reported.rounding}
     return line
 
 
@@ -117,13 +115,8 @@ def _layers(result: RunResult) -> dict[str, Any]:
 
 
 def at_limit(result: RunResult) -> int | None:
-    """The number of layers whose LBFGS ended at its iteration limit; ``None`` without LBFGS.
-
-    Older results do not record this, but have the iterations.
-    """
-    limit = result.config["solver"].get("max_iterations") or MAX_ITERATIONS
-    layers = [layer for layer in result.layers if "lbfgs" in layer.solver]
-    ended = [layer.solution.at_limit or layer.iterations >= limit for layer in layers]
+    """The number of layers whose LBFGS ended at its iteration limit; ``None`` without LBFGS."""
+    ended = [layer.solution.at_limit for layer in result.layers if "lbfgs" in layer.solver]
     return sum(ended) if ended else None
 
 
