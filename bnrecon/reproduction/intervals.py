@@ -172,13 +172,12 @@ def decide(
     return "confirmed" if intervals and count_signs(computed)[1] == len(intervals) else "undecided"
 
 
-def decide_within(intervals: Iterable[Interval | None], margin: float, least: int = 3) -> str:
+def decide_within(intervals: Iterable[Interval | None], margin: float) -> str:
     """The verdict on "all of these are between -margin and margin".
 
     Args:
         intervals: ``None`` stands for one that is not computed yet.
         margin: a positive bound of the absolute values.
-        least: intervals of fewer values decide nothing.
 
     Returns:
         "contradicted" if an interval, widened as in ``decide``, is outside; "confirmed" if every
@@ -191,7 +190,7 @@ def decide_within(intervals: Iterable[Interval | None], margin: float, least: in
     sides: list[Interval | None] = []
     for one in intervals:
         sides += [None] if one is None else [one + margin, margin - one]
-    return decide(sides, least, comparisons=len(intervals))
+    return decide(sides, comparisons=len(intervals))
 
 
 def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:

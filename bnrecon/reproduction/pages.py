@@ -80,8 +80,7 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
     """
     parts = plan(study, request)
     if set(request.parts) & set(study.solvers):  # a page shows the whole table
-        names = tuple(part.name for part in parts)
-        parts = plan(study, dataclasses.replace(request, parts=names))
+        parts = plan(study, dataclasses.replace(request, parts=tuple(part.name for part in parts)))
     for planned in parts:
         heading = _heading(study, request, planned)
         try:

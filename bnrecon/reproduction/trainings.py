@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.data import Images, load
+from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.trackers.adapters import open_trackers
 from bnrecon.reproduction.parts import Task, refuse_compared
 from bnrecon.reproduction.request import option_name
@@ -29,8 +31,16 @@ def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
     device = hardware.resolve_device(config.device)
     with composition.option_names("data"):
         data = load(config.data)
-    trackers = open_trackers(config)
-    return obtain_target(config.target_request, data, device, trackers), data, device
+    return obtain_target(config.target_request, data, device, open_trackers(config)), data, device
+
+
+def first_batches(
+    images: Images, size: int, seed: int, count: int, device: torch.device
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The first mini-batches (pixels, labels) of a training, from as many epochs as needed."""
+    positions = (EpochPosition(size, seed, epoch) for epoch in itertools.count())
+    epochs = (images.train_batches(at, device) for at in positions)
+    return itertools.islice(itertools.chain.from_iterable(epochs), count)
 
 
 def train_one(options: Sequence[str], measure: Measure | None = None) -> dict[str, Any]:

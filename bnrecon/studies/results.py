@@ -33,11 +33,7 @@ def results(
 
 
 def results(
-    study: str,
-    part: str | None = None,
-    *,
-    scale: str = "laptop",
-    outputs: str | Path | None = None,
+    study: str, part: str | None = None, *, scale: str = "laptop", outputs: str | Path | None = None
 ) -> pd.DataFrame | dict[str, pd.DataFrame]:
     """Return a table's or figure's numbers as a data frame; without ``part``, all frames by name.
 

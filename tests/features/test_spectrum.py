@@ -6,7 +6,7 @@ from scipy import integrate
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.studies.random_features.feature_matrices import feature_matrix, normalize
+from bnrecon.studies.random_features.feature_matrices import normalized_matrix
 
 
 @pytest.mark.parametrize("aspect", [0.25, 0.8, 1.0, 1.2, 3.0])
@@ -39,12 +39,12 @@ def test_distribution_and_quantile_are_the_integral_and_its_inverse(aspect):
 
 @pytest.mark.parametrize(
     ("name", "far"),
-    [("he_normal", 0.03), ("orthogonal", 0.03), ("er_sign", 0.03), ("sparse_he_normal", 0.08)],
+    [("He normal", 0.03), ("orthogonal", 0.03), ("ER sign", 0.03), ("ER normal", 0.08)],
 )
 def test_feature_matrices_follow_the_law(name, far):
     """Entries of M are dependent products; the law is a limit. n = 900, at c1 = n and 1.2 n."""
     for aspect in (1.0, 1.2):
-        matrix = normalize(feature_matrix(name, LayerShape(30, 30), round(aspect * 900), seed=0))
+        matrix = normalized_matrix(name, LayerShape(30, 30), round(aspect * 900), seed=0)
         distance = spectrum.distance(np.linalg.svd(matrix.numpy(), compute_uv=False), aspect)
         assert distance < far
 

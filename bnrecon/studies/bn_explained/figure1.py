@@ -123,8 +123,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for (offset, depth, width, setting), group in wide.groupby(by, sort=False):
         line = _line(group, f"{depth:.0f} layer{'s' * (depth > 1)} of {width:.0f}", depth)
         if setting != "BN":
-            ratio = geometric_mean(ratios[offset, depth, width])
-            line["regions, BN to this"] = f"{ratio:.2f}"
+            line["regions, BN to this"] = f"{geometric_mean(ratios[offset, depth, width]):.2f}"
         lines.append(line)
     return pd.DataFrame(lines).fillna("")
 

@@ -78,8 +78,7 @@ def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
     named |= {"data": config["data"]["name"], "width": config["target"]["width"]}
     named |= {"batch_size": config["train"]["batch_size"], "images": trained.about["images"]}
     columns = {"epoch": "epoch", "accuracy": "test_accuracy", "training_accuracy": "accuracy"}
-    log = trained.about["log"]
-    return [{name: row[of] for name, of in columns.items()} | named for row in log]
+    return [{name: row[of] for name, of in columns.items()} | named for row in trained.about["log"]]
 
 
 def _final(rows: pd.DataFrame) -> pd.DataFrame:

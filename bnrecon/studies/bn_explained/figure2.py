@@ -116,7 +116,7 @@ def check(seed: int) -> pd.DataFrame:
     row = {"kind": "network", "seed": seed}
     row |= _check_translation(layers, plane, points)
     row |= _check_folding(layers, plane, factors)
-    checked = pd.DataFrame([row | _check_scale(layers, plane, factors)])
+    checked = pd.DataFrame([row | _check_scale(layers, plane)])
     return pd.concat([checked, picture(seed)]) if seed == SHOWN else checked
 
 
@@ -190,17 +190,14 @@ def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> 
     }
 
 
-def _check_scale(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
+def _check_scale(layers: nn.Sequential, plane: Slice) -> dict[str, float]:
     """Check sigma_2, and a common factor of sigma_1, which divides layer 2's inputs."""
     before = partition(layers, plane).folds
     scaled = partition(adjusted(layers, sigma2=3.0), plane).folds
     mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
     common = folded_line(adjusted(layers, sigma1=2.0), plane)
     shifted = folded_line(adjusted(layers, shift=mean), plane)
-    return {
-        "own_sigma": _gap(before.of(1), scaled.of(1)),
-        "common": _gap(common, shifted),
-    }
+    return {"own_sigma": _gap(before.of(1), scaled.of(1)), "common": _gap(common, shifted)}
 
 
 def picture(seed: int) -> pd.DataFrame:

@@ -9,14 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bnrecon.partition import (
-    count_by_local_map,
-    count_by_sampling,
-    count_in_slice,
-    detection_probability,
-    fold_distances,
-    partition,
-)
+from bnrecon.partition import counting, partition
 from bnrecon.reporting.figures import PAGE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span, spell
@@ -82,7 +75,7 @@ def _draw(width: int, setting: str, seed: int) -> torch.nn.Module:
 
 def _count(network: torch.nn.Module, points: np.ndarray) -> np.ndarray:
     """Counts by the local affine map at ``LAYERS``: (n, 3)."""
-    counts = count_by_local_map(network, torch.from_numpy(points), RADIUS)
+    counts = counting.count_by_local_map(network, torch.from_numpy(points), RADIUS)
     return counts[:, [layer - 1 for layer in LAYERS]]
 
 
@@ -108,13 +101,10 @@ def count_at_star(width: int, side: int, seed: int) -> pd.DataFrame:
     for setting in SETTINGS:
         network = _draw(width, setting, seed)
         window = _count(network, cells)
-        counts = {
-            "data": _count(network, star).mean(0),
-            "turned": _count(network, turned(star)).mean(0),
-            "window": window.mean(0),
-            "rim": window[rim].mean(0),
-            "origin": _count(network, np.zeros((1, 2)))[0],
-        }
+        near = {"data": star, "turned": turned(star)}
+        counts = {name: _count(network, points).mean(0) for name, points in near.items()}
+        counts |= {"window": window.mean(0), "rim": window[rim].mean(0)}
+        counts["origin"] = _count(network, np.zeros((1, 2)))[0]
         for index, layer in enumerate(LAYERS):
             row = {"kind": "counts", "setting": setting, "seed": seed, "layer": layer}
             row |= {"width": width, "side": side}
@@ -137,8 +127,8 @@ def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
     rows = []
     for setting in SETTINGS:
         network = _draw(width, setting, 0)
-        distances = fold_distances(network, inputs)
-        sampled = count_by_sampling(network, inputs, RADIUS, samples=SAMPLES)
+        distances = counting.fold_distances(network, inputs)
+        sampled = counting.count_by_sampling(network, inputs, RADIUS, samples=SAMPLES)
         folds = partition(network, square((0, 0), REACH + RADIUS)).folds if exact else None
         for layer in LAYERS:
             near = distances[layer - 1].numpy()
@@ -146,11 +136,11 @@ def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
             seen = sampled[:, layer - 1]
             row = {"kind": "comparison", "setting": setting, "layer": layer, "width": width}
             row |= {"points": len(around), "local": int(local.sum()), "sampled": int(seen.sum())}
-            row["expected"] = float(detection_probability(near, RADIUS, 2, SAMPLES).sum())
+            row["expected"] = float(counting.detection_probability(near, RADIUS, 2, SAMPLES).sum())
             if folds is not None:
                 of_layer = folds.of(layer - 1)
-                seen = count_in_slice(of_layer, around, RADIUS)
-                facets = count_in_slice(of_layer, around, RADIUS, facets=True)
+                seen = counting.count_in_slice(of_layer, around, RADIUS)
+                facets = counting.count_in_slice(of_layer, around, RADIUS, facets=True)
                 row |= {"units": int(seen.sum()), "facets": int(facets.sum())}
             rows.append(row | {"deviation": int(np.abs(local - seen).sum())})
     return pd.DataFrame(rows)

@@ -12,12 +12,8 @@ from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.data import InMemoryImages, load
-from bnrecon.partition import (
-    count_by_sampling,
-    detection_probability,
-    fold_distances,
-    set_statistics,
-)
+from bnrecon.partition import set_statistics
+from bnrecon.partition.counting import count_by_sampling, detection_probability, fold_distances
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
@@ -341,13 +337,10 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
     rows = rows[rows["kind"] == "probes"]
     total, probes = rows["exact"].sum(), int(rows["probes"].iloc[0])
     ratio = rows["estimated"].sum() / total
-    return {"method": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
-        "probes": probes,
-        "probed": 100 * ratio,
-        "probed_images": int(rows["points"].sum()),
-        "error": 100 * float(np.square(rows["distance_error"]).mean() ** 0.5),
-        "expected_error": 100 * (1 / (2 * probes)) ** 0.5,
-    }
+    numbers = {"probes": probes, "probed": 100 * ratio, "probed_images": int(rows["points"].sum())}
+    numbers["error"] = 100 * float(np.square(rows["distance_error"]).mean() ** 0.5)
+    numbers["expected_error"] = 100 * (1 / (2 * probes)) ** 0.5
+    return {"method": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, numbers
 
 
 def _check_sampling(rows: pd.DataFrame) -> Decisions:

@@ -275,8 +275,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     rows = rows[rows["kind"].isin(["jitter", "margins"])]
     if rows["seed"].nunique() < 2:  # too little to decide
         return {}, numbers
-    states = (INITIAL, *TRAININGS)
-    ratios = [_ratio(rows, state, name) for state in states for name in MEASURES]
+    ratios = [_ratio(rows, state, name) for state in (INITIAL, *TRAININGS) for name in MEASURES]
     first = rows[rows["state"] == INITIAL].groupby("batch")[["one_sided", "batches"]].sum()
     one_sided = first["one_sided"].sum()
     verdicts: dict[str, bool | str] = {

@@ -67,8 +67,7 @@ def _predicted(kind: str, samples: np.ndarray) -> dict[str, tuple[float, float]]
     if kind == "shuffled":
         exact *= batch_statistics.finite_population(size, SAMPLES)
         drawn = batch_statistics.variance_of_drawn_variance(variance, fourth, size, SAMPLES)
-    biased = batch_statistics.biased(size)
-    return {"mean": (mean, exact), "deviation": (printed, drawn * biased)}
+    return {"mean": (mean, exact), "deviation": (printed, drawn * batch_statistics.biased(size))}
 
 
 def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
@@ -136,8 +135,7 @@ def draw(rows: pd.DataFrame) -> Figure:
             panel = rows[(rows["unit"] == unit) & (rows["statistic"] == statistic)]
             for kind, colour in COLOURS.items():
                 bars = panel[panel["kind"] == kind]
-                edges = [*bars["left"], bars["right"].iloc[-1]]
-                axes.stairs(bars["density"], edges, color=colour)
+                axes.stairs(bars["density"], [*bars["left"], bars["right"].iloc[-1]], color=colour)
             line = np.linspace(panel["left"].min(), panel["right"].max(), 300)
             axes.plot(line, _density(rows, unit, statistic, line), color=PALETTE[2])
             symbol = "μ" if statistic == "mean" else "σ"

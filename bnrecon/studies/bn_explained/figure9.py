@@ -114,8 +114,7 @@ def measure(seed: int) -> pd.DataFrame:
             concordance = float(kendalltau(group["tls"], group["plane"]).statistic)
             ratios, off = group["plane"] / group["tls"], (group["own"] / group["tls"] - 1).abs()
             row |= {"disordered": (1 - concordance) / 2}
-            row |= {"spread": float(ratios.max() / ratios.min())}
-            row |= {"eq8": float(off.max())}
+            row |= {"spread": float(ratios.max() / ratios.min()), "eq8": float(off.max())}
             rows.append(row | ({"accuracy": accuracy} if state == "trained" else {}))
     measured = pd.DataFrame(rows)
     return pd.concat([measured, picture(seed)]) if seed == 0 else measured
@@ -132,8 +131,7 @@ def picture(seed: int) -> pd.DataFrame:
     for layer in SHOWN:
         lines = planar.line_rows(folds.of(layer - 1))
         rows += [line | {"tls": float(errors[layer, line["unit"]])} for line in lines]
-    shown = units[units["layer"].isin(SHOWN)].assign(kind="unit")
-    return pd.concat([pd.DataFrame(rows), shown])
+    return pd.concat([pd.DataFrame(rows), units[units["layer"].isin(SHOWN)].assign(kind="unit")])
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,10 +10,10 @@ import torch
 from torch import nn
 
 from bnrecon.config import composition
-from bnrecon.data import Images, load
-from bnrecon.data.batches import EpochPosition
+from bnrecon.data import load
 from bnrecon.reporting.figures import PALETTE, Axes
 from bnrecon.reporting.wording import span
+from bnrecon.reproduction.trainings import first_batches
 from bnrecon.runtime import hardware
 from bnrecon.targets.building import build_target
 
@@ -46,7 +45,8 @@ def measure_noise(
         noise = [] if virtual is None else [f"target.virtual_batch={virtual:.6g}"]
         request = composition.compose([*options, *noise]).target_request
         network = build_target(request, images).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
-        return _statistics(network, _mini_batches(images, size, seed, draws, device))
+        batches = first_batches(images, size, seed, draws, device)
+        return _statistics(network, (pixels for pixels, _ in batches))
 
     plain = measure(None, size, seed)
     rows = []
@@ -62,16 +62,6 @@ def measure_noise(
                     row = {"layer": layer, "statistic": statistic, "ratio": ratio, "error": error}
                     rows.append(named | row)
     return pd.DataFrame(rows)
-
-
-def _mini_batches(
-    images: Images, size: int, seed: int, count: int, device: torch.device
-) -> Iterator[torch.Tensor]:
-    """The first mini-batches of a training, from as many epochs as needed."""
-    positions = (EpochPosition(size, seed, epoch) for epoch in itertools.count())
-    epochs = (images.train_batches(at, device) for at in positions)
-    pairs = itertools.islice(itertools.chain.from_iterable(epochs), count)
-    return (pixels for pixels, _ in pairs)
 
 
 def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.ndarray]:

@@ -87,8 +87,7 @@ def decision_boundary(network: nn.Module, inputs: torch.Tensor, plane: Slice) ->
 
     The network has one output and is not changed; the inputs are (B, *input shape).
     """
-    normalized = set_statistics(copy.deepcopy(network), inputs)
-    return partition(normalized, plane).zero_set(0)
+    return partition(set_statistics(copy.deepcopy(network), inputs), plane).zero_set(0)
 
 
 def distances_to(points: np.ndarray, boundary: np.ndarray) -> np.ndarray:

@@ -100,8 +100,7 @@ class Segments:
         This is the root of Eq. 12.
         """
         along = np.einsum("nsd,sd->ns", points[:, None] - self.origin, self.direction)
-        along = along.clip(self.low, self.high)
-        nearest = self.origin + along[..., None] * self.direction
+        nearest = self.origin + along.clip(self.low, self.high)[..., None] * self.direction
         return np.linalg.norm(points[:, None] - nearest, axis=2).min(1, initial=np.inf)
 
 

@@ -59,8 +59,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         gap = printed["fixed"] - printed["learned"]
         line = {"network": network, "data": "imagenet", "fixed - learned, reported": f"{gap:+.2f}"}
         line |= {f"{word}, reported": f"{printed[word]:.2f}" for word in ("fixed", "learned")}
-        words = ("fixed", "learned", "fixed - learned")
-        lines.append(line | dict.fromkeys(words, "not measured"))
+        lines.append(line | dict.fromkeys(("fixed", "learned", "fixed - learned"), "not measured"))
     return pd.DataFrame(lines)
 
 
@@ -108,8 +107,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def excerpt(table: pd.DataFrame) -> pd.DataFrame:
     """The rows trained here, without the difference of two printed columns."""
-    trained = table[table["fixed"] != "not measured"]
-    return trained.drop(columns="fixed - learned, reported")
+    return table[table["fixed"] != "not measured"].drop(columns="fixed - learned, reported")
 
 
 NETWORKS = {
@@ -133,11 +131,5 @@ TASKS = sweep(
     compared={"data", "target", "target.affine", "train.seed"},
 )
 PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    decide=decide,
-    options=OPTIONS,
-    reported=reported,
-    excerpt=excerpt,
+    __file__, TASKS, summarize, decide=decide, options=OPTIONS, reported=reported, excerpt=excerpt
 )

@@ -92,8 +92,7 @@ def _patches(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     assert isinstance(layer, nn.Conv2d)
     assert not isinstance(layer.padding, str)
     sizes = layer.kernel_size, layer.dilation, layer.padding, layer.stride
-    columns = nn.functional.unfold(inputs, *sizes)
-    return columns.transpose(1, 2).flatten(0, 1)
+    return nn.functional.unfold(inputs, *sizes).transpose(1, 2).flatten(0, 1)
 
 
 # Inputs, units, points: including more units than inputs, and fewer points than inputs.

@@ -271,12 +271,7 @@ def _decide_limits(rows: pd.DataFrame) -> Decisions:
         "absolute value": both < ALIGNED,
         "ReLU": on < ALIGNED and change < TOLERANCE,
         "large": least > np.pi - ALIGNED,
-    }, {
-        "both": both,
-        "relu_on": on,
-        "change": change,
-        "least": least,
-    }
+    }, {"both": both, "relu_on": on, "change": change, "least": least}
 
 
 def _decide_leaky(rows: pd.DataFrame) -> Decisions:

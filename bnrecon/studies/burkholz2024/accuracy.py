@@ -272,8 +272,7 @@ def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
             factor = intervals.geometric_mean(factors)
             verdict = intervals.decide([factor.logarithm - math.log(2)])
             numbers = {"factor": factor, "systems": factor.logarithm.n, "sizes": _sizes(group)}
-            numbers["steps"] = group["iterations"].max()
-            numbers["halved"] = int((factors > 2).sum())
+            numbers |= {"steps": group["iterations"].max(), "halved": int((factors > 2).sum())}
             decisions.append((name, verdict, numbers))
     return decisions
 

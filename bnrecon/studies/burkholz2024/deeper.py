@@ -52,8 +52,7 @@ class Setting:
             rest = total - self.outputs
             hidden = deep.balanced_widths(rest, self.inputs, self.layers - 1, fan_in)
             return (*hidden, self.outputs)
-        least = 1 if self.narrow else fan_in
-        return deep.balanced_widths(total, self.outputs, self.layers, least)
+        return deep.balanced_widths(total, self.outputs, self.layers, 1 if self.narrow else fan_in)
 
 
 SETTINGS = (

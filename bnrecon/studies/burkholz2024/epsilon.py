@@ -30,8 +30,7 @@ def decide(cells: Sequence[Cell]) -> Decisions:
     holds = "confirmed" if len(converged) + len(unconverged) == len(smooth) else "undecided"
     listed = ", ".join(f"{share:.0%}" for share in unconverged)
     words = f"; by {listed} where some layers exceed it" if unconverged else ""
-    numbers = {"kept": count_of(len(converged), "network"), "most": max(converged)}
-    numbers["others"] = words
+    numbers = {"kept": count_of(len(converged), "network"), "most": max(converged), "others": words}
     return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 
 

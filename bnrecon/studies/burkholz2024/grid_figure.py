@@ -36,8 +36,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
         (width, _runs_by_cell([cell for cell in cells if cell.config.target.width == width]))
         for width in sorted({cell.config.target.width for cell in cells}, reverse=True)
     ]
-    size = (PAGE, 0.5 + 2.15 * len(panels))
-    figure, grid = new_figure(len(panels), 1, size, squeeze=False)
+    figure, grid = new_figure(len(panels), 1, (PAGE, 0.5 + 2.15 * len(panels)), squeeze=False)
     for letter, axes, (width, runs) in zip("abcdef", grid[:, 0], panels, strict=False):
         _panel(axes, runs)
         seeds = span(len(c.result.seeds) for p in runs for c in runs[p] if c.result)

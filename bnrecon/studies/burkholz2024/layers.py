@@ -34,7 +34,6 @@ RUNS = {scale: (*run, *WIDTHS[scale]) for scale, run in TARGETS.items()}  # at t
 SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "paper": (0,)}
 COLOURS = {"LU": PALETTE[1], "LU, LBFGS": PALETTE[3], "refined": PALETTE[0]}
 
-
 # One layer per stage of VGG18, 3x3, w channels to w: n = 9 w². The small VGG has the first two.
 STAGES = tuple(f"features.conv{stage}_2" for stage in range(1, 6))
 

@@ -20,7 +20,6 @@ TEXT = read_text(__file__)
 SUGGESTED = "0"  # the training seed whose result led to the others
 ACCURACY, SAME = "accuracy: target", ["target width", "epochs", "training seed"]
 
-
 # The targets that are trained with both plans: width, scale and seeds of the training, and more
 # overrides of the runs.
 TARGETS: Mapping[str, Sequence[tuple[str, str, Sequence[str], Sequence[str]]]] = {

@@ -56,9 +56,8 @@ def rebuild(
         for of_share, solution in zip(solutions, solved, strict=True):
             of_share[layer.name] = solution
     config, rows = trained.about["config"], []
-    named = {"method": method}
-    named |= {"network": f"{config['target']['name']} on {config['data']['name']}"}
-    named |= {"activation": config["target"]["activation"]}
+    network = f"{config['target']['name']} on {config['data']['name']}"
+    named = {"method": method, "network": network, "activation": config["target"]["activation"]}
     for share, of_share in zip(shares, solutions, strict=True):
         source = assemble(plan, of_share)
         networks = (source.network, collapse(source.network), trained.network)
@@ -152,8 +151,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     targets = rows["activation"].unique()
     lines = []
     for method, label in LABELS.items():
-        of_method = rows[rows["method"] == method]
-        for share, group in of_method.groupby("share", sort=False):
+        for share, group in rows[rows["method"] == method].groupby("share", sort=False):
             drawn = 1.0 if method == WEIGHTS else OVERSAMPLING  # c1 / n
             by_target = group.groupby("activation", sort=False)
             losses = {name: loss_of(of_target) for name, of_target in by_target}

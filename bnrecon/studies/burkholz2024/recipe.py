@@ -111,8 +111,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     after = accuracy.reindex([AFTER]).loc[AFTER].dropna()
     if "relu" in after and len(after) > 1:
         behind = [name for name in after.index if name != "relu"]
-        numbers["gaps"] = _gaps(after, behind)
-        numbers["printed"] = _gaps(PRINTED, behind)
+        numbers |= {"gaps": _gaps(after, behind), "printed": _gaps(PRINTED, behind)}
         verdicts["order"] = "undecided"
     return verdicts, numbers
 

@@ -68,8 +68,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     grid[-1][0].set_xlabel("target minus rebuilt accuracy, points")
     grid[-1][1].set_xlabel("largest relative error of a layer")
     grid[0][1].legend()
-    tested = _tested([result for _, result in done])
-    figure.suptitle(f"bars: 95% intervals; {tested}", fontsize=8)
+    figure.suptitle(f"bars: 95% intervals; {_tested([result for _, result in done])}", fontsize=8)
     return figure
 
 

@@ -215,8 +215,7 @@ def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Split the rows into the left panel (source width d²) and the right (``TEACHER``'s d)."""
     left = rows[rows["width"] == rows["side"] ** 2].drop_duplicates(["side", "method", "run"])
     sides = [side for side in TEACHER.values() if side in set(rows["side"])]
-    right = rows[rows["side"].isin(sides[:1])].drop_duplicates(["width", "method", "run"])
-    return left, right
+    return left, rows[rows["side"].isin(sides[:1])].drop_duplicates(["width", "method", "run"])
 
 
 def summarize_panels(rows: pd.DataFrame) -> pd.DataFrame:

@@ -84,8 +84,7 @@ def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.
     shape = LayerShape(side, side)
     drawn = [draw(kind, shape, shape.equations, run, 0).weights() for run in runs]
     first = torch.stack([a.double() for a, _ in drawn])
-    second = torch.stack([b.double().reshape(side, side**2) for _, b in drawn])
-    return first, second
+    return first, torch.stack([b.double().reshape(side, side**2) for _, b in drawn])
 
 
 def with_opening(rows: pd.DataFrame) -> pd.DataFrame:

@@ -8,14 +8,8 @@ from functools import partial
 import pandas as pd
 
 from bnrecon.reproduction.parts import Decisions, part, sweep
-from bnrecon.studies.giannou2023 import teacher
+from bnrecon.studies.giannou2023 import comparison, teacher
 from bnrecon.studies.giannou2023.batched_training import train_sources
-from bnrecon.studies.giannou2023.comparison import (
-    LARGEST,
-    decide_by_runs,
-    draw_panel,
-    format_errors,
-)
 
 LABELS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 
@@ -40,7 +34,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for side, group in rows.groupby("side", sort=True):
         errors = group.groupby("normalization", sort=False)["mse"]
         line = {"teacher width d": side}
-        line |= {LABELS[name]: format_errors(per_run) for name, per_run in errors}
+        line |= {LABELS[name]: comparison.format_errors(per_run) for name, per_run in errors}
         by_run = group.pivot(index="run", columns="normalization", values="mse")
         better = int((by_run["layer"] < by_run["batch"]).sum())
         lines.append(line | {"runs in which LayerNorm is better": f"{better} of {len(by_run)}"})
@@ -52,13 +46,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     errors = rows.pivot(index=["side", "run"], columns="normalization", values="mse")
     worse = int((errors["layer"] > errors["batch"]).sum())
     chosen = rows.drop_duplicates(["normalization", "side"]).set_index("normalization")
-    largest = (chosen["learning_rate"] == LARGEST).groupby(level=0)
+    largest = (chosen["learning_rate"] == comparison.LARGEST).groupby(level=0)
     numbers = {name: f"{one.sum()} of {len(one)}" for name, one in largest}
     numbers["worse"] = f"{worse} of {len(errors)}"
-    return {"worse": decide_by_runs(worse, len(errors))}, numbers
+    return {"worse": comparison.decide_by_runs(worse, len(errors))}, numbers
 
 
 SIDES = {"side": teacher.VARIANT_SIDES}
 TASKS = sweep(compare_normalizations, "d = {side}", SIDES, teacher.BY_SCALE)
-DRAW = partial(draw_panel, column="normalization", labels=LABELS)
+DRAW = partial(comparison.draw_panel, column="normalization", labels=LABELS)
 PART = part(__file__, TASKS, summarize, DRAW, decide)

@@ -129,11 +129,6 @@ def half_density(rows: pd.DataFrame) -> float:
     return crossing(rows["density"].to_numpy(), (rows["invertible"] / rows["draws"]).to_numpy())
 
 
-def densest(side: int) -> float:
-    """The largest multiple of Remark 3's density, rounded as in the rows."""
-    return round(MULTIPLES[-1] * sparse.predicted_density(side, "conjecture"), 6)
-
-
 def theorem_3_density(side: int) -> float:
     """The theorem's density, rounded as in the rows."""
     return round(sparse.predicted_density(side, "theorem"), 6)
@@ -214,12 +209,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Decide Theorem 3, Remark 3, Lemma 9 and Step 4 where their rows exist."""
     independent = rows[rows["kind"] == INDEPENDENT] if "kind" in rows else rows[:0]
     large = large_products(rows)
-    chosen = {
-        decide_theorem_3: large,
-        decide_remark_3: large,
-        decide_lemma_9: products(rows),
-        decide_step_4: independent,
-    }
+    chosen = {decide_theorem_3: large, decide_remark_3: large, decide_lemma_9: products(rows)}
+    chosen[decide_step_4] = independent
     return [decide_one(group) for decide_one, group in chosen.items() if len(group)]
 
 
@@ -247,9 +238,10 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
 
 def decide_remark_3(rows: pd.DataFrame) -> Decision:
     """Undecided at any size; reports how far the products follow the zero columns."""
-    by_side = rows.groupby("side")
-    ratios = (half_density(group) / bound_crossing(side) for side, group in by_side)
-    most = rows[rows["density"] == rows["side"].map(densest)]
+    ratios = (half_density(group) / bound_crossing(side) for side, group in rows.groupby("side"))
+    units = {d: sparse.predicted_density(d, "conjecture") for d in rows["side"]}
+    densest = rows["side"].map(lambda d: round(MULTIPLES[-1] * units[d], 6))  # as in the rows
+    most = rows[rows["density"] == densest]
     counts = zip(most["invertible"], most["draws"], strict=True)
     least = min((proportion_interval(*count, 0.9)[0] for count in counts), default=0.0)
     numbers = {"ratios": span(ratios, ".2f"), "multiple": MULTIPLES[-1], "least": least}

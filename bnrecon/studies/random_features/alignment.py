@@ -173,8 +173,7 @@ def _approximation(dense: pd.DataFrame) -> Decision:
     counts = ", ".join(f"{mean:.1f} of {n - width}" for width, mean in means.items())
     verdict = intervals.decide([50 - share], LEAST_DRAWS)
     missing = " or ".join(str(n - width) for width in means.index)
-    numbers = {"counts": counts, "share": share, "n": n, "missing": missing}
-    return "approximation", verdict, numbers
+    return "approximation", verdict, {"counts": counts, "share": share, "n": n, "missing": missing}
 
 
 def _with_one_shared(shared: pd.DataFrame, others: pd.DataFrame) -> Decision:
@@ -234,13 +233,9 @@ def _low_rank(dense: pd.DataFrame) -> list[Decision]:
 
 def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
     pooled = intervals.paired_difference(low, full, "missing")
-    numbers = {
-        "hidden": low["hidden"].iloc[0],
-        "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
-        "full": full["missing"].mean(),
-        "difference": spell(pooled, ".1f"),
-    }
-    return "rank", _decide_below(pooled), numbers
+    numbers = {"hidden": low["hidden"].iloc[0], "full": full["missing"].mean()}
+    numbers["missing"] = _channels(low) ** 2 - int(low["c1"].iloc[0])
+    return "rank", _decide_below(pooled), numbers | {"difference": spell(pooled, ".1f")}
 
 
 def _decide_below(difference: Interval | None) -> str:

@@ -9,13 +9,7 @@ import pandas as pd
 
 from bnrecon.reporting.figures import Axes
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.intervals import (
-    count_signs,
-    exponents,
-    paired_difference,
-    paired_difference_by,
-    with_values,
-)
+from bnrecon.reproduction import intervals
 
 ALIKE = ["width", "epochs", "seconds"]  # columns of ``compare_settings`` that pages omit
 
@@ -47,8 +41,7 @@ def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
     """
     means = {value: mean_interval(list(group[column])) for value, group in rows.groupby(by)}
     table = {value: (one.mean, one.half_width) for value, one in means.items()}
-    line = pd.DataFrame.from_dict(table, "index", float, ["mean", "half_width"])
-    return line.rename_axis(by)
+    return pd.DataFrame.from_dict(table, "index", float, ["mean", "half_width"]).rename_axis(by)
 
 
 def errorbar_by(axes: Axes, rows: pd.DataFrame, by: str, column: str, **style: Any) -> None:
@@ -63,7 +56,7 @@ def powers_by_features(rows: pd.DataFrame, column: str) -> dict[str, Interval]:
     return {
         str(label): mean_interval(slopes)
         for label, group in rows.groupby("features", sort=False)
-        if (slopes := exponents(group, "channels", column))
+        if (slopes := intervals.exponents(group, "channels", column))
     }
 
 
@@ -78,17 +71,18 @@ def differences_by(
     """
     others = dict(list(right.groupby(by)))
     pairs = [(group, others[key]) for key, group in left.groupby(by) if key in others]
-    return with_values((paired_difference(*pair, column) for pair in pairs), least=1)
+    differences = (intervals.paired_difference(*pair, column) for pair in pairs)
+    return intervals.with_values(differences, least=1)
 
 
-def signs(intervals: Collection[Interval]) -> dict[str, int]:
+def signs(differences: Collection[Interval]) -> dict[str, int]:
     """Count the intervals below 0, above 0 and in all, under the names that claims use.
 
     >>> signs([Interval(1.0, 0.5, 3), Interval(1.0, 2.0, 3)])
     {'below': 0, 'above': 1, 'of': 2}
     """
-    below, above = count_signs(intervals)
-    return {"below": below, "above": above, "of": len(intervals)}
+    below, above = intervals.count_signs(differences)
+    return {"below": below, "above": above, "of": len(differences)}
 
 
 def compare_settings(
@@ -117,7 +111,7 @@ def compare_settings(
         line["training accuracy"] = mean_interval(list(group["training_accuracy"]))
         line["test accuracy"] = mean_interval(list(group["accuracy"]))
         if (baseline := baselines.get(name)) is not None:
-            difference = paired_difference_by(rows, "setting", name, baseline)
+            difference = intervals.paired_difference_by(rows, "setting", name, baseline)
             line |= {"compared with": baseline, title: difference} if difference else {}
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")

@@ -42,7 +42,6 @@ STYLES = dict(zip(EXCESS, ("-", "--", ":"), strict=True))  # as in the paper
 LEAST_SEEDS = 2  # the half-width shows how little two seeds tell
 APART = 0.5  # offset between distributions, in channels
 
-
 # The largest and worst conditioned first.
 PAIRS = [(c, name) for c in EXCESS for name in FEATURES if c == 0 or name in ANY_WIDTH]
 OVER: dict[Any, Any] = {"channels": CHANNELS, ("excess", "features"): PAIRS}
@@ -234,8 +233,7 @@ def _excess(largest: pd.DataFrame) -> list[Decision]:
 
 def _preconditioning(largest: pd.DataFrame) -> list[Decision]:
     """Compare LBFGS with and without SVD, at c1 = n and a limit of 2,000 iterations."""
-    more = largest[largest["excess"] > 0]
-    longer = _against(more, "lbfgs") + _against(largest, LONG)
+    longer = _against(largest[largest["excess"] > 0], "lbfgs") + _against(largest, LONG)
     return _comparison(
         "preconditioning",
         _against(largest[largest["excess"] == 0], "lbfgs"),

@@ -12,7 +12,7 @@ import torch
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
+from bnrecon.reporting.figures import PAGE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, read_text, sweep, table
@@ -90,8 +90,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     for sign, axes in zip((-1, 1), panels, strict=True):
         _draw_side(axes, rows, sign)
     left, right = panels
-    handles, labels = right.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    draw_legend(figure, len(ANY_WIDTH) + 2, "lower")
     left.invert_xaxis()
     left.set(title=f"(a) fewer features than $n={channels**2}$", xlabel="$1-c_1/n$")
     right.set(title=f"(b) more, $c_0=c_2={channels}$", xlabel="$c_1/n-1$")

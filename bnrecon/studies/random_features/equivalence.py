@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,11 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.data import DataSpec, load
-from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, Axes, Figure, draw_legend, new_figure
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.parts import Decisions, below, part, read_text, sweep
+from bnrecon.reproduction.trainings import first_batches
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 
@@ -140,17 +139,14 @@ def gradient_difference(weights: nn.Module, others: nn.Module) -> float:
 
 def _gradients(network: nn.Module) -> list[torch.Tensor]:
     """The gradient of each convolution or pair, in the order (outputs, taps, inputs)."""
-    gradients = []
+    gradients: list[Any] = []
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
-            gradients.append(_gradient(module.weight).permute(0, 2, 3, 1).flatten())
+            weight: Any = module.weight
+            gradients.append(weight.grad.permute(0, 2, 3, 1).flatten())
         elif isinstance(module, CollapsedPair):
-            gradients.append(_gradient(module.gamma))
+            gradients.append(module.gamma.grad)
     return gradients
-
-
-def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def train_together(precision: str, steps: int) -> pd.DataFrame:
@@ -169,10 +165,8 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
     parameters = (network.parameters() for network in networks.values())
     optimizers = [torch.optim.SGD(one, 0.05, 0.9, weight_decay=5e-4) for one in parameters]
     rows = []
-    epochs = (data.train_batches(EpochPosition(BATCH, 0, n), CPU) for n in itertools.count())
-    batches = itertools.islice(itertools.chain.from_iterable(epochs), steps)
-    for step, (x, y) in enumerate(batches):
-        row: dict[str, Any] = {"step": step + 1, "precision": precision}
+    for step, (x, y) in enumerate(first_batches(data, BATCH, 0, steps, CPU), 1):
+        row: dict[str, Any] = {"step": step, "precision": precision}
         for optimizer in optimizers:
             optimizer.zero_grad()
         for name, network in networks.items():

@@ -53,8 +53,9 @@ def feature_matrix(name: str, shape: LayerShape, width: int, seed: int) -> torch
     return matrix[:, order[: min(width, n)].sort().values]
 
 
-def normalize(matrix: torch.Tensor) -> torch.Tensor:
-    """Scale M (n, c1) so that its entries have variance 1 / n, as Theorem 2.2 assumes."""
+def normalized_matrix(label: str, shape: LayerShape, width: int, seed: int) -> torch.Tensor:
+    """M of one of ``FEATURES``, scaled to entries of variance 1 / n, as Theorem 2.2 assumes."""
+    matrix = feature_matrix(FEATURES[label], shape, width, seed)
     return matrix * (math.sqrt(matrix.shape[1]) / float(matrix.norm()))
 
 

@@ -14,13 +14,7 @@ from bnrecon.reporting.figures import PAGE, Axes, Figure, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of
-from bnrecon.studies.random_features.feature_matrices import (
-    ANY_WIDTH,
-    COLOURS,
-    FEATURES,
-    feature_matrix,
-    normalize,
-)
+from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, normalized_matrix
 
 NORMAL = "He normal"
 # Values of c0 by c2; the last of each has n = c0 c2 = 1600 (smoke: 16 or 36).
@@ -50,7 +44,7 @@ def measure_distances(features: str, outputs: int, inputs: int, draws: int) -> p
     """
     shape, rows = LayerShape(outputs, inputs), []
     for seed in range(draws):
-        matrix = normalize(feature_matrix(FEATURES[features], shape, shape.equations, seed))
+        matrix = normalized_matrix(features, shape, shape.equations, seed)
         values = torch.linalg.svdvals(matrix).numpy()
         row = {"features": features, "outputs": outputs, "inputs": inputs, "n": shape.equations}
         row |= {"seed": seed, "distance": spectrum.distance(values, 1.0)}
@@ -112,8 +106,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         group = normal[normal["outputs"] == outputs]
         if group["n"].nunique() > 1:
             _line(right, group, "n", colour, f"$c_2={outputs}$")
-    square = normal[normal["outputs"] == normal["inputs"]]
-    _line(right, square, "n", "black", "$c_2=c_0$")
+    _line(right, normal[normal["outputs"] == normal["inputs"]], "n", "black", "$c_2=c_0$")
     left.set(title=f"(a) $n=c_0c_2={largest}$", xlabel="output channels $c_2$")
     left.set_ylabel(f"distance from the law, {rows['seed'].nunique()} draws")
     right.set(title="(b) He normal", xlabel="equations $n=c_0c_2=c_1$")

@@ -192,8 +192,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 def _bound(bound: pd.DataFrame) -> Decision:
     """Confirmed by the enumeration if no interval contradicts it."""
-    exact = bound[bound["exact"].notna()]
-    verdict = "undecided" if exact.empty else "confirmed"
+    verdict = "confirmed" if bound["exact"].notna().any() else "undecided"
     failed = (bound["holds"] == "no").any()
     return "bound", "false as stated" if failed else verdict, {"counts": _counts(bound)}
 
@@ -209,9 +208,8 @@ def _factor(
     printed: pd.DataFrame, derived: pd.DataFrame, failing: str
 ) -> tuple[str, dict[str, Any]]:
     """Wrong if a setting falls short of what is promised."""
-    failed = printed[printed["holds"] == "no"]
-    verdict = failing if len(failed) else "undecided"
-    verdict = "confirmed" if (printed["holds"] == "yes").all() else verdict
+    holds = set(printed["holds"])
+    verdict = "confirmed" if holds == {"yes"} else failing if "no" in holds else "undecided"
     return verdict, {"counts": _counts(printed), "derived": _counts(derived)}
 
 

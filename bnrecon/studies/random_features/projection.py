@@ -73,5 +73,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 DIFFERENCE = "last n - r components: largest relative difference"
 TASKS = sweep(measure_projections, "all", {}, {"channels": CHANNELS, "draws": DRAWS})
-FORMATS = {DIFFERENCE: ".0e"}
-PART = part(__file__, TASKS, summarize, decide=decide, formats=FORMATS, excerpt=below)
+PART = part(__file__, TASKS, summarize, decide=decide, formats={DIFFERENCE: ".0e"}, excerpt=below)

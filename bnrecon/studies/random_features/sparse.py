@@ -24,7 +24,6 @@ from bnrecon.reproduction.trainings import training_tasks
 from bnrecon.studies.random_features.averages import ALIKE, compare_settings
 from bnrecon.targets.building import build_target
 
-DEVICE = torch.device("cpu")
 DENSITIES = (0.2, 0.5)  # 0.2: "often feasible without significant performance loss"
 TARGET = "target=vgg18_normalization"
 OPTIONS = {
@@ -83,7 +82,7 @@ def compare_steps(density: float, steps: int, options: Sequence[str]) -> pd.Data
     rates["weight_decay"] = train.weight_decay
     optimizers = [torch.optim.SGD(network.parameters(), **rates) for network in networks]
     largest, position = 0.0, EpochPosition(train.batch_size, train.seed, 0)
-    batches = data.train_batches(position, DEVICE, torch.float64)
+    batches = data.train_batches(position, torch.device("cpu"), torch.float64)
     for x, y in itertools.islice(batches, steps):
         outputs = []
         for network, optimizer in zip(networks, optimizers, strict=True):

@@ -6,6 +6,7 @@ found if its rows are found in different feature rows: a perfect bipartite match
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -143,7 +144,11 @@ def has_perfect_matching(target: np.ndarray, features: np.ndarray) -> bool:
     >>> has_perfect_matching(target, np.array([[True, False], [True, False]]))
     False
     """
-    fits = (target.astype(np.int32) @ (1 - features.astype(np.int32)).T) == 0
+    return _matches_all((target.astype(np.int32) @ (1 - features.astype(np.int32)).T) == 0)
+
+
+def _matches_all(fits: np.ndarray) -> bool:
+    """Whether all rows can be matched to different columns that fit them."""
     matching = maximum_bipartite_matching(csr_matrix(fits.astype(np.int8)), perm_type="column")
     return bool((matching >= 0).all())
 
@@ -163,17 +168,9 @@ def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
     0.3
     """
     needed = np.where(target[:, None, :], draw[None], 0.0).max(2)  # (target row, feature row)
-    levels = np.unique(needed)
-    low, high = 0, len(levels) - 1
-    while low < high:
-        middle = (low + high) // 2
-        fits = csr_matrix((needed <= levels[middle]).astype(np.int8))
-        matching = maximum_bipartite_matching(fits, perm_type="column")
-        if (matching >= 0).all():
-            high = middle
-        else:
-            low = middle + 1
-    return float(levels[low])
+    levels = np.unique(needed).tolist()
+    smaller = levels[:-1]  # at the largest, a matching needs no test
+    return levels[bisect.bisect_left(smaller, True, key=lambda p: _matches_all(needed <= p))]
 
 
 def count_matches(make_target: MakeTarget, rows: int, density: float, draws: int) -> int:

@@ -16,13 +16,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
-from bnrecon.studies.random_features.feature_matrices import (
-    ANY_WIDTH,
-    COLOURS,
-    FEATURES,
-    feature_matrix,
-    normalize,
-)
+from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, normalized_matrix
 
 
 def printed_edges(aspect: float) -> tuple[float, float]:
@@ -55,8 +49,7 @@ def printed_distribution(x: np.ndarray, aspect: float) -> np.ndarray:
     angle = np.linspace(0, math.pi, 4001)[1:-1]  # dense at both edges
     grid = (low + high) / 2 - (high - low) / 2 * np.cos(angle)
     weights = printed_density(grid, aspect) * np.sin(angle)
-    shares = (np.cumsum(weights) - weights / 2) / weights.sum()
-    return np.interp(x, grid, shares, left=0, right=1)
+    return np.interp(x, grid, (np.cumsum(weights) - weights / 2) / weights.sum(), left=0, right=1)
 
 
 CHANNELS = {"smoke": 12, "laptop": 50, "paper": 50}
@@ -75,10 +68,10 @@ def measure_spectrum(features: str, aspect: float, channels: int, draws: int) ->
     """
     n = channels * channels
     width = round(aspect * n)
-    scale = min(1.0, math.sqrt(n / width))  # ``normalize`` makes the variance 1 / n
+    scale = min(1.0, math.sqrt(n / width))  # ``normalized_matrix`` has the variance 1 / n
     shape = LayerShape(channels, channels)
-    matrices = (feature_matrix(FEATURES[features], shape, width, seed) for seed in range(draws))
-    values = [torch.linalg.svdvals(normalize(matrix)).numpy() * scale for matrix in matrices]
+    matrices = (normalized_matrix(features, shape, width, seed) for seed in range(draws))
+    values = [torch.linalg.svdvals(matrix).numpy() * scale for matrix in matrices]
     shares = np.mean([np.histogram(value, BINS)[0] / len(value) for value in values], 0)
     distance = mean_interval([spectrum.distance(value, _ratio(width, n)) for value in values])
     return pd.DataFrame(
@@ -228,7 +221,7 @@ def _law(rows: pd.DataFrame) -> Decision:
     return "law", verdict, {"worst": worst, "settings": len(settings), "close": CLOSE}
 
 
-PAIRS = [(aspect, n) for aspect in ASPECTS for n in FEATURES if aspect == 1 or n in ANY_WIDTH]
+PAIRS = [(aspect, n) for aspect in ASPECTS for n in COLOURS if aspect == 1 or n in ANY_WIDTH]
 SIZE = {"channels": CHANNELS, "draws": DRAWS}
 TASKS = sweep(measure_spectrum, "{features}, {aspect:g}", {("aspect", "features"): PAIRS}, SIZE)
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")

@@ -58,8 +58,7 @@ class Cell:
         """The verdict against the target; "not run" without a result."""
         if self.result is None:
             return "not run"
-        predictions = [seed.predictions for seed in self.result.seeds]
-        return against_target(self.result.loss, predictions)
+        return against_target(self.result.loss, [seed.predictions for seed in self.result.seeds])
 
     @property
     def against_paper(self) -> str:

@@ -29,7 +29,6 @@ LIMITS = {
     "significant": verdicts.SIGNIFICANT,
 }
 
-
 # Groups of options without which the paper's numbers are of another setting, and options of these
 # that do not matter: a width is compared with the printed one.
 SETTING, SAME_SETTING = {"data", "target", "train", "features"}, {"target.width", "train.seed"}
