@@ -9,7 +9,7 @@ from pathlib import Path
 from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.spec import DataSpec, default_root
 from bnrecon.data.tree import Split
-from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
+from bnrecon.runtime.errors import CLEAR_ERRORS, UserError, first_line
 from bnrecon.runtime.locks import lock_folder
 
 Arrays = tuple[Sequence[str], Split, Split]  # names of the classes, training and test images
@@ -87,7 +87,7 @@ class Published(abc.ABC):
                     return self.read()  # another process has downloaded it
                 except RuntimeError:
                     return self.read(download=True)
-        except (UserError, RunError, Interrupted):
+        except CLEAR_ERRORS:
             raise
         except Exception as error:  # from urllib, http, tarfile, zlib, torchvision, the system
             reason = f"could not be downloaded from {self.url} ({first_line(error)})"

@@ -52,21 +52,14 @@ def list_split(
         raise UserError(f"{folder} holds no class folders; it must hold <class>/* images")
     listed = [_images(folder / name) for name in classes]
     columns = [[(path, i) for path in images] for i, (images, _) in enumerate(listed)]
-    loose = [entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES]
-    if loose := [entry for entry in loose if not entry.is_dir()]:
-        logger.warning(
-            "%s: images outside class folders are skipped: %d, such as %s",
-            folder,
-            len(loose),
-            loose[0].name,
-        )
-    if others := [path for _, rest in listed for path in rest]:
-        logger.warning(
-            "%s: files without an image suffix are skipped: %d, such as %s",
-            folder,
-            len(others),
-            others[0].relative_to(folder),
-        )
+    loose = [path for path in entries if path.suffix.lower() in IMAGE_SUFFIXES]
+    loose = [path for path in loose if not path.is_dir()]
+    others = [path for _, rest in listed for path in rest]
+    skipped = (("images outside class folders", loose), ("files without an image suffix", others))
+    for what, paths in skipped:
+        if paths:
+            first = paths[0].relative_to(folder)
+            logger.warning("%s: %s are skipped: %d, such as %s", folder, what, len(paths), first)
     if limit is None:
         return classes, [item for column in columns for item in column]
     depth = max(len(column) for column in columns)
@@ -92,10 +85,7 @@ def held_out_split(folder: Path) -> str:
 
 
 def read_tree(
-    folder: Path,
-    spec: DataSpec,
-    test_split: str = "test",
-    resize: Resize = Image.Image.resize,
+    folder: Path, spec: DataSpec, test_split: str = "test", resize: Resize = Image.Image.resize
 ) -> tuple[list[str], Split, Split]:
     """Read the whole tree: the names of the classes, the training split, the test split.
 

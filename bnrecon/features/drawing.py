@@ -68,7 +68,7 @@ def draw(
         draw_once = _drawn_by_user if kind.registered in _TRIED else _tried
         drawn = draw_once(kind, shape, width, Stream(seed, layer), options)
     else:
-        pair = kind.draw(shape, width, Stream(seed, layer), **options)
+        pair = kind.registered.function(shape, width, Stream(seed, layer), **options)
         drawn = pair if isinstance(pair, Features) else Features(shape, width, *pair)
     drawn = drawn.stored(storage)
     if skip == "none":
@@ -118,7 +118,7 @@ def _drawn_by_user(
 ) -> Features:
     """Draw from a user's distribution; check shapes, dtype and values."""
     with attribute_errors(kind.registered):
-        drawn = kind.draw(shape, width, stream, **options)
+        drawn = kind.registered.function(shape, width, stream, **options)
     if isinstance(drawn, Features):
         return drawn
     if not (

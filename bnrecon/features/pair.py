@@ -195,9 +195,8 @@ def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
     All outputs' first entries share feature 0, which counts as private to the first output.
     """
     private = torch.ones(shape.equations, dtype=torch.bool)
-    private[torch.arange(1, shape.outputs) * shape.inputs * shape.taps] = (
-        False  # entry (i, first tap, first input), i > 1
-    )
+    entries = shape.inputs * shape.taps  # of an output
+    private[entries::entries] = False  # entry (i, first tap, first input), i > 1
     return private
 
 

@@ -101,9 +101,8 @@ class Stream:
 
     def mask(self, shape: tuple[int, ...], word: str, share: float = 0.5) -> torch.Tensor:
         """Draw booleans that are true with probability ``share``."""
-        return torch.from_numpy(
-            self.bits(math.prod(shape), word) >= round((1 - share) * 2**32)
-        ).reshape(shape)
+        drawn = self.bits(math.prod(shape), word) >= round((1 - share) * 2**32)
+        return torch.from_numpy(drawn).reshape(shape)
 
     def order(self, count: int, word: str) -> torch.Tensor:
         """Draw a permutation of 0 … count - 1."""

@@ -37,23 +37,12 @@ class Distribution:
     # systems singular by chance
     spare: int = 0
 
-    @property
-    def draw(self) -> Draw:
-        """The function that draws."""
-        return self.registered.function
-
-    @property
-    def code(self) -> str | None:
-        """Fingerprint of a user's code, which tells results apart; ``None`` for built-in code."""
-        return self.registered.fingerprint
-
     def check_width(self, shape: LayerShape, width: int) -> None:
         """Raise ``UserError`` for a width that this distribution does not have."""
         if self.at_most_n and width > shape.equations:
             raise UserError(
                 f"{self.name} has at most n = {shape.equations} features for a layer of this "
-                f"size, not {width}: "
-                "give their density as oversampling, 1 or below"
+                f"size, not {width}: give their density as oversampling, 1 or below"
             )
         allowed = {name: named_width(shape, name) for name in self.widths}
         if allowed and width not in allowed.values():
@@ -86,7 +75,7 @@ def _built_in(function: Draw, **traits: Any) -> Distribution:
 
 
 ANYWHERE = ("memory", "regenerate", "disk")
-PATTERN = ("memory",)
+PATTERN: dict[str, Any] = {"orthogonal": True, "storages": ("memory",)}
 # Small layers of features with few values or zeros are often singular: for 2x2, 15% of er_sign's M
 # with 1.5 n features; with n + 24, 0.2% of sign's; with n + 64, 1e-8 by 4 (3/4)^(n + 64).
 SPARE = 64
@@ -100,17 +89,9 @@ DISTRIBUTIONS = {
         _built_in(distributions.sign, storages=ANYWHERE, spare=SPARE),
         _built_in(distributions.sparse_he_normal, takes_strict=True, spare=SPARE),
         _built_in(distributions.er_sign, takes_strict=True, spare=SPARE),
-        _built_in(
-            distributions.id_cond, orthogonal=True, widths=("maximum", "minimum"), storages=PATTERN
-        ),
+        _built_in(distributions.id_cond, widths=("maximum", "minimum"), **PATTERN),
         _built_in(distributions.sparse_id_cond, at_most_n=True),
-        _built_in(
-            distributions.ortho_cond,
-            portable=False,
-            orthogonal=True,
-            widths=("maximum",),
-            storages=PATTERN,
-        ),
+        _built_in(distributions.ortho_cond, portable=False, widths=("maximum",), **PATTERN),
     )
 }
 
@@ -159,9 +140,7 @@ def register_features(
 
     def add(function: Draw) -> Draw:
         registered = Registered(f"features {name}", function, version)
-        registered.warn_of_replacing(
-            DISTRIBUTIONS[name].registered if name in DISTRIBUTIONS else None
-        )
+        registered.warn_of_replacing(getattr(DISTRIBUTIONS.get(name), "registered", None))
         DISTRIBUTIONS[name] = Distribution(
             name, registered, portable, orthogonal, takes_strict, widths, at_most_n
         )

@@ -35,9 +35,7 @@ class Eliminated(Operator):
         self.shape = (operator.shape[0] - outputs + (skip is None), operator.shape[1])
         self.pivots = weight.abs().argmax(1)
         values = weight.gather(1, self.pivots[:, None])
-        ratios = torch.where(
-            values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values)
-        )
+        ratios = torch.where(values == 0, 0, weight / torch.where(values == 0, 1, values))
         self.ratios = ratios.to(self.dtype)
         # Positions as numbers, output and entry: the host would read a mask, or a single index, in
         # every product and wait for the GPU.
@@ -111,10 +109,5 @@ class Eliminated(Operator):
         if self.skip is not None:
             product = product + self.skip.to(product.dtype)
         reached = product.gather(1, self.pivots[:, None])[:, 0]
-        target = self.weight.gather(1, self.pivots[:, None])[:, 0]
-        target = target.to(reached.dtype)
-        return torch.where(
-            target == 0,
-            torch.zeros_like(target),
-            target / torch.where(reached == 0, 1, reached),
-        )
+        target = self.weight.gather(1, self.pivots[:, None])[:, 0].to(reached.dtype)
+        return torch.where(target == 0, 0, target / torch.where(reached == 0, 1, reached))

@@ -64,12 +64,8 @@ class Generated(Operator):
             rows = max(TILE_ROWS, TILE_BYTES // (numbers * dtype.itemsize))
         else:
             rows = max(1, CHUNK_BYTES[self.device.type] // (numbers * dtype.itemsize))
-        pairs = zip(
-            self.transposed.tiles(rows, dtype, self.device),
-            self.first.tiles(rows, dtype, self.device),
-            strict=True,
-        )
-        for (part, second), (_, first) in pairs:
+        pairs = (each.tiles(rows, dtype, self.device) for each in (self.transposed, self.first))
+        for (part, second), (_, first) in zip(*pairs, strict=True):
             yield part, second, first
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:

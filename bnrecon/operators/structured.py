@@ -30,9 +30,7 @@ class Selection(Operator):
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """Sums of y by feature."""
-        return torch.zeros(
-            self.shape[1], *y.shape[1:], dtype=y.dtype, device=self.device
-        ).index_add_(0, self.feature, y)
+        return y.new_zeros(self.shape[1], *y.shape[1:]).index_add_(0, self.feature, y)
 
     def to(self, precision: Precision) -> Selection:
         """The same for another precision."""

@@ -51,12 +51,9 @@ def collapse_layer(layer: SourceLayer) -> Layer:
     kernel = torch.cat(kernels).to(dtype)
     weight = weight_of(kernel, kind, len(layer.pairs)).contiguous()
     names = set(inspect.signature(kind).parameters) & set(kind.__constants__)
-    made = make_layer(
-        kind,
-        nn.Parameter(weight),
-        nn.Parameter(collapsed_bias(layer).to(dtype)),
-        **{name: getattr(layer, name) for name in names},
-    )
+    options = {name: getattr(layer, name) for name in names}
+    bias = nn.Parameter(collapsed_bias(layer).to(dtype))
+    made = make_layer(kind, nn.Parameter(weight), bias, **options)
     if layer.folded and layer.geometry.dims < 2:
         refuse = refuse_unbatched if layer.geometry.dims else refuse_sequences
         made.register_forward_pre_hook(refuse)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reconstruction.kernels import CONVOLVE, TRANSPOSED, Layer
+from bnrecon.reconstruction.kernels import TRANSPOSED, Layer, apply_kernel
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ def geometry_of(module: Layer) -> Geometry:
     kernel = tuple(module.weight.shape[2:])
     stride, dilation = (_by_side(value, kernel) for value in (module.stride, module.dilation))
     reach = [step * (side - 1) for step, side in zip(dilation, kernel, strict=True)]
-    transposed, zeros = isinstance(module, TRANSPOSED), module.padding_mode == "zeros"
+    spread: tuple[int, ...] = ()
     padding: Any = module.padding
     if isinstance(module, TRANSPOSED):  # below 0 where the spread image is cropped
+        stride, spread = (1,) * len(kernel), stride
         sides, more = _by_side(padding, kernel), _by_side(module.output_padding, kernel)
         between = [(r - p, r - p + o) for r, p, o in zip(reach, sides, more, strict=True)]
     elif padding == "same":
@@ -64,16 +65,10 @@ def geometry_of(module: Layer) -> Geometry:
     else:
         sides = _by_side(0 if padding == "valid" else padding, kernel)
         between = [(side, side) for side in sides]
-    pads = tuple(number for pair in reversed(between) for number in pair)
-    return Geometry(
-        kernel,
-        tuple(1 for _ in kernel) if transposed else stride,
-        dilation,
-        pads if zeros else tuple(module._reversed_padding_repeated_twice),
-        "constant" if zeros else module.padding_mode,
-        module.groups,
-        stride if transposed else (),
-    )
+    pads, mode = tuple(number for pair in reversed(between) for number in pair), "constant"
+    if module.padding_mode != "zeros":
+        pads, mode = tuple(module._reversed_padding_repeated_twice), module.padding_mode
+    return Geometry(kernel, stride, dilation, pads, mode, module.groups, spread)
 
 
 def _by_side(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, ...]:
@@ -169,10 +164,7 @@ def identity_output(
     if activation is None:
         kernel = scale.transpose(1, 2).reshape(-1, shape.inputs, *geometry.kernel)
         bias = shift.sum((1, 2))
-        if not geometry.dims:
-            return F.linear(x, kernel, bias)
-        convolve = CONVOLVE[geometry.dims]
-        return convolve(x, kernel, bias, groups=geometry.groups, **geometry.movement)
+        return apply_kernel(x, kernel, bias, geometry.groups, **geometry.movement)
     sizes = (x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation)
     sides = [
         (side - dilation * (kernel - 1) - 1) // step + 1

@@ -12,19 +12,10 @@ from torch import nn
 from bnrecon.data.spec import IMAGE_KEYS
 from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.runtime.errors import (
-    Interrupted,
-    RunError,
-    UserError,
-    first_line,
-    lacks_memory,
-    shorten,
-)
+from bnrecon.runtime.errors import CLEAR_ERRORS, UserError, first_line, lacks_memory, shorten
 from bnrecon.runtime.torch_modes import callers_default_device
 
 END = object()  # marks the end of a user's batches
-# Errors that say what is wrong.
-CLEAR_ERRORS = (UserError, RunError, Interrupted)
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:

@@ -86,11 +86,7 @@ def report_layer(
 
 
 def _failure(
-    planned: PlannedLayer,
-    errors: LayerErrors,
-    precision: torch.dtype,
-    weighed: bool,
-    solver: str,
+    planned: PlannedLayer, errors: LayerErrors, precision: torch.dtype, weighed: bool, solver: str
 ) -> str | None:
     """Say why a solved layer, ``weighed`` by its inputs or not, is off; empty if unknown."""
     tolerance = planned.solver.tolerance

@@ -135,9 +135,7 @@ class LayerMoments:
             middle = middle - skip @ at_centre
         off = outer == 0
         factor = torch.where(off, torch.zeros_like(outer), 1 / torch.where(off, 1, outer))
-        variance = torch.where(
-            off, torch.ones_like(outer), factor**2 * variance.clamp_min(0) * _unbiased(count)
-        )
+        variance = torch.where(off, 1, factor**2 * variance.clamp_min(0) * _unbiased(count))
         return factor * middle + at_output, variance
 
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -152,10 +151,10 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
             f"{path} was written with full=True: its tensors are for load_state_dict of a source "
             "network; save without full to load it here"
         )
-    storage = _storage(recipes, modules, storage)
     misfit = f"{path} does not fit this architecture"
-    for recipe in recipes:
-        module = _layer_of(recipe, modules, misfit)
+    layers = [(recipe, _layer_of(recipe, modules, misfit)) for recipe in recipes]
+    storage = _storage(layers, storage)
+    for recipe, module in layers:
         replaced[id(module)] = _rebuild(recipe, module, tensors, path, storage)
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
@@ -201,25 +200,19 @@ def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
     return f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
 
 
-def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> str:
+def _storage(layers: Sequence[tuple[LayerRecipe, Layer]], storage: str) -> str:
     """Choose where features are; ``auto`` takes memory unless they would fill half of it."""
     require_choice("storage=", storage, STORAGES)
     if storage != "auto":
         return storage
-    named = [(recipe, modules.get(recipe.name)) for recipe in recipes]
-    layers = [
-        (recipe.features, group_shape(module), recipe.width, module)
-        for recipe, module in named
-        if isinstance(module, LAYERS)
-    ]
-    held = sum(weight_bytes(*layer) for layer in layers)
-    if not layers or 2 * held <= available_memory(layers[0][3].weight.device):
+    sized = [(r.features, group_shape(module), r.width, module) for r, module in layers]
+    held = sum(weight_bytes(*each) for each in sized)
+    if not sized or 2 * held <= available_memory(layers[0][1].weight.device):
         return "memory"
-    size = sum(
-        getattr(module, "groups", 1) * shape.feature_bytes(width)
-        for _, shape, width, module in layers
-    )
-    ways = set.intersection(*(set(distribution(recipe.features).storages) for recipe in recipes))
+    groups = [getattr(module, "groups", 1) for _, module in layers]
+    sizes = [shape.feature_bytes(width) for _, shape, width, _ in sized]
+    size = sum(count * each for count, each in zip(groups, sizes, strict=True))
+    ways = set.intersection(*(set(distribution(r.features).storages) for r, _ in layers))
     if "regenerate" in ways:
         return "regenerate"
     return "disk" if "disk" in ways and size <= disk_room() else "memory"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
-from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
+from bnrecon.runtime.errors import CLEAR_ERRORS, ReportedElsewhere, RunError, UserError
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def run_on_first_rank(function: Callable[[], T]) -> T:
     if rank == 0:
         try:
             outcome[0] = function()
-        except (UserError, RunError, Interrupted) as error:
+        except CLEAR_ERRORS as error:
             outcome[1] = error
     with _reaching_others():
         distributed.broadcast_object_list(outcome, src=0, group=_control)

@@ -49,6 +49,9 @@ class Interrupted(RuntimeError):
     """Stopped by a signal or a time limit, with all progress saved (exit code 130)."""
 
 
+CLEAR_ERRORS = (UserError, RunError, Interrupted)  # their messages say what is wrong
+
+
 def first_line(error: BaseException) -> str:
     r"""The first line of an error's message, shortened, or its class name if it has none.
 

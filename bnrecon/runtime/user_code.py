@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bnrecon.runtime.errors import Interrupted, RunError, UserError, lacks_memory, nearest
+from bnrecon.runtime.errors import CLEAR_ERRORS, UserError, lacks_memory, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def attribute_errors(registered: Registered) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, RunError, Interrupted):
+    except CLEAR_ERRORS:
         raise
     except (Exception, SystemExit) as error:
         if not registered.user_defined or lacks_memory(error):

@@ -56,8 +56,7 @@ def _minimum_width(system: System, eliminated: Eliminated) -> torch.Tensor:
     if bool((live & (shared == 0)).any()):
         raise RunError(
             "id_cond at minimum width cannot reach a target whose outputs have a zero at the first "
-            "input and tap (a pathological target of Burkholz 2024, Thm 2.2); "
-            "use width=maximum"
+            "input and tap (a pathological target of Burkholz 2024, Thm 2.2); use width=maximum"
         )
     ratios = weight / torch.where(shared == 0, 1, shared)[:, None]
     ratios = torch.where(live[:, None], ratios, torch.zeros_like(weight))

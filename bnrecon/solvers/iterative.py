@@ -129,8 +129,7 @@ def check_wide(rows: int, columns: int, _orthogonal: bool) -> None:
     if columns < rows:
         raise Unsuitable(
             f"solver=minimum_norm picks one of many solutions, and {rows} equations of {columns} "
-            "unknowns have none in general; use "
-            "solver=matrix_free or solver=least_squares"
+            "unknowns have none in general; use solver=matrix_free or solver=least_squares"
         )
 
 

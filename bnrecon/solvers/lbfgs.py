@@ -40,18 +40,9 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)  # other than torch.optim.LBFGS's
 
 
-THOROUGH = Settings(
-    MAX_ITERATIONS,
-    25,
-    mean=False,
-    options={
-        "lr": 1,
-        "history_size": HISTORY,
-        "line_search_fn": "strong_wolfe",
-        "tolerance_grad": 1e-12,
-        "tolerance_change": 1e-15,
-    },
-)
+SEARCH = {"lr": 1, "history_size": HISTORY, "line_search_fn": "strong_wolfe"}
+TOLERANCES = {"tolerance_grad": 1e-12, "tolerance_change": 1e-15}
+THOROUGH = Settings(MAX_ITERATIONS, 25, mean=False, options=SEARCH | TOLERANCES)
 PYTORCHS = Settings(20, 1.25, mean=True)  # lr 1, history 100, no line search, tolerances 1e-7, 1e-9
 
 
@@ -132,8 +123,7 @@ def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
     if rows > LARGEST_SVD or rows * columns >= 2**31:
         raise Unsuitable(
             f"the SVD of a {rows} x {columns} matrix needs a workspace of more than 2^31 numbers, "
-            "which LAPACK does not index; "
-            "use solver=refined, which needs none"
+            "which LAPACK does not index; use solver=refined, which needs none"
         )
 
 
@@ -230,12 +220,8 @@ def minimize_weight_error(system: System, start: Scales, spec: SolverSpec) -> tu
     matrix, weight = system.matrix.to(FLOAT32), system.weight.to(torch.float32)
     inner, outer = (part.to(torch.float32).clone() for part in (start.inner, start.outer))
     limit = spec.max_iterations or PYTORCHS.iterations
-    optimizer = torch.optim.LBFGS(
-        [inner, outer],
-        max_iter=limit,
-        max_eval=max(2, int(PYTORCHS.evaluations * limit)),
-        **PYTORCHS.options,
-    )
+    evaluations = max(2, int(PYTORCHS.evaluations * limit))
+    optimizer = torch.optim.LBFGS([inner, outer], max_iter=limit, max_eval=evaluations)
 
     def closure() -> torch.Tensor:
         reached = matrix.matvec(inner).reshape(weight.shape)

@@ -22,7 +22,8 @@ from bnrecon.solvers.spec import SolverSpec
 AUTO = ("closed_form", "least_squares", "lu", "matrix_free", "refined")
 
 SQUARE = "the only solution of a square system"
-SVD_NORM = "minimum norm of the scales, to float32 accuracy"
+MINIMUM_NORM = "minimum norm of the scales"
+SVD_NORM = f"{MINIMUM_NORM}, to float32 accuracy"
 
 
 def _any_system(rows: int, columns: int, orthogonal: bool) -> None:
@@ -64,6 +65,7 @@ def _built_in(function: Solve, memory: Callable[[int, int], int], **traits: Any)
 
 SQUARE_SYSTEMS: dict[str, Any] = {"check": require_square, "square": True}
 LAPACK_LU: dict[str, Any] = SQUARE_SYSTEMS | {"largest": lambda _: LARGEST}
+KRYLOV: dict[str, Any] = {"memory": iterative.memory, "resumable": True, "products": True}
 SOLVERS = {
     solver.name: solver
     for solver in (
@@ -72,21 +74,8 @@ SOLVERS = {
         ),
         _built_in(dense.lu, dense.lu_memory, **LAPACK_LU),
         _built_in(dense.refined, dense.refined_memory, **SQUARE_SYSTEMS, largest=largest),
-        _built_in(
-            iterative.matrix_free,
-            iterative.memory,
-            norm="near the minimum norm of the scales",
-            resumable=True,
-            products=True,
-        ),
-        _built_in(
-            iterative.minimum_norm,
-            iterative.memory,
-            check=iterative.check_wide,
-            norm="minimum norm of the scales",
-            resumable=True,
-            products=True,
-        ),
+        _built_in(iterative.matrix_free, norm=f"near the {MINIMUM_NORM}", **KRYLOV),
+        _built_in(iterative.minimum_norm, check=iterative.check_wide, norm=MINIMUM_NORM, **KRYLOV),
         _built_in(least_squares.least_squares, least_squares.memory, norm="least squares"),
         _built_in(
             lbfgs.lbfgs, lbfgs.lbfgs_memory, norm="the one LBFGS reaches from zero", products=True
@@ -154,10 +143,7 @@ def register_solver(
             with attribute_errors(registered):
                 return int(memory(rows, columns))
 
-        def checked(rows: int, columns: int, orthogonal: bool) -> None:
-            with attribute_errors(registered):
-                check(rows, columns, orthogonal)
-
+        checked = attribute_errors(registered)(check)  # each call is attributed
         SOLVERS[name] = Solver(name, solve, bytes_needed, registered, checked, described, square)
         return function
 

@@ -75,17 +75,13 @@ class SharedFactorization:
         self.extra = extra.to(matrix.device) * size
         try:
             with exact_float32():
-                self.factors = factorization.factorize(self._joined())
+                joined = matrix.to(FLOAT32).dense(more=n - self.width)  # K, stored by columns
+                joined[:, self.width :] = self.extra.T
+                self.factors = factorization.factorize(joined)
         except LinAlgError:
             raise RunError(f"the {n} x {n} matrix of features is singular") from None
         self._inverse = dense.approximate_inverse(self._product, self.factors)
         self._seconds = (time.perf_counter() - started) / targets
-
-    def _joined(self) -> torch.Tensor:
-        """K in float32, stored by columns."""
-        joined = self.matrix.to(FLOAT32).dense(more=len(self.extra))
-        joined[:, self.width :] = self.extra.T
-        return joined
 
     def solve(self, system: System, spec: SolverSpec | None = None) -> Solution:
         """Solve one target's system, whose ``system.matrix`` is M.

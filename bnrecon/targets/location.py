@@ -96,7 +96,7 @@ def user_code(request: TargetRequest) -> dict[str, str]:
     options = vars(target) | getattr(target, "options", {})
     codes = {"target.code": FAMILIES[target.family].fingerprint}
     if (features := str(options.get("features"))) in DISTRIBUTIONS:
-        codes["target.features.code"] = DISTRIBUTIONS[features].code
+        codes["target.features.code"] = DISTRIBUTIONS[features].registered.fingerprint
     if target.weights is not None:
         codes["target.weights"] = weights_digest(target.weights)
     return {name: code for name, code in codes.items() if code is not None}

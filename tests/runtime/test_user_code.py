@@ -55,7 +55,7 @@ def load(folder, sources, name="parts"):
         shutil.rmtree(cache)
     importlib.invalidate_caches()
     importlib.import_module(name)
-    return DISTRIBUTIONS["mine"].code if "mine" in DISTRIBUTIONS else None
+    return DISTRIBUTIONS["mine"].registered.fingerprint if "mine" in DISTRIBUTIONS else None
 
 
 # Edits
@@ -95,9 +95,9 @@ def test_code_outside_a_file_needs_a_version():
     source = "register_features('mine'{})(print)"
     exec(source.format(""), {"register_features": register_features})
     with pytest.raises(UserError, match=r'features mine: its code is in no file.*version="1"'):
-        _ = DISTRIBUTIONS["mine"].code
+        _ = DISTRIBUTIONS["mine"].registered.fingerprint
     exec(source.format(", version='1'"), {"register_features": register_features})
-    assert DISTRIBUTIONS["mine"].code
+    assert DISTRIBUTIONS["mine"].registered.fingerprint
 
 
 @pytest.mark.parametrize("name", ["register_features", "register_target", "register_data"])
@@ -143,8 +143,8 @@ def test_shipped_code_has_no_fingerprint_unless_a_user_registers_it():
     registered = [entry.registered for entry in shipped]
     assert all(one.fingerprint is None for one in registered if not one.user_defined)
     assert not DISTRIBUTIONS["he_normal"].registered.user_defined
-    register_features("mine")(DISTRIBUTIONS["he_normal"].draw)
-    assert DISTRIBUTIONS["mine"].code is not None
+    register_features("mine")(DISTRIBUTIONS["he_normal"].registered.function)
+    assert DISTRIBUTIONS["mine"].registered.fingerprint is not None
 
 
 def test_built_in_families_are_not_a_users():
