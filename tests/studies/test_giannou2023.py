@@ -422,3 +422,16 @@ def test_missing_evidence_does_not_contradict_theorem_3(counts, verdict):
         for side, (invertible, draws) in counts.items()
     )
     assert theorem3.decide_theorem_3(rows.round({"density": 6}))[1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("at_1", "at_2", "verdict"),
+    [(40, 80, "undecided"), (50, 50, "undecided"), (51, 0, "needs a correction")],
+)
+def test_step_4_of_theorem_3_is_decided_at_the_printed_density(at_1, at_2, verdict):
+    """It needs a correction if over half of the draws at C = 1 are singular, in any size."""
+    rows = [
+        {"side": 8, "multiple": c, "invertible": 100 - singular, "draws": 100, "with_zero_line": 0}
+        for c, singular in ((1, 0), (1, at_1), (2, at_2), (3, 0))
+    ]
+    assert theorem3.decide_step_4(pd.DataFrame(rows))[1] == verdict

@@ -24,16 +24,16 @@ from bnrecon.targets.trainer import Trainer, train
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
-# A network with noise is trained to the end, stopped and resumed; then one whose statistics are set
-# before training, and a plain one with a damaged checkpoint. Each process writes its network, its
-# dropout masks and its log.
+# A network with noise is trained to the end, stopped and resumed, once with a folder each; then one
+# whose statistics are set before training, and a plain one with a damaged checkpoint. Each process
+# writes its network, its dropout masks and its log.
 SCRIPT = """
 import json, sys, torch
 from pathlib import Path
 from torch import nn
 from bnrecon.data import DataSpec, load
 from bnrecon.runtime import distributed, files
-from bnrecon.runtime.errors import Interrupted, ReportedElsewhere
+from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
@@ -73,7 +73,7 @@ def trained(name, network, checkpoint, stop, initialize=None):
         plan = TrainingPlan(spec, torch.float32)
         about["log"], _ = train(network, data, plan, cpu, folder / checkpoint, stop, initialize)
         about["tested"] = measure_accuracy(network, data, cpu)
-    except (Interrupted, ReportedElsewhere) as error:
+    except (Interrupted, ReportedElsewhere, RunError) as error:
         about["stopped"] = str(error)
     tensors = {f"network.{key}": value for key, value in network.state_dict().items()}
     tensors |= {f"mask.{number:02}": mask for number, mask in enumerate(masks[1:])}
@@ -84,6 +84,8 @@ with distributed.join_processes(cpu):
     data = load(images)
     trained("whole", with_noise(0), "none", StopRequest())
     trained("stopped", with_noise(0), "checkpoint", After())
+    rank = distributed.rank_and_world_size()[0]
+    trained("apart", with_noise(0), "checkpoint" if rank == 0 else "elsewhere", StopRequest())
     trained("resumed", with_noise(5), "checkpoint", StopRequest())
     target = VggTarget(**json.loads(sys.argv[2]))
     network = build_target(TargetRequest(target, spec, images, folder), data)
@@ -105,7 +107,7 @@ def in_two_processes(tmp_path_factory):
     (folder / "broken").write_bytes(b"not a checkpoint")
     done = run([*TORCHRUN, str(folder / "script.py"), str(folder), json.dumps(FROZEN)])
     assert done.returncode == 0, done.stderr
-    trainings = ("whole", "stopped", "resumed", "frozen", "plain")
+    trainings = ("whole", "stopped", "apart", "resumed", "frozen", "plain")
     ends = {
         name: files.read_tensors(folder / name)
         for name in map("".join, itertools.product(trainings, "01"))
@@ -131,6 +133,15 @@ def test_two_processes_train_like_one(in_two_processes, digits, tmp_path):
         for key, close in (("accuracy", {"abs": 0.2}), ("loss", {"rel": 1e-4})):
             logged = [row[key] for row in about["log"]]
             assert logged == pytest.approx([row[key] for row in log], **close)
+
+
+def test_processes_with_different_checkpoints_end_before_training(in_two_processes):
+    for rank in (0, 1):
+        tensors, about = in_two_processes[f"apart{rank}"]
+        assert about.keys() == {"stopped"}
+        assert "must be a folder that all share" in about["stopped"]
+        assert not _named(tensors, "mask.")  # no step was taken
+    assert "elsewhere" not in in_two_processes["files"]
 
 
 def test_damaged_checkpoint_is_set_aside_once(in_two_processes):
