@@ -9,7 +9,12 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.integers import IntegerGradients, IntegerProducts
 from bnrecon.operators.signs import GROUP
-from bnrecon.runtime import distributed
+from bnrecon.runtime.distributed import (
+    any_rank,
+    gather_from_ranks,
+    rank_and_world_size,
+    sum_over_ranks,
+)
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import Precision
 
@@ -25,7 +30,7 @@ def shares(features: int) -> tuple[list[int], slice]:
     >>> shares(54)  # in a process alone
     ([54], slice(0, 54, None))
     """
-    rank, count = distributed.rank_and_world_size()
+    rank, count = rank_and_world_size()
     groups = -(-features // GROUP)
     if groups < count:
         raise UserError(f"{features} features are too few for {count} processes: each takes 16")
@@ -69,11 +74,11 @@ class Distributed(Operator):
 
     def agreed(self, flag: bool) -> bool:
         """Whether a flag is set in all processes."""
-        return not distributed.any_rank(not flag, self.device)
+        return not any_rank(not flag, self.device)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M x, the sum over the processes."""
-        return distributed.sum_over_ranks(self.part.matvec(x[self.share]))
+        return sum_over_ranks(self.part.matvec(x[self.share]))
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """M^T y, concatenated."""
@@ -95,5 +100,5 @@ class Distributed(Operator):
     def _join(self, share: torch.Tensor) -> torch.Tensor:
         """Gather the entries (c1,) or (c1, k) of all processes from each one's share."""
         more = share.new_zeros(max(self.sizes) - len(share), *share.shape[1:])
-        gathered = distributed.gather_from_ranks(torch.cat([share, more]))
+        gathered = gather_from_ranks(torch.cat([share, more]))
         return torch.cat([each[:size] for each, size in zip(gathered, self.sizes, strict=True)])

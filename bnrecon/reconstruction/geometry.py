@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reconstruction.kernels import TRANSPOSED, Layer, apply_kernel
+from bnrecon.reconstruction.kernels import CONVOLVE, TRANSPOSED, Layer
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,10 @@ def identity_output(
     if activation is None:
         kernel = scale.transpose(1, 2).reshape(-1, shape.inputs, *geometry.kernel)
         bias = shift.sum((1, 2))
-        return apply_kernel(x, kernel, bias, geometry.groups, **geometry.movement)
+        if not geometry.dims:  # known also in a trace, whose symbols have no dimensions
+            return F.linear(x, kernel, bias)
+        convolve = CONVOLVE[geometry.dims]
+        return convolve(x, kernel, bias, groups=geometry.groups, **geometry.movement)
     sizes = (x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation)
     sides = [
         (side - dilation * (kernel - 1) - 1) // step + 1

@@ -181,7 +181,7 @@ def test_growth_with_size_is_the_slope_of_logarithms(power, verdict):
     rows["condition_number"] = 7 * rows["channels"] ** slopes
     claim, *_ = conditioning.PART.claims(rows)
     assert claim.verdict == verdict
-    assert f"power {power:.1f} of" in claim.evidence.replace("-0.0", "0.0")
+    assert f"power {power:.1f}." in claim.evidence.replace("-0.0", "0.0")
 
 
 def test_single_seed_decides_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -26,14 +27,16 @@ HALF = 0.5  # lower densities count as low
 PANELS = {"greedy": "(a) greedy pass", "best": "(b) best permutation found"}
 
 
-def measure_masks(seed: int, channels: int, **search: Any) -> pd.DataFrame:
+def measure_masks(
+    seed: int, channels: int, missing: int, searches: Sequence[str], features: Sequence[str]
+) -> pd.DataFrame:
     """Permute Bernoulli masks: one row per distribution of features and density of the mask.
 
     Arguments are those of ``fit_targets``. All are part of the task's key, so other searches are
     computed anew.
     """
     targets = [({"density": p}, bernoulli_mask(channels, p, seed)) for p in DENSITIES]
-    return permuting.fit_targets(targets, channels, seed=seed, **search)
+    return permuting.fit_targets(targets, channels, missing, seed, searches, features)
 
 
 def bernoulli_mask(channels: int, density: float, seed: int) -> torch.Tensor:
@@ -111,11 +114,15 @@ def _fits(rows: pd.DataFrame) -> pd.DataFrame:
 def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     """Does the greedy pass, the paper's search, fit masks that have an error unpermuted?"""
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
-    numbers = {"draws": rows["seed"].nunique(), "others": _fits(others)["greedy"].sum()}
-    numbers |= {"c1": rows["c1"].iloc[0], "n": rows["channels"].iloc[0] ** 2}
-    numbers["unpermuted"] = f"{fits['unpermuted'].sum()} of {len(id_cond)}"
-    for name, search in (("always", "greedy"), ("printed", "printed_masks")):
-        numbers[name] = _fitted_densities(id_cond, search)[0]
+    numbers = {
+        "draws": rows["seed"].nunique(),
+        "always": _fitted_densities(id_cond, "greedy")[0],
+        "printed": _fitted_densities(id_cond, "printed_masks")[0],
+        "unpermuted": f"{fits['unpermuted'].sum()} of {len(id_cond)}",
+        "others": _fits(others)["greedy"].sum(),
+        "c1": rows["c1"].iloc[0],
+        "n": rows["channels"].iloc[0] ** 2,
+    }
     return "possible", bool((fits["greedy"] > fits["unpermuted"]).any()), numbers
 
 
