@@ -139,6 +139,7 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     """
     check_module(model)
     check_parameters(model)
+    require_choice("storage=", storage, STORAGES)
     tensors, metadata = files.read_tensors(Path(path))
     if "layers" not in metadata:
         raise RunError(f"{path} holds no source network; give a file that rebuilt.save wrote")
@@ -202,7 +203,6 @@ def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
 
 def _storage(layers: Sequence[tuple[LayerRecipe, Layer]], storage: str) -> str:
     """Choose where features are; ``auto`` takes memory unless they would fill half of it."""
-    require_choice("storage=", storage, STORAGES)
     if storage != "auto":
         return storage
     sized = [(r.features, group_shape(module), r.width, module) for r, module in layers]

@@ -143,6 +143,7 @@ class SeedRecord(SeedResult, files.Stored):
     notes: tuple[str, ...]
     key: str
     source: str
+    predictions: Predictions = dataclasses.field(kw_only=True)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> SeedRecord:
