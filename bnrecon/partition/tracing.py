@@ -14,7 +14,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from bnrecon.partition.convolution import conv2d
 from bnrecon.runtime.errors import UserError, first_line
-from bnrecon.runtime.torch_modes import symbols_are_tensors
 
 # What a step computes, by its function or its method's name. All except sums and products have one
 # argument that depends on the network's input, the first.
@@ -92,8 +91,7 @@ def copy_network(network: nn.Module) -> nn.Module:
 
 def trace(root: nn.Module) -> fx.Graph:
     """Trace the functions that a network calls, none in place, only those its output needs."""
-    with symbols_are_tensors():
-        graph = _Tracer().trace(root)
+    graph = _Tracer().trace(root)
     memory: dict[fx.Node, fx.Node] = {}  # by value, the step that owns its memory
     for node in list(graph.nodes):
         source: Any = node.kwargs.get("out", node.args[0] if node.args else None)

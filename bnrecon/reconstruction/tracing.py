@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, signature
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -13,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, kernel_of, norm_class
 from bnrecon.reconstruction.substitution import share_parameters, tensors_in
-from bnrecon.runtime.torch_modes import callers_default_device, symbols_are_tensors
+from bnrecon.runtime.torch_modes import callers_default_device
 
 # Functions that take type, device or shape from a tensor, but not its values.
 METADATA = {
@@ -42,12 +46,14 @@ class Trace(NamedTuple):
     changed: frozenset[str]
 
 
-def trace(model: nn.Module) -> Trace:
+def trace(model: nn.Module, run_decides: bool = False) -> Trace:
     """Trace a call with the network's required arguments; others have their defaults.
 
-    This traces a copy that shares the parameters, since a ``forward`` may keep its inputs.
+    This traces a copy that shares the parameters, since a ``forward`` may keep its inputs. Where it
+    asks ``isinstance(x, torch.Tensor)`` of a symbol, the trace takes the path of other objects:
+    refused, unless a run is to decide what is traced rightly.
 
-    Raises whatever the network's ``forward`` raises for a symbol.
+    Raises ``fx.proxy.TraceError`` for that, and whatever the network's ``forward`` raises.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     >>> [node.op for node in trace(net).graph.nodes]
@@ -55,7 +61,8 @@ def trace(model: nn.Module) -> Trace:
     """
     twin = share_parameters(model)
     reads, tracer = _Reads(twin), _Tracer()
-    with torch.no_grad(), callers_default_device(), symbols_are_tensors(), reads:
+    checks = contextlib.nullcontext() if run_decides else _refuse_type_checks(tracer)
+    with torch.no_grad(), callers_default_device(), checks, reads:
         graph = tracer.trace(twin)
     before = dict(model.named_modules())
     changed = {
@@ -101,6 +108,28 @@ class _Tracer(fx.Tracer):
         if not first and not named:
             first = [self.create_proxy("placeholder", "images", (), {})]
         return (lambda root: root(*first, **named)), [self.root]
+
+
+@contextlib.contextmanager
+def _refuse_type_checks(tracer: fx.Tracer) -> Iterator[None]:
+    """Refuse the network's ``isinstance`` and ``torch.is_tensor`` where a tensor's answer differs.
+
+    A symbol may stand for a size or a tuple, too, so neither answer is safe.
+    """
+    plain, tensor = builtins.isinstance, nn.Parameter(torch.empty(0, device="cpu"))
+
+    def is_instance(value: Any, classes: Any, /) -> bool:
+        answer = plain(value, classes)
+        ours = not answer and issubclass(type(value), fx.Proxy) and value.tracer is tracer
+        if ours and plain(tensor, classes):
+            caller = sys._getframe(1)
+            library = str(caller.f_globals.get("__name__")).partition(".")[0]
+            if library not in ("torch", "bnrecon") or caller.f_code is torch.is_tensor.__code__:
+                raise fx.proxy.TraceError("its forward asks whether a value is a tensor")
+        return answer
+
+    with mock.patch.object(builtins, "isinstance", is_instance):
+        yield
 
 
 class _Reads(TorchFunctionMode):

@@ -59,7 +59,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
         return Usage()  # a bare layer: a trace would look inside it
     outside, normalized = (None, None) if images is None else _follow_run(model, images)
     try:
-        traced = trace(model)
+        traced = trace(model, run_decides=normalized is not None)
     except Exception as error:  # tracing runs the user's forward, which can raise anything
         what = f"{type(error).__name__}: {first_line(error)}"
         note = f"the network cannot be traced ({what}); its BatchNorm layers are kept, not folded"

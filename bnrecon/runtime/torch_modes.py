@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
-from unittest import mock
+from typing import ParamSpec, TypeVar
 
 import torch
-from torch import fx
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,28 +72,3 @@ def callers_default_device() -> contextlib.AbstractContextManager[object]:
     """
     device = CALLERS_DEVICE.get()
     return contextlib.nullcontext() if device == CPU else device
-
-
-@contextlib.contextmanager
-def symbols_are_tensors() -> Iterator[None]:
-    """Trace (torch.fx) the path of a plain call where a model asks ``isinstance(x, torch.Tensor)``.
-
-    torch itself must go on telling symbols from tensors, except for ``torch.is_tensor``.
-
-    >>> symbol = fx.Proxy(fx.Graph().placeholder("x"))
-    >>> with symbols_are_tensors():
-    ...     isinstance(symbol, torch.Tensor), isinstance(symbol, list), torch.is_tensor(symbol)
-    (True, False, True)
-    """
-    plain, tensor = builtins.isinstance, torch.empty(0, device="cpu")
-
-    def is_instance(value: object, classes: Any, /) -> bool:
-        if plain(value, fx.Proxy) and not plain(value, classes):
-            caller = sys._getframe(1)
-            library = str(caller.f_globals.get("__name__")).partition(".")[0]
-            if library != "torch" or caller.f_code is torch.is_tensor.__code__:
-                value = tensor
-        return plain(value, classes)
-
-    with LOCK, mock.patch.object(builtins, "isinstance", is_instance):
-        yield

@@ -77,7 +77,7 @@ def test_computation_hidden_from_the_trace_is_detected_in_one_region_of_a_thousa
     class Clipped(nn.Linear):
         def forward(self, input):
             output = super().forward(input)
-            return output.clamp(max=self.limit) if type(output) is torch.Tensor else output
+            return output.clamp(max=self.limit) if isinstance(output, torch.Tensor) else output
 
     network = nn.Sequential(random_network(40, 2)[:-1], Clipped(40, 1)).double()
     network[1].limit = torch.inf

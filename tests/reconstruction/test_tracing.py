@@ -1,12 +1,13 @@
 """A normalization is folded only where a plain call of the network applies it to its layer."""
 
+import builtins
 import enum
 import functools
 
 import pytest
 import torch
 from networks import difference
-from torch import nn
+from torch import fx, nn
 from torch.nn.utils import parametrize
 
 import bnrecon
@@ -243,6 +244,36 @@ def test_folding_follows_a_plain_call(kind, folded, calibration):
     assert difference(rebuilt.network, network, images()) < 1e-8
     assert isinstance(rebuilt.network.bn, nn.Identity) == folded
     assert all(layer.converged for layer in rebuilt.layers)
+
+
+@pytest.mark.parametrize("calibration", [None, images()], ids=["trace", "run"])
+@pytest.mark.parametrize(
+    "asked", [lambda x: x.shape, lambda x: x.shape[-1], lambda x: x.chunk(2), lambda x: x.size(0)]
+)
+def test_what_is_no_tensor_is_not_taken_for_one(asked, calibration):
+    network = randomized(ChecksTheType(lambda x: isinstance(asked(x), torch.Tensor)))
+    rebuilt = bnrecon.reconstruct(network, images=calibration).network
+    assert difference(rebuilt, network, images()) < 1e-8
+    assert isinstance(rebuilt.bn, nn.Identity) == (calibration is not None)
+
+
+class ScalesIfTrained(Pair):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.bn(torch.tanh(y * self.scale) if isinstance(self.scale, nn.Parameter) else y)
+
+
+def test_refused_type_checks_leave_isinstance_as_it_was():
+    before = builtins.isinstance
+    with pytest.raises(fx.proxy.TraceError, match="whether a value is a tensor"):
+        trace(randomized(ScalesIfTrained()))
+    assert builtins.isinstance is before
+    rebuilt = bnrecon.reconstruct(network := randomized(ScalesIfTrained())).network
+    assert difference(rebuilt, network, images()) < 1e-8
 
 
 def test_run_shows_a_path_that_a_trace_misses():
