@@ -259,7 +259,7 @@ def test_gain_is_split_into_fixed_second_scales_and_more_features():
     equal = none.assign(share=0.0, error=none["error"] / 4)
     claim = excess_layers.PART.claims(pd.concat([none, few, equal]))[0]
     assert "by a factor of 20 (20 to 20) (3 paired" in claim.evidence
-    assert "together: 4 (4 to 4). Beyond n: 5 (5 to 5)" in claim.evidence
+    assert "a factor of 4 (4 to 4), the features beyond n one of 5 (5 to 5)" in claim.evidence
 
 
 def test_iterations_at_the_limit_are_lower_bounds():
