@@ -8,7 +8,7 @@ help:
 	@echo "make setup        make $(VENV) with bnrecon and the development tools"
 	@echo "make quickstart   set up, then run the main job on the embedded digits (half a minute after setup)"
 	@echo "make test         set up if need be, then run the tests that start no process (four to seven minutes on two cores)"
-	@echo "make test-all     all tests, including those that start, kill and resume processes (eight to eleven minutes)"
+	@echo "make test-all     all tests, including those that start, kill and resume processes (8 to 15 minutes)"
 	@echo "make test-slurm   the tests on a real Slurm, started and ended here (needs root, slurmctld, slurmd, slurmdbd, munge, mariadb; ten minutes)"
 	@echo "make lint         check style, types, and the import order of the subpackages"
 	@echo "make wheel        build a wheel into dist/"
