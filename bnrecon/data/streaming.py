@@ -143,9 +143,15 @@ class StreamedImages:
         with signals_blocked(), warnings.catch_warnings():
             # More workers than cores are allowed: they wait for the disk.
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-            options: dict[str, Any] = {"collate_fn": _collate, "worker_init_fn": leave_group}
-            options |= {"num_workers": self.workers, "pin_memory": torch.cuda.is_available()}
-            batches = iter(DataLoader(dataset, batch_size, **options))
+            loader = DataLoader(
+                dataset,
+                batch_size,
+                num_workers=self.workers,
+                pin_memory=torch.cuda.is_available(),
+                collate_fn=_collate,
+                worker_init_fn=leave_group,
+            )
+            batches = iter(loader)
         while (batch := _next(batches)) is not None:
             if isinstance(batch, str):
                 raise UserError(batch)
@@ -193,8 +199,14 @@ class _Files(Dataset):
     def __init__(self, items: list[Item], transform: Any):
         self.items = items
         v2 = _transforms()
-        to_float = v2.ToImage(), v2.ToDtype(torch.float32, scale=True)
-        self.transform = v2.Compose([transform, *to_float, v2.Normalize(MEAN, DEVIATION)])
+        self.transform = v2.Compose(
+            [
+                transform,
+                v2.ToImage(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, DEVIATION),
+            ]
+        )
 
     def __len__(self) -> int:
         return len(self.items)

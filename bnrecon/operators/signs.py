@@ -18,8 +18,14 @@ DRAWN_BYTES = 2**19  # of bits drawn in one call, which costs at least 20 µs
 TILE_NUMBERS = 2**28  # signs expanded at once if all are kept
 HELD_BYTES = 2**29  # of bits that are kept at most: drawing takes half as long as expanding
 
-# By a type's bytes: the integer whose highest bit is the type's sign.
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# By type: the integer of its size, whose highest bit is the type's sign.
+INTEGERS = {
+    torch.int8: torch.int8,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 
 def expand(
@@ -43,7 +49,7 @@ def expand(
     """
     if dtype == torch.int8:
         return _expand_bytes(words, out)
-    integer = INTEGERS[dtype.itemsize]
+    integer = INTEGERS[dtype]
     last = torch.iinfo(integer).bits - 1
     shifts = torch.arange(last, last - GROUP, -1, dtype=integer, device=words.device)
     bits = torch.bitwise_left_shift(words.to(integer)[:, None], shifts[:, None], out=out)
@@ -113,7 +119,10 @@ class SignMatrix:
         first = 2 * self.columns * (start // GROUP)
         held = None if self.held is None else self.held[start // GROUP :]
         return dataclasses.replace(
-            self, rows=stop - start, draw=lambda a, b: self.draw(first + a, first + b), held=held
+            self,
+            rows=stop - start,
+            draw=lambda a, b: self.draw(first + a, first + b),
+            held=held,
         )
 
     def signs(
@@ -145,7 +154,7 @@ class SignMatrix:
             words = self.words(run, min(run + many, total)).to(device)
             if out is None:
                 size = groups, GROUP, self.columns
-                out = torch.empty(size, dtype=INTEGERS[dtype.itemsize], device=device)
+                out = torch.empty(size, dtype=INTEGERS[dtype], device=device)
             for first in range(0, len(words), groups):
                 part = words[first : first + groups]
                 start = (run + first) * GROUP

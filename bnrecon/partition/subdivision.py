@@ -11,8 +11,15 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from bnrecon.partition import cells
-from bnrecon.partition.cells import Units, crossings, subdivide, thresholds, values_at
+from bnrecon.partition.cells import (
+    FLOOR,
+    TOLERANCE,
+    Units,
+    crossings,
+    subdivide,
+    thresholds,
+    values_at,
+)
 from bnrecon.partition.convolution import FastConvolutions
 from bnrecon.partition.forecasting import fitting_share, forecast
 from bnrecon.partition.network import PiecewiseAffine, State
@@ -130,7 +137,7 @@ class _Collector:
             raise _TooMany
 
     def add_folds(self, layer: int, units: np.ndarray, ends: np.ndarray) -> None:
-        real = np.hypot(*(ends[:, 1] - ends[:, 0]).T) > cells.TOLERANCE
+        real = np.hypot(*(ends[:, 1] - ends[:, 0]).T) > TOLERANCE
         self.layers.append(np.full(int(real.sum()), layer))
         self.units.append(units[real])
         self.ends.append(ends[real])
@@ -271,7 +278,7 @@ def _at_vertices(
     """Each unit's affine function, the rounding error (R,), and the values (R, V, units)."""
     lines = _lines(source)
     values = polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0]
-    return lines, cells.FLOOR * np.abs(lines).max(axis=(1, 2)), values
+    return lines, FLOOR * np.abs(lines).max(axis=(1, 2)), values
 
 
 def _lines(values: torch.Tensor) -> np.ndarray:

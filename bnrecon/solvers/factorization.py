@@ -119,8 +119,12 @@ def by_panels(matrix: torch.Tensor) -> Panels:
         rows[start:, start:stop] = panel
         if stop == n:
             break
-        right, triangle = rows[start:stop, stop:], torch.linalg.solve_triangular
-        right.copy_(triangle(panel[: stop - start], right, upper=False, unitriangular=True))
+        right = rows[start:stop, stop:]
+        right.copy_(
+            torch.linalg.solve_triangular(
+                panel[: stop - start], right, upper=False, unitriangular=True
+            )
+        )
         packed = [some.T.contiguous().to_mkldnn() for some in right.split(TILE, 1)]
         for some in rows[stop:].split(TILE):
             left = some[:, start:stop].contiguous().to_mkldnn()

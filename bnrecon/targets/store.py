@@ -189,10 +189,16 @@ class _TrainingJob:
             def initialize(network: nn.Module) -> None:
                 initialize_statistics(network, target, self.data, self.device, stop)
 
-            plan = location.training_plan(self.request, self.device)
-            begin = initialize if target.initialization in INITIALIZED_FROM_DATA else None
-            training = network, self.data, plan, self.device, self.folder / CHECKPOINT, stop
-            log, took = train(*training, begin, tracked.log_epoch)
+            log, took = train(
+                network,
+                self.data,
+                location.training_plan(self.request, self.device),
+                self.device,
+                self.folder / CHECKPOINT,
+                stop,
+                initialize if target.initialization in INITIALIZED_FROM_DATA else None,
+                tracked.log_epoch,
+            )
         return {"log": log} | took
 
     def _test_and_save(self, network: nn.Module, trained: dict[str, Any]) -> None:
@@ -275,8 +281,11 @@ def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -
 
 
 def _options(request: TargetRequest) -> dict[str, Any]:
-    groups = ("data", "target", "train")
-    options = {name: dataclasses.asdict(getattr(request, name)) for name in groups}
+    options = {
+        "data": dataclasses.asdict(request.data),
+        "target": dataclasses.asdict(request.target),
+        "train": dataclasses.asdict(request.train),
+    }
     del options["data"]["root"]  # the location of the files does not change the target
     if request.target.weights is not None:
         options["target"]["weights"] = Path(request.target.weights).name

@@ -174,9 +174,13 @@ class Trainer:
                         raise distributed.report_once(self._interrupted(stop))
 
     def _bar(self) -> tqdm:
-        total, initial = self.total * self.images, self.step * self.images
-        hidden = None if self.rank == 0 else True  # None: hidden without a terminal
-        return tqdm(total=total, initial=initial, unit="img", unit_scale=True, disable=hidden)
+        return tqdm(
+            total=self.total * self.images,
+            initial=self.step * self.images,
+            unit="img",
+            unit_scale=True,
+            disable=None if self.rank == 0 else True,  # None: disabled without a terminal
+        )
 
     def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
         """Whether to save and to stop, agreed by all processes: clocks and signals differ."""
@@ -229,11 +233,15 @@ class Trainer:
         self.sums.zero_()
         self.on_epoch(row)
         if bar.disable and self.rank == 0:  # no terminal: log one line per epoch
-            speed = self.step * self.images / self.seconds
-            minutes = self.seconds * (self.total - self.step) / self.step / 60
-            numbers = row["epoch"], self.spec.epochs, row["loss"], row["accuracy"], speed, minutes
-            line = "epoch %d/%d  loss %.3f  accuracy %.1f%%  %.0f images/s  %.0f min left"
-            logger.info(line, *numbers)
+            logger.info(
+                "epoch %d/%d  loss %.3f  accuracy %.1f%%  %.0f images/s  %.0f min left",
+                row["epoch"],
+                self.spec.epochs,
+                row["loss"],
+                row["accuracy"],
+                self.step * self.images / self.seconds,
+                self.seconds * (self.total - self.step) / self.step / 60,
+            )
 
 
 def train(
@@ -272,9 +280,12 @@ def train(
     resumed = distributed.run_on_first_rank_before_others(lambda: _resume(trainer, checkpoint))
     step = torch.tensor(trainer.step, device=device)
     if distributed.sum_over_ranks(step) != trainer.step * trainer.processes:
-        advice = f"{checkpoint.parent} must be a folder that all share"
-        error = RunError(f"processes found different checkpoints; {advice}")
-        raise distributed.report_once(error)
+        raise distributed.report_once(
+            RunError(
+                "processes found different checkpoints; "
+                f"{checkpoint.parent} must be a folder that all share"
+            )
+        )
     if not resumed and initialize is not None:
         initialize(network)
         trainer._save(checkpoint)  # a resumed training does not repeat it
@@ -311,7 +322,10 @@ def _resume(trainer: Trainer, checkpoint: Path) -> bool:
     if trainer.rank == 0:
         logger.info("resuming at step %d of %d", trainer.step, trainer.total)
         if (before := about.get("processes", 1)) != trainer.processes:
-            why = "batch normalizations see other shares of a batch"
-            counts = before, trainer.processes
-            logger.warning("up to %d processes trained it so far, now %d: %s", *counts, why)
+            logger.warning(
+                "up to %d processes trained it so far, now %d: "
+                "batch normalizations see other shares of a batch",
+                before,
+                trainer.processes,
+            )
     return True

@@ -92,10 +92,15 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, Any] | str:
     trained, measured = split(rows)
     if trained.empty or measured.empty:
         return "Computed in part: trainings or measurements are missing so far."
-    numbers = {"width": trained["width"].iloc[0], "draws": measured["draws"].iloc[0]}
-    numbers |= {"training": trained_networks.describe_training(trained), "batch": BATCH}
-    numbers |= {"error": 100 * (measured["error"] / measured["ratio"]).max(), "printed": PRINTED}
-    return numbers | {"seconds": trained["seconds"].sum()}
+    return {
+        "width": trained["width"].iloc[0],
+        "training": trained_networks.describe_training(trained),
+        "batch": BATCH,
+        "draws": measured["draws"].iloc[0],
+        "error": 100 * (measured["error"] / measured["ratio"]).max(),
+        "printed": PRINTED,
+        "seconds": trained["seconds"].sum(),
+    }
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -101,10 +101,13 @@ def count_at_star(width: int, side: int, seed: int) -> pd.DataFrame:
     for setting in SETTINGS:
         network = _draw(width, setting, seed)
         window = _count(network, cells)
-        near = {"data": star, "turned": turned(star)}
-        counts = {name: _count(network, points).mean(0) for name, points in near.items()}
-        counts |= {"window": window.mean(0), "rim": window[rim].mean(0)}
-        counts["origin"] = _count(network, np.zeros((1, 2)))[0]
+        counts = {
+            "data": _count(network, star).mean(0),
+            "turned": _count(network, turned(star)).mean(0),
+            "window": window.mean(0),
+            "rim": window[rim].mean(0),
+            "origin": _count(network, np.zeros((1, 2)))[0],
+        }
         for index, layer in enumerate(LAYERS):
             row = {"kind": "counts", "setting": setting, "seed": seed, "layer": layer}
             row |= {"width": width, "side": side}

@@ -337,10 +337,13 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
     rows = rows[rows["kind"] == "probes"]
     total, probes = rows["exact"].sum(), int(rows["probes"].iloc[0])
     ratio = rows["estimated"].sum() / total
-    numbers = {"probes": probes, "probed": 100 * ratio, "probed_images": int(rows["points"].sum())}
-    numbers["error"] = 100 * float(np.square(rows["distance_error"]).mean() ** 0.5)
-    numbers["expected_error"] = 100 * (1 / (2 * probes)) ** 0.5
-    return {"method": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, numbers
+    return {"method": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
+        "probes": probes,
+        "probed": 100 * ratio,
+        "probed_images": int(rows["points"].sum()),
+        "error": 100 * float(np.square(rows["distance_error"]).mean() ** 0.5),
+        "expected_error": 100 * (1 / (2 * probes)) ** 0.5,
+    }
 
 
 def _check_sampling(rows: pd.DataFrame) -> Decisions:

@@ -146,8 +146,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
         return {}, {}
     positive, both = (rows[rows["signs"] == signs] for signs in SIGNS[:2])
     negative = both["printed_eval"]
-    numbers = {"networks": len(rows), "least": negative.min(), "most": negative.max()}
-    numbers |= {"repaired": _worst(rows, "signed"), "positive": _worst(positive, "printed")}
+    numbers = {
+        "networks": len(rows),
+        "repaired": _worst(rows, "signed"),
+        "positive": _worst(positive, "printed"),
+        "least": negative.min(),
+        "most": negative.max(),
+    }
     as_printed: bool | str = bool(negative.max() < TOLERANCE)
     if numbers["positive"] < TOLERANCE < negative.min():
         as_printed = "needs a condition"

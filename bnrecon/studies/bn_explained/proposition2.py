@@ -256,10 +256,15 @@ def _decide_independent(ratios: pd.DataFrame) -> Decisions:
     mean, printed, repaired = (_agrees(ratios, name) for name in ("mean", "printed", "repaired"))
     below = (ratios["mean"] - 4 * ratios["mean_error"] <= ratios["bound"] + 1e-9).all()
     variance = "needs a correction" if repaired.all() else "contradicted"
-    numbers = {"settings": len(ratios), "bound": span(ratios["bound"], ".2f")}
-    numbers |= {"mean_agrees": mean.sum(), "mean_error": 100 * ratios["mean_error"].max()}
-    numbers |= {"contradicted": (~printed).sum(), "undecided": int((printed & repaired).sum())}
-    numbers["repaired_agrees"] = repaired.sum()
+    numbers = {
+        "settings": len(ratios),
+        "mean_agrees": mean.sum(),
+        "mean_error": 100 * ratios["mean_error"].max(),
+        "bound": span(ratios["bound"], ".2f"),
+        "contradicted": (~printed).sum(),
+        "undecided": int((printed & repaired).sum()),
+        "repaired_agrees": repaired.sum(),
+    }
     return {
         "Proposition 2, Eq. 13, left": bool(mean.all() and below),
         "Proposition 2, Eq. 13, right": True if printed.all() else variance,
@@ -271,10 +276,14 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
     shared, fixed = (ratios[ratios["kind"] == kind] for kind in ("shared", "fixed"))
     largest = shared["batch"].max()
     large = shared[shared["batch"] == largest]
-    numbers = {"largest_batch": largest, "layers": len(shared), "fixed": span(fixed["mean"], ".2f")}
-    numbers["above"] = ", ".join(f"{row.distribution} {row.mean:.3f}" for row in large.itertuples())
-    numbers["derived_agrees"] = _agrees(shared, "mean", shared["expected_share"]).sum()
-    numbers["variances"] = span(large["repaired"], ".2f")
+    numbers = {
+        "largest_batch": largest,
+        "above": ", ".join(f"{row.distribution} {row.mean:.3f}" for row in large.itertuples()),
+        "fixed": span(fixed["mean"], ".2f"),
+        "derived_agrees": _agrees(shared, "mean", shared["expected_share"]).sum(),
+        "layers": len(shared),
+        "variances": span(large["repaired"], ".2f"),
+    }
     holds = bool(_agrees(shared, "mean").all())
     return {"setting": holds if _agrees(fixed, "mean").all() else "undecided"}, numbers
 

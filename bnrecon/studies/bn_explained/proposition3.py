@@ -110,10 +110,15 @@ def decide(rows: pd.DataFrame) -> Decisions:
     largest = wide[wide["batch"] == wide["batch"].max()]
     example = rows[rows["kind"] == "counterexample"]
     shares = wide[wide["batch"] == wide["batch"].min()].eval("100 * one_sided / networks")
-    numbers = {"fewest": wide["batch"].min(), "most": span(shares, ".0f")}
-    numbers |= {"failing": int(wide["one_sided"].sum()), "batch": largest["batch"].max()}
-    numbers |= {"share": span(largest.eval("100 * one_sided / networks"), ".1f")}
-    numbers |= {"single": int(narrow["one_sided"].sum()), "narrow": narrow["networks"].sum()}
+    numbers = {
+        "fewest": wide["batch"].min(),
+        "most": span(shares, ".0f"),
+        "failing": int(wide["one_sided"].sum()),
+        "batch": largest["batch"].max(),
+        "share": span(largest.eval("100 * one_sided / networks"), ".1f"),
+        "single": int(narrow["one_sided"].sum()),
+        "narrow": narrow["networks"].sum(),
+    }
     failing = numbers["failing"] + example["one_sided"].sum()
     return {
         "Proposition 3": "needs a condition" if failing else True,

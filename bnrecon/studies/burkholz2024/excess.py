@@ -34,16 +34,24 @@ def decide(cells: Sequence[Cell]) -> Decisions:
         "Sect. 3.1": decide_within(losses, EQUIVALENT) if largest == N else SMALLER,
         "Sect. 3.2": decide_within(few_losses, EQUIVALENT) if whole else SMALLER,
     }
-    numbers = {"equivalent": EQUIVALENT, "n": largest, "printed": N, "less": LESS_THAN}
-    numbers |= {"finished": len(results), "widths": len(above), "losses": _spell(results)}
-    numbers |= {"first": _excess(above[0]), "share": _excess(above[0]) / largest}
-    numbers["worst"] = max(layer.relative_error for layer in layers)
-    numbers["few"] = "; ".join(
-        f"{_above(cell.result)} ({_excess(cell)} above n): {cell.result.loss}"
-        for cell in few
-        if cell.result
-    )
-    return verdicts, numbers | {"farthest": f"{farthest.loss}, {_above(farthest)} features above"}
+    return verdicts, {
+        "equivalent": EQUIVALENT,
+        "n": largest,
+        "printed": N,
+        "less": LESS_THAN,
+        "finished": len(results),
+        "widths": len(above),
+        "first": _excess(above[0]),
+        "share": _excess(above[0]) / largest,
+        "worst": max(layer.relative_error for layer in layers),
+        "losses": _spell(results),
+        "few": "; ".join(
+            f"{_above(cell.result)} ({_excess(cell)} above n): {cell.result.loss}"
+            for cell in few
+            if cell.result
+        ),
+        "farthest": f"{farthest.loss}, {_above(farthest)} features above",
+    }
 
 
 def _above(result: RunResult) -> int:

@@ -9,16 +9,25 @@ from typing import Any
 import pandas as pd
 
 from bnrecon.reporting.figures import PAGE, PALETTE, Figure, new_figure
-from bnrecon.reproduction import intervals, parts
+from bnrecon.reproduction import intervals
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean, paired_difference
-from bnrecon.reproduction.parts import Decision, Decisions, only, part, sweep, table
+from bnrecon.reproduction.parts import (
+    Decision,
+    Decisions,
+    only,
+    part,
+    read_reported,
+    read_text,
+    sweep,
+    table,
+)
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.layers import STAGES, TARGETS, single_layer
 
-TEXT = parts.read_text(__file__)
-REPORTED = parts.read_reported(__package__)["excess"]
+TEXT = read_text(__file__)
+REPORTED = read_reported(__package__)["excess"]
 # The paper's 80 and 120 features are beyond the minimum width. This is c1 - n, in percent of n.
 BOUNDS = [
     100 * (REPORTED["minimum_width"] + extra - REPORTED["n"]) / REPORTED["n"]

@@ -11,8 +11,14 @@ from typing import Any
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.wording import count_of, span
-from bnrecon.reproduction import intervals, page, parts
-from bnrecon.reproduction.parts import Decision, Decisions, read_text, refuse_compared
+from bnrecon.reproduction import intervals, page
+from bnrecon.reproduction.parts import (
+    Decision,
+    Decisions,
+    read_reported,
+    read_text,
+    refuse_compared,
+)
 from bnrecon.reproduction.request import option_name
 from bnrecon.studies.burkholz2024.grid_figure import NAMES, draw
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row, results_of
@@ -183,7 +189,7 @@ def table(number: int, images: str, impossible: Sequence[str] = ()) -> RunTable:
         title=f"{TEXT.title} for {images}",
         caption=f"As Table 1.\n\n{details}\n\n{note}" if impossible else TEXT.caption,
     )
-    rows = rows_of(data, parts.read_reported(__package__)[f"table{number}"], impossible)
+    rows = rows_of(data, read_reported(__package__)[f"table{number}"], impossible)
     return RunTable(text, rows, draw, partial(decide, name), as_grids=True)
 
 
@@ -300,11 +306,16 @@ def _more(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
     differences = [one - other for one, other in means]
     pairs = [pair for target in by_target.values() for pair in target]
     difference = mean_interval(differences)
-    numbers: dict[str, Any] = {"paper": mean(one for one, _ in means), "compared": len(pairs)}
-    numbers |= {"minimum": mean(other for _, other in means), "difference": f"{difference:.1f}"}
-    numbers |= {"cells": count_of(len(paper), "cell"), "pairs": count_of(len(pairs), "cell")}
-    numbers["each"] = ", ".join(f"{d:+.1f}" for d in differences)
-    numbers["more"] = sum(one > other for one, other in pairs)
+    numbers = {
+        "paper": mean(one for one, _ in means),
+        "minimum": mean(other for _, other in means),
+        "compared": len(pairs),
+        "cells": count_of(len(paper), "cell"),
+        "difference": f"{difference:.1f}",
+        "each": ", ".join(f"{d:+.1f}" for d in differences),
+        "more": sum(one > other for one, other in pairs),
+        "pairs": count_of(len(pairs), "cell"),
+    }
     whole = len(pairs) == len(paper) and _networks(paper)["finished"] == CELLS
     yield "more", intervals.decide([difference if whole else None]), numbers
 

@@ -22,11 +22,16 @@ def decide(rows: pd.DataFrame) -> Decisions:
     errors = comparison.paired_errors(rows, "side")
     chosen = rows[rows["method"] == "baseline"].drop_duplicates("side")
     gains = constant_gains(rows)
-    numbers = {"factor": (errors["baseline"] / errors["student"]).min(), "sides": len(sides)}
-    numbers |= {"teacher": len(teacher), "student": len(student)}
-    numbers |= {"constant": int((chosen["schedule"] == "constant").sum())}
-    numbers |= {"rates": comparison.largest_rates(rows), "fairest": TEXT.sentence("few steps")}
-    numbers["schedules"] = TEXT.sentence("no comparison")
+    numbers = {
+        "sides": len(sides),
+        "teacher": len(teacher),
+        "student": len(student),
+        "factor": (errors["baseline"] / errors["student"]).min(),
+        "constant": int((chosen["schedule"] == "constant").sum()),
+        "rates": comparison.largest_rates(rows),
+        "fairest": TEXT.sentence("few steps"),
+        "schedules": TEXT.sentence("no comparison"),
+    }
     if gains:
         tried = rows[rows["method"] == "tried"].groupby(["side", "run"])["mse"].min()
         least = (tried / errors["student"]).min()

@@ -48,10 +48,17 @@ def sgd_at_small_widths(left: pd.DataFrame, right: pd.DataFrame) -> Decision:
     wins, draws, runs = better[narrowest].sum(), ties[narrowest].sum(), len(better[narrowest])
     wider = set(comparison.where_better(right, "width", "baseline", "student"))
     wider &= set(comparison.where_better(right, "width", "baseline", "teacher"))
-    numbers = {"least": int(narrowest), "better": f"{wins} of {runs}", "ties": draws}
-    numbers |= {"others": f"{better.sum() - wins} of {len(better) - runs}", "wider": len(wider)}
-    numbers |= {"side": int(right["side"].iloc[0]), "widths": right["width"].nunique()}
-    numbers |= {"narrowest": right["width"].min(), "widest": right["width"].max()}
+    numbers = {
+        "least": int(narrowest),
+        "better": f"{wins} of {runs}",
+        "ties": draws,
+        "others": f"{better.sum() - wins} of {len(better) - runs}",
+        "side": int(right["side"].iloc[0]),
+        "wider": len(wider),
+        "widths": right["width"].nunique(),
+        "narrowest": right["width"].min(),
+        "widest": right["width"].max(),
+    }
     return "small width", bool(wins + draws == runs and 2 * wins > runs), numbers
 
 

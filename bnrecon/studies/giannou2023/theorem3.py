@@ -209,8 +209,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Decide Theorem 3, Remark 3, Lemma 9 and Step 4 where their rows exist."""
     independent = rows[rows["kind"] == INDEPENDENT] if "kind" in rows else rows[:0]
     large = large_products(rows)
-    chosen = {decide_theorem_3: large, decide_remark_3: large, decide_lemma_9: products(rows)}
-    chosen[decide_step_4] = independent
+    chosen = {
+        decide_theorem_3: large,
+        decide_remark_3: large,
+        decide_lemma_9: products(rows),
+        decide_step_4: independent,
+    }
     return [decide_one(group) for decide_one, group in chosen.items() if len(group)]
 
 

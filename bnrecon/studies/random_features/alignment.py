@@ -233,9 +233,13 @@ def _low_rank(dense: pd.DataFrame) -> list[Decision]:
 
 def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
     pooled = intervals.paired_difference(low, full, "missing")
-    numbers = {"hidden": low["hidden"].iloc[0], "full": full["missing"].mean()}
-    numbers["missing"] = _channels(low) ** 2 - int(low["c1"].iloc[0])
-    return "rank", _decide_below(pooled), numbers | {"difference": spell(pooled, ".1f")}
+    numbers = {
+        "hidden": low["hidden"].iloc[0],
+        "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
+        "full": full["missing"].mean(),
+        "difference": spell(pooled, ".1f"),
+    }
+    return "rank", _decide_below(pooled), numbers
 
 
 def _decide_below(difference: Interval | None) -> str:

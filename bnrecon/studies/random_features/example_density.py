@@ -108,8 +108,14 @@ def caption_numbers(_rows: pd.DataFrame) -> dict[str, float]:
     necessary = (1 - (1 - WANTED ** (1 / OUTPUTS)) ** (1 / OUTPUTS)) ** (1 / DEGREE)
     # The text requires 1 - (δ/c2)^(1/c2); to the power 1/d, the bound is about 1 - δ.
     printed = 1 - ((1 - WANTED) / OUTPUTS) ** (1 / OUTPUTS)
-    numbers = {"outputs": OUTPUTS, "degree": DEGREE, "density": DENSITY, "necessary": necessary}
-    return numbers | {"printed": printed, "repaired": printed ** (1 / DEGREE)}
+    return {
+        "outputs": OUTPUTS,
+        "degree": DEGREE,
+        "density": DENSITY,
+        "necessary": necessary,
+        "printed": printed,
+        "repaired": printed ** (1 / DEGREE),
+    }
 
 
 def decide(rows: pd.DataFrame) -> Decisions:

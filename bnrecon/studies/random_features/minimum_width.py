@@ -123,9 +123,14 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     if len(normal):
         verdicts["density"] = bool(normal.max() <= EXACT)
-    numbers = {"pivot": PIVOT, "normal": len(normal), "worst": normal.max(), "exact": EXACT}
-    numbers["channels"] = ", ".join(map(str, rows["channels"].unique()))
-    return verdicts, numbers | {"balanced": rows["balanced_condition_number"].iloc[0]}
+    return verdicts, {
+        "pivot": PIVOT,
+        "normal": len(normal),
+        "worst": normal.max(),
+        "exact": EXACT,
+        "channels": ", ".join(map(str, rows["channels"].unique())),
+        "balanced": rows["balanced_condition_number"].iloc[0],
+    }
 
 
 SIZE = {"channels": CHANNELS, "draws": DRAWS}

@@ -172,8 +172,11 @@ def decide(rows: pd.DataFrame) -> Decisions:
     differences = {one: paired_difference_by(rows, "setting", *of) for one, of in pairs.items()}
     share, epochs, width = step_share(rows), int(rows["epochs"].max()), int(rows["width"].max())
     gap = intervals.decide([differences["gap"]], LEAST_SEEDS)
-    verdicts = {"below": gap, "step": intervals.decide([share and share - 50], LEAST_SEEDS)}
-    verdicts["equal steps"] = intervals.decide([differences["remaining"]], LEAST_SEEDS)
+    verdicts = {
+        "below": gap,
+        "step": intervals.decide([share and share - 50], LEAST_SEEDS),
+        "equal steps": intervals.decide([differences["remaining"]], LEAST_SEEDS),
+    }
     short = epochs < PRINTED_EPOCHS
     verdicts |= {"in print, short": "not at the paper's size"} if short else {"in print": gap}
     numbers: dict[str, Any] = {name: spell(one) for name, one in differences.items()}
